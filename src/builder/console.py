@@ -1,0 +1,194 @@
+"""What people see: messages, the live progress of a compile, tables and the summary.
+
+Messages and progress go to the standard error, results to the standard output.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeRemainingColumn as TimeLeftColumn
+from rich.table import Table
+
+from builder.image import Step
+from builder.record import Record
+
+NEW_STEP = re.compile(r"#(\d+) \[([^\]]+)\] (.*)")
+QUIET = 15.0  # seconds between two lines of progress where there is no terminal
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(message: str) -> None:
+    """Tell people what is going on."""
+    err.print(escape(message))
+
+
+class BuildProgress:
+    """The live progress of a build: a bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console = err) -> None:
+        self._console = console
+        self._live = console.is_terminal
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeLeftColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task: Any = None
+        self._last = 0.0
+        self._total = 0
+
+    def __enter__(self) -> BuildProgress:
+        if self._live:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def say(self, message: str) -> None:
+        """A message, above the bar."""
+        self._console.print(escape(message))
+
+    def watch(self, news: Step | str) -> None:
+        """What the build printed: a compile step moves the bar, a new stage is named."""
+        if isinstance(news, Step):
+            self._step(news)
+            return
+        stage = NEW_STEP.match(news)
+        if stage and not stage[2].startswith("internal"):
+            self._stage(f"[{stage[2]}] {stage[3]}")
+
+    def _stage(self, what: str) -> None:
+        short = what if len(what) <= 100 else what[:97] + "..."
+        if not self._live:
+            self._console.print(escape("  " + short))
+        else:
+            self._show(short, None, 0)
+
+    def _step(self, step: Step) -> None:
+        if self._live:
+            self._show("compiling", step.total, step.done)
+            return
+        now = time.monotonic()
+        if step.total != self._total or step.done == step.total or now - self._last > QUIET:
+            self._last, self._total = now, step.total
+            self._console.print(f"  compiling {step.done}/{step.total}")
+
+    def _show(self, what: str, total: int | None, done: int) -> None:
+        if self._task is not None and self._total != (total or 0):
+            self._progress.remove_task(self._task)
+            self._task = None
+        self._total = total or 0
+        if self._task is None:
+            self._task = self._progress.add_task(escape(what[:60]), total=total)
+        self._progress.update(self._task, completed=done, description=escape(what[:60]))
+
+
+def size(count: int) -> str:
+    """Bytes as people read them: decimal, as registries show them."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+
+
+def summary(record: Record, built: bool) -> None:
+    """What came out of a build: names, digest, proofs, sizes, times."""
+    table = Table.grid(padding=(0, 2))
+    state = "built and proved" if built else "unchanged: built and proved before"
+    table.add_row("image", f"{record.references[0]}  ({state})")
+    if len(record.references) > 1:
+        table.add_row("also named", "  ".join(record.references[1:]))
+    table.add_row("digest", record.digest)
+    table.add_row("key", record.key)
+    table.add_row("proved by", _proofs(record))
+    sizes = f"{size(record.verdict.download_size)} to download, "
+    table.add_row("size", sizes + f"{size(record.verdict.unpacked_size)} unpacked")
+    times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in record.seconds.items())
+    table.add_row("time", times)
+    if record.log:
+        table.add_row("log", record.log)
+    out.print(Group(table))
+
+
+def plan(described: dict[str, Any]) -> None:
+    """A resolved plan, and below it those of its bases."""
+    grid = Table.grid(padding=(0, 2))
+    for name, value in described.items():
+        if name in {"base", "labels", "packages", "scripts"}:
+            continue
+        grid.add_row(name, escape(value if isinstance(value, str) else str(value)))
+    for context, files in described["packages"].items():
+        for file, version, digest in files:
+            grid.add_row(context, escape(f"{file} {version}  sha256:{digest}"))
+            context = ""
+    for name, digest in described["scripts"].items():
+        grid.add_row("script", f"{name}  sha256:{digest}")
+    for name, value in described.get("labels", {}).items():
+        grid.add_row("label", escape(f"{name}={value}"))
+    out.print(grid)
+    if described["base"] is not None:
+        out.print(f"\nstands on {described['base']['name']}:", markup=False)
+        plan(described["base"])
+
+
+def _proofs(record: Record) -> str:
+    counts: dict[str, int] = {}
+    for check in record.verdict.checks:
+        counts[check.proof] = counts.get(check.proof, 0) + 1
+    return f"{len(record.verdict.checks)} checks: " + ", ".join(
+        f"{proof} {count}" if count > 1 else proof for proof, count in counts.items()
+    )
+
+
+def verdict(record: Record) -> None:
+    """Every check of a verdict, a line each."""
+    rows = [
+        (
+            "ok" if check.passed else "FAILED",
+            check.proof,
+            check.subject,
+            check.expected,
+            check.found,
+            f"{check.seconds:.2f} s",
+        )
+        for check in record.verdict.checks
+    ]
+    table(("", "proof", "of", "expected", "found", "took"), rows)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; wide cells wrap on a terminal and stay on their line elsewhere."""
+    if not out.is_terminal:
+        for row in rows:
+            out.print("\t".join(row), markup=False)
+        return
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for name in header:
+        drawn.add_column(name, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(escape(cell) for cell in row))
+    out.print(drawn)

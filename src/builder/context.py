@@ -1,0 +1,53 @@
+"""What Docker sees of a build: the Dockerfile, named contexts, secrets, labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.dockerfile import Rendered
+from builder.sources import Sources
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A build context that ``docker buildx build`` takes."""
+
+    folder: Path
+    """Holds the Dockerfile, and the root's tar where there is one."""
+    named: Mapping[str, str]
+    """--build-context: a directory, or docker-image://NAME."""
+    secrets: Mapping[str, Path]
+    platform: str
+
+    def arguments(self) -> list[str]:
+        """The options of ``docker buildx build``, the context's path last."""
+        options = [f"--platform={self.platform}", f"--file={self.folder / 'Dockerfile'}"]
+        options += [f"--build-context={name}={where}" for name, where in self.named.items()]
+        options += [f"--secret=id={name},src={path}" for name, path in self.secrets.items()]
+        return [*options, str(self.folder)]
+
+
+def assemble(
+    rendered: Rendered, sources: Sources, base_images: Mapping[str, str], jobs: int, work: Path
+) -> Context:
+    """Lay out the build context below ``work``.
+
+    ``base_images`` names the images of the base by stage; ``jobs`` 0 lets the machine that
+    compiles decide.
+    """
+    folder = work / "context"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(rendered.text)
+    if sources.rootfs is not None:
+        sources.rootfs.rename(folder / "rootfs.tar")
+    named = {name: str(path) for name, path in sources.folders.items()}
+    named |= {f"base-{stage}": f"docker-image://{image}" for stage, image in base_images.items()}
+    secrets: dict[str, Path] = {}
+    if sources.apt_sources is not None:
+        secrets["apt-sources"] = sources.apt_sources
+    if jobs:
+        secrets["jobs"] = work / "jobs"
+        secrets["jobs"].write_text(f"{jobs}\n")
+    return Context(folder, named, secrets, f"linux/{rendered.plan.platforms.target}")

@@ -1,0 +1,116 @@
+"""Every way in which builder fails: what failed, why, what to do next, and an exit code a kind.
+
+The exit codes are part of the command line's contract and are listed in ``builder --help``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+
+class BuilderError(Exception):
+    """A failure that is explained to the user without a traceback.
+
+    ``what`` failed, ``why`` (may be several lines), and the ``hint``: what to do next.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, why: str = "", hint: str = "") -> None:
+        super().__init__(what, why, hint)
+        self.what = what
+        self.why = why
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return "\n".join(part for part in (self.what, self.why, self.hint) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a recipe file; ``line`` counts from 1."""
+
+    file: Path
+    line: int
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}"
+        return f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}"
+
+
+class RecipeError(BuilderError):
+    """A recipe, or the catalogue of recipes, is wrong."""
+
+    exit_code = 3
+
+    def __init__(
+        self, what: str, why: str = "", hint: str = "", problems: tuple[Problem, ...] = ()
+    ) -> None:
+        lines = "\n".join(str(problem) for problem in problems)
+        super().__init__(what, "\n".join(part for part in (why, lines) if part), hint)
+        self.problems = problems
+
+
+class WorldError(BuilderError):
+    """This machine lacks something, or what it has does not answer."""
+
+    exit_code = 4
+
+
+class FetchError(BuilderError):
+    """An input could not be fetched, or is not what the recipe says it is."""
+
+    exit_code = 5
+
+
+class BuildError(BuilderError):
+    """The engine did not compile, or the image could not be made."""
+
+    exit_code = 6
+
+
+class ProofError(BuilderError):
+    """The image was made and is not what the recipe promises."""
+
+    exit_code = 7
+
+
+class UntriedError(BuilderError):
+    """A proof could not be tried, which says nothing of the image."""
+
+    exit_code = 8
+
+
+class BusyError(BuilderError):
+    """Another run is at work on the same thing."""
+
+    exit_code = 9
+
+
+class SpaceError(BuilderError):
+    """A disk is full, or too full to begin."""
+
+    exit_code = 10
+
+
+INTERNAL = 70  # EX_SOFTWARE of sysexits.h: a fault of builder's own
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+EXIT_CODES: dict[int, str] = {
+    0: "done, or nothing to do",
+    2: "the command line is wrong",
+    RecipeError.exit_code: "a recipe is wrong",
+    WorldError.exit_code: "this machine lacks something (see builder doctor)",
+    FetchError.exit_code: "an input could not be fetched or is not what was pinned",
+    BuildError.exit_code: "the build failed",
+    ProofError.exit_code: "the image was built and a proof failed",
+    UntriedError.exit_code: "a proof could not be tried",
+    BusyError.exit_code: "another run is at work on the same recipe",
+    SpaceError.exit_code: "not enough disk space",
+    INTERNAL: "a fault of builder itself (a report is written)",
+    INTERRUPTED: "interrupted",
+}

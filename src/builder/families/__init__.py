@@ -1,0 +1,75 @@
+"""The families: how each kind of engine, and each kind of base, is made.
+
+A family is a module that satisfies ``EngineFamily`` or ``BaseFamily`` and an entry in one of the
+two dicts below; its Dockerfile is a template of the name that it gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from builder.families import cmake, cuda_wheels, debian_root, python_sdist
+from builder.lock import Locked
+from builder.platforms import Platforms
+from builder.schema import BaseRecipe, Recipe
+
+Findings = Iterable[tuple[tuple[str | int, ...], str]]
+"""The path of each key that breaks a rule of the family, and what is wrong with it."""
+
+
+class EngineFamily(Protocol):
+    """How one kind of engine is made."""
+
+    TEMPLATE: str
+    SCRIPTS: tuple[str, ...]
+    """Files of ``inside/`` that the stages run."""
+
+    def check(self, recipe: Recipe) -> Findings:
+        """What the recipe lacks, or says in vain."""
+        ...
+
+    def packages(
+        self, recipe: Recipe, folder: Path, platforms: Platforms
+    ) -> Mapping[str, tuple[Locked, ...]]:
+        """Files of PyPI by the named context that holds them; lock paths start at ``folder``."""
+        ...
+
+    def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
+        """What the template sees beside the recipe."""
+        ...
+
+
+class BaseFamily(Protocol):
+    """How one kind of base is made."""
+
+    TEMPLATE: str
+    SCRIPTS: tuple[str, ...]
+    STAGES: tuple[str, ...]
+    """The stages that become images, named ``base-STAGE`` in what builds on them."""
+
+    def check(self, recipe: BaseRecipe) -> Findings:
+        """What the recipe lacks, or says in vain."""
+        ...
+
+    def packages(
+        self, recipe: BaseRecipe, platforms: Platforms
+    ) -> Mapping[str, tuple[Locked, ...]]:
+        """Files of PyPI by the named context that holds them."""
+        ...
+
+    def variables(self, recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
+        """What the template sees beside the recipe."""
+        ...
+
+
+ENGINES: dict[str, EngineFamily] = {
+    "cmake": cmake,
+    "python-sdist": python_sdist,
+}
+
+BASES: dict[str, BaseFamily] = {
+    "cuda-wheels": cuda_wheels,
+    "debian-root": debian_root,
+}

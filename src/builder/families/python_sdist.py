@@ -1,0 +1,54 @@
+"""Family ``python-sdist``: a Python package with CUDA parts, built by its own PEP 517 backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from builder import lock
+from builder.errors import RecipeError
+from builder.families.compiling import cuda_definitions, definition_value
+from builder.lock import Locked
+from builder.platforms import Platforms
+from builder.schema import PypiSource, Recipe
+
+TEMPLATE = "python-sdist.Dockerfile.j2"
+SCRIPTS = ("jobs", "relink.py")
+
+
+def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """An sdist from PyPI, a ``[python]`` table and no ``[[cmake]]``."""
+    if recipe.python is None:
+        yield ("family",), "the family python-sdist needs a [python] table"
+    if recipe.cmake:
+        yield ("cmake",), "the family python-sdist has no use for [[cmake]]: see [python] define"
+    if not isinstance(recipe.source, PypiSource):
+        yield ("source",), "the family python-sdist takes its source from PyPI: pypi = NAME"
+
+
+def packages(
+    recipe: Recipe, folder: Path, platforms: Platforms
+) -> Mapping[str, tuple[Locked, ...]]:
+    """The wheels that the lock names for the build and for the runtime."""
+    assert recipe.python is not None
+    if platforms.cross:
+        raise RecipeError(
+            f"{recipe.name} cannot be cross-compiled",
+            "pip installs wheels of the platform that it runs on",
+            f"build it on an engine of the platform linux/{platforms.target}",
+        )
+    locked = lock.read(folder / recipe.python.lock)
+    return {"build-wheels": locked.build, "runtime-wheels": locked.runtime}
+
+
+def variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
+    """Config settings for the backend: cmake's definitions, then the recipe's own."""
+    assert recipe.python is not None
+    definitions = cuda_definitions(recipe, platforms) | dict(recipe.python.define)
+    settings = {f"cmake.define.{name}": value for name, value in definitions.items()}
+    settings |= dict(recipe.python.config)
+    arguments: list[str] = []
+    for name, value in settings.items():
+        arguments += ["--config-settings", f"{name}={definition_value(value)}"]
+    return {"settings": arguments}

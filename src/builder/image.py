@@ -1,0 +1,164 @@
+"""A build context becomes an image of the engine: buildx, its progress, its failures explained."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.context import Context
+from builder.errors import BuildError, BuilderError, SpaceError, WorldError
+from builder.tools import docker
+
+# "#14 26.59   [22/339] ccache ..." : step, seconds, what the command printed.
+STEP_LINE = re.compile(r"#(\d+) (\d+\.\d+) (.*)")
+NINJA = re.compile(r"\s*\[(\d+)/(\d+)\] (.*)")
+# Of gcc, nvcc, ld, cmake, ninja, apt and pip: what says why, not what follows from it.
+FIRST_ERROR = re.compile(
+    r"(?:\berror\b ?[:#]|\bfatal error\b|undefined reference|cannot find -l|CMake Error|FAILED:"
+    r"|ptxas fatal|nvcc fatal|\bE: |^ERROR: |No space left on device|Killed signal"
+    r"|Traceback \(most recent call last\))",
+    re.IGNORECASE,
+)
+NOT_AN_ERROR = re.compile(r"-Werror|error_code|Performing Test|-- Looking for", re.IGNORECASE)
+EXPLANATIONS = (
+    (
+        re.compile(r"Killed signal|signal 9|out of memory|std::bad_alloc", re.IGNORECASE),
+        "a compile job ran out of memory: use fewer jobs (--jobs N), or raise memory_per_job",
+    ),
+    (
+        re.compile(r"undefined reference to .?cu[A-Z]"),
+        "the driver's functions are not linked: every cmake call needs the stub, or vmm = false",
+    ),
+    (
+        re.compile(r"Temporary failure (?:in name resolution|resolving)|Could not resolve"),
+        "a name was looked up where the build has no network: fetch it before, as an input",
+    ),
+    (
+        re.compile(r"Unable to locate package|has no installation candidate"),
+        "Debian does not have that package: check [debian] in the recipe",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An image that the engine now has under ``reference``."""
+
+    reference: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where a compile stands: ``done`` of ``total`` commands."""
+
+    done: int
+    total: int
+    what: str
+
+
+Watch = Callable[[Step | str], None]
+
+
+class Log:
+    """The full log of one build in a file, and the first errors that went by."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.errors: list[str] = []
+        self.all_text_hints: set[str] = set()
+        self.compiled = False
+        self._stream = path.open("a", encoding="utf-8", errors="replace")
+        self._context = 0
+
+    def line(self, line: str) -> Step | str:
+        """Write one line; return what it tells."""
+        self._stream.write(line + "\n")
+        self._stream.flush()
+        step = STEP_LINE.match(line)
+        said = step[3] if step else line
+        for pattern, hint in EXPLANATIONS:
+            if pattern.search(said):
+                self.all_text_hints.add(hint)
+        self._remember(said)
+        ninja = NINJA.match(said)
+        if ninja:
+            self.compiled = True
+            return Step(int(ninja[1]), int(ninja[2]), ninja[3])
+        return line
+
+    def _remember(self, said: str) -> None:
+        if len(self.errors) >= 12:
+            return
+        if FIRST_ERROR.search(said) and not NOT_AN_ERROR.search(said):
+            self._context = 3
+        if self._context > 0:
+            self._context -= 1
+            if said.strip() and said.strip() not in self.errors:
+                self.errors.append(said.strip()[:300])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+def build(
+    context: Context,
+    stage: str,
+    reference: str,
+    labels: Mapping[str, str],
+    log: Log,
+    watch: Watch,
+    *,
+    builder: str = "",
+    rebuild: bool = False,
+) -> Built:
+    """Build one stage of a context into an image of the engine named ``reference``.
+
+    Raises ``BuildError`` with the first errors of the log, ``SpaceError`` when the disk filled
+    up, ``WorldError`` when the engine went away.
+    """
+    metadata = context.folder.parent / f"{stage}.metadata.json"
+    arguments = [f"--target={stage}", f"--tag={reference}", "--load", "--provenance=false"]
+    arguments += [f"--metadata-file={metadata}"]
+    arguments += [f"--label={name}={value}" for name, value in labels.items()]
+    if builder:
+        arguments.append(f"--builder={builder}")
+    if rebuild:
+        arguments.append("--no-cache")
+    status = docker.build([*arguments, *context.arguments()], lambda line: watch(log.line(line)))
+    if status != 0:
+        raise _explained(reference, log)
+    written = json.loads(metadata.read_text("utf-8"))
+    digest = written.get("containerimage.digest", "")
+    found = docker.image(reference)
+    if found is None:
+        raise BuildError(f"the engine lost the image {reference} just built", hint="build again")
+    return Built(reference, digest or found.digest)
+
+
+def _explained(reference: str, log: Log) -> BuilderError:
+    text = log.path.read_text("utf-8", errors="replace")[-200_000:]
+    if "No space left on device" in text or "no space left on device" in text:
+        return SpaceError(
+            f"the disk filled up while {reference} was built",
+            f"the log is {log.path}",
+            "free some: `docker system df` shows what Docker keeps",
+        )
+    try:
+        docker.engine()
+    except WorldError as error:
+        return WorldError(
+            "the Docker engine went away during the build", f"{error}\nthe log is {log.path}"
+        )
+    errors = "\n".join(log.errors) or "\n".join(text.splitlines()[-15:])
+    hints = " and ".join(sorted(log.all_text_hints))
+    return BuildError(
+        f"the build of {reference} failed",
+        f"{errors}\nthe full log is {log.path}",
+        hints or "read the first error above; the log has the command that it came from",
+    )

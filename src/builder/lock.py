@@ -1,0 +1,75 @@
+"""Lock files: the exact files of PyPI that a build and a runtime are made of.
+
+A lock is TOML beside the recipes: ``python`` names the interpreter's version, and each
+``[[build]]`` or ``[[runtime]]`` table one file by name, version and sha256.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints, ValidationError
+
+from builder.errors import Problem, RecipeError
+from builder.schema import Model, Sha256, Text, Version
+
+ProjectName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*$")]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Locked:
+    """One file on PyPI; ``sha256`` (hex) decides which of the version's files it is."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+class _Entry(Model):
+    name: ProjectName
+    version: Version
+    sha256: Sha256
+
+    def locked(self) -> Locked:
+        return Locked(self.name, self.version, self.sha256)
+
+
+class _Lock(Model):
+    python: Version
+    build: Annotated[list[_Entry], Field(min_length=1)]
+    runtime: list[_Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """What a lock file says."""
+
+    python: str
+    build: tuple[Locked, ...]
+    runtime: tuple[Locked, ...]
+
+
+def read(file: Path) -> Lock:
+    """Read a lock file; raises ``RecipeError`` when it is absent or not a lock."""
+    try:
+        parsed = _Lock.model_validate(tomllib.loads(file.read_text("utf-8")))
+    except OSError as error:
+        raise RecipeError(f"cannot read the lock {file}", error.strerror or str(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(
+            f"{file.name} is wrong", problems=(Problem(file, 1, "", f"not TOML: {error}"),)
+        ) from error
+    except ValidationError as error:
+        problems = tuple(
+            Problem(file, 1, ".".join(str(part) for part in item["loc"]), item["msg"])
+            for item in error.errors(include_url=False)
+        )
+        raise RecipeError(f"{file.name} is wrong", problems=problems) from error
+    return Lock(
+        parsed.python,
+        tuple(entry.locked() for entry in parsed.build),
+        tuple(entry.locked() for entry in parsed.runtime),
+    )

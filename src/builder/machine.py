@@ -1,0 +1,208 @@
+"""Sets up what a fresh machine lacks: the Docker engine with buildx, and mmdebstrap.
+
+Run by ``./farm`` as ``python -m builder.machine``.  Every step is announced and none is repeated:
+what answers is left alone.  On Debian and Ubuntu as root it installs the distribution's packages
+and starts the engine; anywhere else it says what to install.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder.errors import BuilderError, WorldError
+from builder.tools import apt, docker
+
+SOCKET = Path("/var/run/docker.sock")
+DAEMON_JSON = Path("/etc/docker/daemon.json")
+ENGINE_LOG = Path("/var/log/dockerd.log")
+PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "containerd")
+# bookworm's docker.io is 20.10 and has no buildx. These four of trixie need no newer libc.
+BOOKWORM_TAKES_FROM = "trixie"
+START_PATIENCE = 60.0  # seconds
+
+
+def say(message: str) -> None:
+    """Announce a step on the standard error."""
+    sys.stderr.write(f"farm: {message}\n")
+    sys.stderr.flush()
+
+
+def run(command: Sequence[str], what: str) -> None:
+    """Run a command of the system; raises ``WorldError`` with what it printed when it fails."""
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    if done.returncode != 0:
+        raise WorldError(f"{what} failed", "\n".join(done.stdout.strip().splitlines()[-12:]))
+
+
+def engine_answers() -> bool:
+    """Whether an engine answers a client that has buildx."""
+    try:
+        docker.engine()
+    except BuilderError:
+        return False
+    return True
+
+
+def has_buildx() -> bool:
+    """Whether a docker with the buildx plugin is on PATH."""
+    docker.executable.cache_clear()
+    docker.client.cache_clear()
+    try:
+        docker.executable()
+    except WorldError:
+        return False
+    return True
+
+
+def _may_install() -> str | None:
+    """The distribution's identifier where this process may install its packages."""
+    distribution = apt.os_release().get("ID", "")
+    return distribution if distribution in {"debian", "ubuntu"} and os.geteuid() == 0 else None
+
+
+def install_engine(distribution: str) -> None:
+    """Install Docker and buildx from the distribution's packages."""
+    codename = apt.os_release().get("VERSION_CODENAME", "")
+    say("reading the package lists")
+    run(["apt-get", "-qq", "update"], "apt-get update")
+    if distribution == "debian" and codename == "bookworm":
+        _install_newer(BOOKWORM_TAKES_FROM)
+    else:
+        packages = ["docker.io", "docker-buildx"]
+        say(f"installing {' '.join(packages)}")
+        run([*INSTALL, *packages], "installing the engine")
+
+
+INSTALL = ("apt-get", "-qq", "install", "--yes", "--no-install-recommends")
+
+
+def _install_newer(suite: str) -> None:
+    """Install the four packages of a newer suite; apt keeps no trace of that suite."""
+    sources = apt.sources_for(suite)
+    if sources is None:
+        raise WorldError(
+            "no Debian source of this machine could be read",
+            "looked in /etc/apt/sources.list and /etc/apt/sources.list.d",
+            "install Docker with buildx by hand",
+        )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "suite.sources").write_text(sources)
+        for part in ("lists/partial", "archives/partial", "debs"):
+            (folder / part).mkdir(parents=True)
+        options = [
+            f"-oDir::Etc::SourceList={folder / 'suite.sources'}",
+            "-oDir::Etc::SourceParts=/dev/null",
+            f"-oDir::State::Lists={folder / 'lists'}",
+            f"-oDir::Cache::Archives={folder / 'archives'}",
+            f"-oDir::Cache::pkgcache={folder / 'pkgcache'}",
+            f"-oDir::Cache::srcpkgcache={folder / 'srcpkgcache'}",
+            "-oAPT::Sandbox::User=root",
+        ]
+        say(f"fetching {' '.join(PACKAGES)} of {suite}")
+        run(["apt-get", "-qq", *options, "update"], f"apt-get update of {suite}")
+        fetch = f"cd {folder / 'debs'} && exec \"$@\""
+        run(
+            ["sh", "-c", fetch, "fetch", "apt-get", "-qq", *options, "download", *PACKAGES],
+            f"fetching the engine's packages of {suite}",
+        )
+        debs = [str(deb) for deb in sorted((folder / "debs").glob("*.deb"))]
+        say("installing them with what they need")
+        run([*INSTALL, *debs], "installing the engine")
+
+
+def use_containerd_store() -> None:
+    """Have a new engine keep its images in containerd, where they keep their OCI digests."""
+    if DAEMON_JSON.exists():
+        return
+    say(f"writing {DAEMON_JSON}: images are kept by containerd")
+    DAEMON_JSON.parent.mkdir(parents=True, exist_ok=True)
+    DAEMON_JSON.write_text(json.dumps({"features": {"containerd-snapshotter": True}}) + "\n")
+
+
+def start_engine() -> None:
+    """Start the engine and wait until it answers; raises ``WorldError`` when it does not."""
+    if Path("/run/systemd/system").is_dir():
+        say("starting docker.service")
+        run(["systemctl", "start", "docker"], "starting docker.service")
+    else:
+        program = shutil.which("dockerd") or "/usr/sbin/dockerd"
+        say(f"starting {program} (log: {ENGINE_LOG})")
+        with ENGINE_LOG.open("ab") as log:
+            subprocess.Popen(
+                [program],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+            )
+    deadline = time.monotonic() + START_PATIENCE
+    while time.monotonic() < deadline:
+        if SOCKET.exists() and engine_answers():
+            return
+        time.sleep(0.3)
+    tail = ENGINE_LOG.read_text(errors="replace").splitlines()[-8:] if ENGINE_LOG.exists() else []
+    raise WorldError(
+        f"the engine did not answer within {START_PATIENCE:.0f} s",
+        "\n".join(tail),
+        f"see {ENGINE_LOG} or `journalctl -u docker`",
+    )
+
+
+def set_up() -> None:
+    """Make the engine answer, and install mmdebstrap where that can be done."""
+    distribution = _may_install()
+    if not has_buildx():
+        if distribution is None:
+            raise WorldError(
+                "there is no docker with buildx on this machine",
+                "it can be installed here only as root on Debian or Ubuntu",
+                "install Docker Engine and its buildx plugin, then run this again",
+            )
+        install_engine(distribution)
+        use_containerd_store()
+        if not has_buildx():
+            raise WorldError("docker buildx still does not answer after the installation")
+    if not engine_answers():
+        if distribution is None:
+            docker.engine()  # raises, and says what to do
+        if shutil.which("dockerd") is None and not Path("/usr/sbin/dockerd").exists():
+            install_engine(str(distribution))
+            use_containerd_store()
+        start_engine()
+    if shutil.which("mmdebstrap") is None and distribution is not None:
+        say("installing mmdebstrap")
+        run(["apt-get", "-qq", "update"], "apt-get update")
+        run([*INSTALL, "mmdebstrap", "debian-archive-keyring"], "installing mmdebstrap")
+
+
+def main() -> None:
+    """Set the machine up; exit with the error's code and one message when it cannot be done."""
+    try:
+        set_up()
+    except BuilderError as error:
+        say("\n  ".join(str(error).splitlines()))
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

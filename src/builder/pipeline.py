@@ -1,0 +1,301 @@
+"""From a recipe to a proved image: the steps, in order, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from builder import context, image, record, roots, smoke, sources
+from builder.catalogue import Catalogue
+from builder.dockerfile import Rendered, render
+from builder.errors import ProofError, WorldError
+from builder.image import Log, Watch
+from builder.plan import Plan, plan
+from builder.platforms import Platforms, architecture
+from builder.record import Record
+from builder.schema import Recipe
+from builder.settings import Settings
+from builder.tools import docker
+from builder.workspace import alone, need_space, workspace
+
+BASE_NAME = "org.opencontainers.image.base.name"
+BASE_DIGEST = "org.opencontainers.image.base.digest"
+CREATED = "org.opencontainers.image.created"
+
+
+@dataclass
+class Run:
+    """What a run is given beside the recipe, and the times of its stages (seconds)."""
+
+    catalogue: Catalogue
+    settings: Settings
+    say: Callable[[str], None]
+    watch: Watch
+    rebuild: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.monotonic() - started, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The record of an image, and whether this run built it."""
+
+    record: Record
+    built: bool
+
+
+def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rendered:
+    """The plan of a recipe and its Dockerfile; without ``build_architecture`` the engine tells.
+
+    Raises ``RecipeError``, ``WorldError`` or ``FetchError``.
+    """
+    entry = run.catalogue.engine(name)
+    assert entry.recipe is not None
+    machine = build_architecture or docker.engine().architecture
+    found = architecture(machine)
+    if found is None:
+        raise WorldError(f"builder does not compile on {machine}", hint="use amd64 or arm64")
+    platforms = Platforms(found)
+    root = roots.choose(
+        run.catalogue, entry.recipe.base, platforms, run.settings.debian_root, run.say
+    )
+    return render(plan(run.catalogue, entry, platforms, root))
+
+
+def contract_of(recipe: Recipe) -> str:
+    """sha256 over what the image must prove."""
+    promises = recipe.model_dump(mode="json", include={"probe", "cuda", "image"})
+    return hashlib.sha256(json.dumps(promises, sort_keys=True).encode()).hexdigest()
+
+
+def build(run: Run, name: str) -> Outcome:
+    """Build the image of a recipe, prove it and give it its names; or find it already there.
+
+    Raises a ``BuilderError`` of the kind that says what went wrong; ``ProofError`` when the image
+    was built and is not what the recipe promises.
+    """
+    with run.stage("plan"):
+        rendered = resolve(run, name)
+        known = None if run.rebuild else recognise(run, rendered)
+    if known is not None:
+        return Outcome(known, built=False)
+    assert isinstance(rendered.plan, Plan)
+    recipe = rendered.plan.recipe
+    with alone(run.settings.cache_dir, recipe.name), workspace(run.settings.cache_dir) as work:
+        known = None if run.rebuild else recognise(run, rendered)
+        if known is not None:
+            return Outcome(known, built=False)
+        need_space(docker.engine().root, recipe.build.disk, f"the build of {recipe.name}")
+        log = Log(_log_path(run.settings.state_dir, recipe.name))
+        try:
+            return Outcome(_build(run, rendered, work, log), built=True)
+        finally:
+            log.close()
+
+
+def _log_path(state: Path, name: str) -> Path:
+    return state / "logs" / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
+
+
+def _references(run: Run, rendered: Rendered) -> tuple[str, ...]:
+    """The image's names; the first one says what it is made of and never moves."""
+    assert isinstance(rendered.plan, Plan)
+    recipe = rendered.plan.recipe
+    repository = run.settings.repository(recipe.image.repository)
+    own = f"{repository}:{recipe.version}-{rendered.short_key}"
+    return (own, *(f"{repository}:{tag}" for tag in recipe.image.tags))
+
+
+def recognise(run: Run, rendered: Rendered) -> Record | None:
+    """The record of this key, where the engine has the image and a good verdict holds for it."""
+    assert isinstance(rendered.plan, Plan)
+    references = _references(run, rendered)
+    found = docker.image(references[0])
+    if found is None or found.labels.get("builder.key") != rendered.key:
+        return None
+    kept = record.read(run.settings.state_dir, rendered.plan.name, rendered.key)
+    if kept is None or kept.digest != found.digest or not kept.verdict.good:
+        return None
+    if kept.contract != contract_of(rendered.plan.recipe) or kept.references != references:
+        return None
+    for reference in references[1:]:
+        named = docker.image(reference)
+        if named is None or named.digest != found.digest:
+            docker.tag(references[0], reference)
+    return kept
+
+
+def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
+    assert isinstance(rendered.plan, Plan)
+    recipe = rendered.plan.recipe
+    assert rendered.base is not None
+    base_images = build_base(run, rendered.base, log)
+    references = _references(run, rendered)
+    runtime = base_images["runtime"]
+    base_digest = _digest(runtime)
+    labels = rendered.plan.labels() | {
+        "builder.key": rendered.key,
+        BASE_NAME: runtime,
+        BASE_DIGEST: base_digest,
+        CREATED: datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    # Until it is proved, the image has a name that nobody takes for a finished one's.
+    candidate = f"{references[0].rsplit(':', 1)[0]}:unproved-{rendered.short_key}"
+    run.say(f"building {recipe.name} ({rendered.short_key}); the full log is {log.path}")
+    stages = {"image": candidate}
+    built = _build_stages(run, rendered, stages, labels, base_images, work, log)["image"]
+    with run.stage("prove"):
+        verdict = smoke.prove(recipe, built.reference, built.digest, work)
+    if not verdict.good:
+        raise proof_error(recipe.name, candidate, verdict)
+    kept = Record(
+        recipe=recipe.name,
+        key=rendered.key,
+        contract=contract_of(recipe),
+        references=references,
+        digest=built.digest,
+        verdict=verdict,
+        created=labels[CREATED],
+        seconds=dict(run.seconds),
+        base={runtime: base_digest},
+        log=str(log.path),
+    )
+    for reference in references:
+        docker.tag(candidate, reference)
+    docker.untag(candidate)
+    record.write(run.settings.state_dir, kept)
+    return kept
+
+
+def proof_error(name: str, reference: str, verdict: smoke.Verdict) -> ProofError:
+    """The error that names every check that failed."""
+    lines = [
+        f"{check.proof}: {check.subject}: expected {check.expected}; found {check.found}"
+        for check in verdict.failures
+    ]
+    return ProofError(
+        f"{name} was built, and {len(lines)} of {len(verdict.checks)} checks failed",
+        "\n".join(lines),
+        f"the image is {reference}: it is kept to look at",
+    )
+
+
+def _digest(reference: str) -> str:
+    found = docker.image(reference)
+    return found.digest if found else ""
+
+
+def _build_stages(
+    run: Run,
+    rendered: Rendered,
+    references: Mapping[str, str],
+    labels: Mapping[str, str],
+    base_images: Mapping[str, str],
+    work: Path,
+    log: Log,
+) -> dict[str, image.Built]:
+    """Gather a plan's inputs and build the stages that ``references`` names."""
+    name = rendered.plan.name
+    with run.stage(f"fetch {name}"):
+        gathered = sources.gather(
+            rendered.plan, _suite(rendered), run.settings.cache_dir, work, run.say
+        )
+        laid_out = context.assemble(rendered, gathered, base_images, run.settings.jobs, work)
+    with run.stage(f"build {name}"):
+        return {
+            stage: image.build(
+                laid_out,
+                stage,
+                reference,
+                labels,
+                log,
+                run.watch,
+                builder=run.settings.builder,
+                rebuild=run.rebuild and isinstance(rendered.plan, Plan),
+            )
+            for stage, reference in references.items()
+        }
+
+
+def _suite(rendered: Rendered) -> str:
+    below: Rendered | None = rendered
+    while below is not None:
+        root = getattr(below.plan.recipe, "root", None)
+        if root is not None:
+            return str(root.suite)
+        below = below.base
+    raise WorldError(f"{rendered.plan.name} stands on no Debian root")
+
+
+def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
+    """Build what is missing of a base and of what it stands on; the images by stage."""
+    below = build_base(run, rendered.base, log) if rendered.base else {}
+    images = {stage: roots.image_of(rendered, stage) for stage in rendered.plan.stages}
+    if all(roots.in_engine(rendered, stage) for stage in images):
+        return images
+    cache = run.settings.cache_dir
+    with alone(cache, f"base-{rendered.plan.name}", wait=True):
+        missing = {
+            stage: reference
+            for stage, reference in images.items()
+            if not roots.in_engine(rendered, stage)
+        }
+        if missing:
+            need_space(
+                docker.engine().root,
+                rendered.plan.recipe.build.disk,
+                f"the base {rendered.plan.name}",
+            )
+            run.say(f"building the base {rendered.plan.name} ({rendered.short_key})")
+            labels = {"builder.base": rendered.plan.name, "builder.key": rendered.key}
+            with workspace(cache) as work:
+                _build_stages(run, rendered, missing, labels, below, work, log)
+    return images
+
+
+def prove(run: Run, name: str) -> Record:
+    """Prove the image of a recipe again; the record has the new verdict, good or not.
+
+    Raises ``WorldError`` where the engine does not have the image of the recipe as it is now.
+    """
+    rendered = resolve(run, name)
+    assert isinstance(rendered.plan, Plan)
+    references = _references(run, rendered)
+    found = docker.image(references[0])
+    if found is None:
+        raise WorldError(
+            f"the engine has no image of {rendered.plan.name} as the recipe is now",
+            f"looked for {references[0]}",
+            f"builder build {rendered.plan.name}",
+        )
+    with workspace(run.settings.cache_dir) as work, run.stage("prove"):
+        verdict = smoke.prove(rendered.plan.recipe, references[0], found.digest, work)
+    before = record.read(run.settings.state_dir, rendered.plan.name, rendered.key)
+    kept = Record(
+        recipe=rendered.plan.name,
+        key=rendered.key,
+        contract=contract_of(rendered.plan.recipe),
+        references=references,
+        digest=found.digest,
+        verdict=verdict,
+        created=found.labels.get(CREATED, ""),
+        seconds=before.seconds if before else dict(run.seconds),
+        base={found.labels.get(BASE_NAME, ""): found.labels.get(BASE_DIGEST, "")},
+        log=before.log if before else "",
+    )
+    record.write(run.settings.state_dir, kept)
+    return kept

@@ -1,0 +1,244 @@
+"""A recipe with every input resolved: what exactly the image will be made of.
+
+A plan is made without fetching anything and holds everything that decides the image.  Its base
+is a plan as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any, Literal
+
+from builder import families, trees
+from builder.catalogue import Catalogue, Entry
+from builder.lock import Locked
+from builder.platforms import Platforms
+from builder.schema import BaseRecipe, PathSource, PypiSource, Recipe
+
+SCRIPTS = package_files("builder") / "inside"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTree:
+    """A directory of this repository; ``identity`` as ``trees.identity`` gives it."""
+
+    path: Path
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryRoot:
+    """The Debian root is a registry image, pinned by digest."""
+
+    image: str
+    digest: str
+    way: Literal["registry"] = "registry"
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrappedRoot:
+    """The Debian root is made by mmdebstrap from the distribution's packages."""
+
+    suite: str
+    as_of: str
+    packages: tuple[str, ...]
+    way: Literal["mmdebstrap"] = "mmdebstrap"
+
+
+RootChoice = RegistryRoot | BootstrappedRoot
+
+
+@dataclass(frozen=True, slots=True)
+class BasePlan:
+    """A base, resolved."""
+
+    recipe: BaseRecipe
+    file: Path
+    platforms: Platforms
+    packages: Mapping[str, tuple[Locked, ...]]
+    scripts: Mapping[str, str]
+    """sha256 of each script that its stages run."""
+    root: RootChoice | None
+    base: BasePlan | None
+
+    @property
+    def name(self) -> str:
+        """The base's name."""
+        return self.recipe.name
+
+    @property
+    def family(self) -> families.BaseFamily:
+        """How it is made."""
+        return families.BASES[self.recipe.family]
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages that become images."""
+        return self.family.STAGES
+
+    def inputs(self) -> dict[str, Any]:
+        """Everything but the Dockerfile and the base that decides the image, as JSON data."""
+        return {
+            **_common_inputs(self),
+            "root": _root_inputs(self.root),
+        }
+
+    def variables(self) -> Mapping[str, Any]:
+        """What the template sees."""
+        return {
+            "recipe": self.recipe,
+            "root": self.root,
+            "packages": self.packages,
+            "platforms": self.platforms,
+            **self.family.variables(self.recipe, self.platforms),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An engine's image, resolved."""
+
+    recipe: Recipe
+    file: Path
+    platforms: Platforms
+    source: SourceTree | Locked
+    packages: Mapping[str, tuple[Locked, ...]]
+    scripts: Mapping[str, str]
+    base: BasePlan
+
+    @property
+    def name(self) -> str:
+        """The recipe's name."""
+        return self.recipe.name
+
+    @property
+    def family(self) -> families.EngineFamily:
+        """How it is made."""
+        return families.ENGINES[self.recipe.family]
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stage that becomes the image."""
+        return ("image",)
+
+    @property
+    def source_identity(self) -> str:
+        """The revision: sha256 of the tree or of the sdist."""
+        return self.source.identity if isinstance(self.source, SourceTree) else self.source.sha256
+
+    def inputs(self) -> dict[str, Any]:
+        """Everything but the Dockerfile and the base that decides the image, as JSON data."""
+        return {**_common_inputs(self), "source": self.source_identity, "labels": self.labels()}
+
+    def labels(self) -> dict[str, str]:
+        """Labels that follow from the recipe: OCI image annotations, and our own."""
+        recipe = self.recipe
+        source = recipe.source
+        where = source.path if isinstance(source, PathSource) else f"pypi:{source.pypi}"
+        labels = {
+            "org.opencontainers.image.title": recipe.engine,
+            "org.opencontainers.image.description": recipe.summary,
+            "org.opencontainers.image.version": recipe.version,
+            "org.opencontainers.image.revision": self.source_identity,
+            "org.opencontainers.image.source": recipe.url or where,
+            "org.opencontainers.image.licenses": recipe.license,
+            "builder.recipe": recipe.name,
+            "builder.architectures": " ".join(recipe.cuda.arch),
+        }
+        if recipe.url:
+            labels["org.opencontainers.image.url"] = recipe.url
+        return labels
+
+    def variables(self) -> Mapping[str, Any]:
+        """What the template sees."""
+        return {
+            "recipe": self.recipe,
+            "packages": self.packages,
+            "platforms": self.platforms,
+            **self.family.variables(self.recipe, self.platforms),
+        }
+
+
+def _common_inputs(plan: Plan | BasePlan) -> dict[str, Any]:
+    return {
+        "name": plan.name,
+        "platforms": [plan.platforms.build, plan.platforms.target],
+        "packages": {
+            context: [[file.name, file.version, file.sha256] for file in found]
+            for context, found in plan.packages.items()
+        },
+        "scripts": dict(plan.scripts),
+    }
+
+
+def _root_inputs(root: RootChoice | None) -> Any:
+    if isinstance(root, RegistryRoot):
+        return {"digest": root.digest}
+    if isinstance(root, BootstrappedRoot):
+        return {"suite": root.suite, "as_of": root.as_of, "packages": root.packages}
+    return None
+
+
+def _scripts(names: tuple[str, ...]) -> dict[str, str]:
+    return {name: hashlib.sha256((SCRIPTS / name).read_bytes()).hexdigest() for name in names}
+
+
+def bootstrapped_root(recipe: BaseRecipe) -> BootstrappedRoot:
+    """The root that mmdebstrap would make for this base."""
+    assert recipe.root is not None
+    return BootstrappedRoot(recipe.root.suite, recipe.root.as_of, tuple(recipe.root.packages))
+
+
+def plan_base(
+    catalogue: Catalogue, name: str, platforms: Platforms, root: RootChoice
+) -> BasePlan:
+    """Resolve a base and what it stands on.
+
+    Raises ``RecipeError`` when one of them is wrong.
+    """
+    entry = catalogue.base(name)
+    recipe = entry.recipe
+    assert recipe is not None
+    family = families.BASES[recipe.family]
+    below = plan_base(catalogue, recipe.base, platforms, root) if recipe.base else None
+    return BasePlan(
+        recipe=recipe,
+        file=entry.file,
+        platforms=platforms,
+        packages=family.packages(recipe, platforms),
+        scripts=_scripts(family.SCRIPTS),
+        root=root if recipe.root else None,
+        base=below,
+    )
+
+
+def plan(
+    catalogue: Catalogue, entry: Entry[Recipe], platforms: Platforms, root: RootChoice
+) -> Plan:
+    """Resolve an engine's recipe; ``root`` is the Debian root that its bases stand on.
+
+    Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
+    source tree of an in-repo engine is not there.
+    """
+    recipe = entry.recipe
+    assert recipe is not None
+    family = families.ENGINES[recipe.family]
+    source: SourceTree | Locked
+    if isinstance(recipe.source, PypiSource):
+        source = Locked(recipe.source.pypi, recipe.source.version, recipe.source.sha256)
+    else:
+        path = catalogue.root / recipe.source.path
+        source = SourceTree(path, trees.identity(path))
+    return Plan(
+        recipe=recipe,
+        file=entry.file,
+        platforms=platforms,
+        source=source,
+        packages=family.packages(recipe, entry.file.parent, platforms),
+        scripts=_scripts(family.SCRIPTS),
+        base=plan_base(catalogue, recipe.base, platforms, root),
+    )

@@ -1,0 +1,73 @@
+"""What happened, as one JSON file an image: written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from builder.smoke.verdict import Check, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One image that was built and judged."""
+
+    recipe: str
+    key: str
+    contract: str
+    """sha256 of what the recipe promises: a verdict holds for one contract."""
+    references: tuple[str, ...]
+    digest: str
+    verdict: Verdict
+    created: str
+    """RFC 3339, UTC."""
+    seconds: Mapping[str, float]
+    """By stage."""
+    base: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the base's images, by name."""
+    log: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as JSON data."""
+        return asdict(self)
+
+
+def path_of(state: Path, recipe: str, key: str) -> Path:
+    """Where the record of an image stands."""
+    return state / "records" / recipe / f"{key[:12]}.json"
+
+
+def write(state: Path, record: Record) -> Path:
+    """Write a record; raises ``OSError`` when the disk does not take it."""
+    path = path_of(state, record.recipe, record.key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    waiting = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with waiting.open("w", encoding="utf-8") as stream:
+            json.dump(record.as_json(), stream, indent=2)
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        waiting.replace(path)
+    finally:
+        waiting.unlink(missing_ok=True)
+    return path
+
+
+def read(state: Path, recipe: str, key: str) -> Record | None:
+    """The record of an image, or None where there is none of this format."""
+    try:
+        found = json.loads(path_of(state, recipe, key).read_text("utf-8"))
+        verdict = found["verdict"]
+        checks = tuple(Check(**check) for check in verdict["checks"])
+        found["verdict"] = Verdict(**(verdict | {"checks": checks}))
+        found["references"] = tuple(found["references"])
+        record = Record(**found)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record if record.key == key else None

@@ -1,0 +1,317 @@
+"""The recipe format: what a TOML file may say, as pydantic models.
+
+Every text is checked before anything else sees it: no control characters anywhere, names and
+paths from small alphabets, digests in full.  Values of free text (a summary, a definition)
+stay data all the way: see ``dockerfile``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+)
+
+NAME = r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$"
+# Repository and tag: the OCI distribution specification, "Pulling manifests".
+REPOSITORY = r"^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(\/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$"
+TAG = r"^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$"
+# Debian policy 5.6.1, and the architecture suffix that apt understands.
+DEBIAN_PACKAGE = r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9-]+)?$"
+CUDA_ARCH = r"^[1-9][0-9]{1,2}[af]?(?:-real|-virtual)?$"
+# \Z and fullmatch matter: "$" lets a trailing newline through.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def _no_control_characters(value: str) -> str:
+    found = CONTROL.search(value)
+    if found:
+        raise ValueError(f"contains the control character U+{ord(found[0]):04X}")
+    return value
+
+
+def _inside_the_tree(value: str) -> str:
+    if value.startswith("/") or ".." in value.split("/"):
+        raise ValueError("must be a relative path that stays inside its tree")
+    return value
+
+
+Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(_no_control_characters)]
+Value = Annotated[str, AfterValidator(_no_control_characters)]
+Name = Annotated[Text, StringConstraints(pattern=NAME, max_length=64)]
+Version = Annotated[Text, StringConstraints(pattern=r"^[a-zA-Z0-9]+(?:[._-][a-zA-Z0-9]+)*$")]
+Sha256 = Annotated[Text, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[Text, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+Commit = Annotated[Text, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+DebianPackage = Annotated[Text, StringConstraints(pattern=DEBIAN_PACKAGE)]
+TreePath = Annotated[
+    Text, StringConstraints(pattern=r"^[A-Za-z0-9._+/-]+$"), AfterValidator(_inside_the_tree)
+]
+ImagePath = Annotated[Text, StringConstraints(pattern=r"^/[A-Za-z0-9._+/-]*$")]
+DefineName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")]
+VariableName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+def _scalar_kind(value: Any) -> str | None:
+    kinds = {bool: "bool", int: "int", str: "str"}
+    return kinds.get(type(value))
+
+
+DefineValue = Annotated[
+    Annotated[bool, Tag("bool")] | Annotated[int, Tag("int")] | Annotated[Value, Tag("str")],
+    Discriminator(
+        _scalar_kind,
+        custom_error_type="scalar",
+        custom_error_message="must be a string, a whole number, true or false",
+    ),
+]
+
+
+class Model(BaseModel):
+    """What all parts share: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, regex_engine="python-re"
+    )
+
+
+class PathSource(Model):
+    """A tree of this repository."""
+
+    path: TreePath
+    """Directory of the source, relative to the catalogue's repository."""
+
+
+class PypiSource(Model):
+    """An sdist from PyPI, by name, version and digest."""
+
+    pypi: Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*$")]
+    """Project name on PyPI."""
+    version: Version
+    sha256: Sha256
+
+
+def _source_kind(value: Any) -> str | None:
+    keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
+    found = [kind for kind in ("path", "pypi") if kind in keys]
+    return found[0] if len(found) == 1 else None
+
+
+Source = Annotated[
+    Annotated[PathSource, Tag("path")] | Annotated[PypiSource, Tag("pypi")],
+    Discriminator(
+        _source_kind,
+        custom_error_type="source",
+        custom_error_message="needs exactly one of: path, pypi",
+    ),
+]
+
+
+class Cuda(Model):
+    """What CUDA code the image holds."""
+
+    arch: Annotated[
+        list[Annotated[Text, StringConstraints(pattern=CUDA_ARCH)]], Field(min_length=1)
+    ]
+    """Values of CMAKE_CUDA_ARCHITECTURES: "120", "120a-real", ..."""
+    vmm: bool = False
+    """False: virtual memory management is compiled out, and nothing links libcuda."""
+
+
+class Cmake(Model):
+    """One cmake configure and build."""
+
+    source: TreePath = "."
+    """Directory of the CMakeLists.txt, inside the source tree."""
+    targets: list[Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]] = []
+    """What to build; empty: everything. What is installed is cmake's affair."""
+    define: dict[DefineName, DefineValue] = {}
+    """-D definitions; true and false become ON and OFF."""
+
+
+class Python(Model):
+    """How an sdist with compiled parts becomes an installed package."""
+
+    lock: TreePath
+    """Lock file of the build's and the runtime's wheels, relative to the recipe."""
+    config: dict[DefineName, DefineValue] = {}
+    """PEP 517 config settings of the build backend."""
+    define: dict[DefineName, DefineValue] = {}
+    """-D definitions of the cmake that the build backend calls."""
+
+
+class Debian(Model):
+    """Debian packages beside those of the base."""
+
+    build: list[DebianPackage] = []
+    runtime: list[DebianPackage] = []
+
+
+class Image(Model):
+    """The image as people see it."""
+
+    repository: Annotated[Text, StringConstraints(pattern=REPOSITORY, max_length=200)]
+    tags: Annotated[
+        list[Annotated[Text, StringConstraints(pattern=TAG)]], Field(min_length=1)
+    ]
+    entrypoint: list[Text]
+    command: list[Value] = []
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    health: TreePath | None = None
+    """Path of the health page on ``port``, without the leading slash."""
+    env: dict[VariableName, Value] = {}
+
+
+class Build(Model):
+    """What the build needs of the machine."""
+
+    memory_per_job: Annotated[float, Field(gt=0, le=256)] = 3.0
+    """GiB that one compile job may take: nvcc needs about 3."""
+    disk: Annotated[float, Field(gt=0, le=2000)] = 10.0
+    """GiB of free disk without which the build is not begun."""
+
+
+class RunProbe(Model):
+    """A program of the image answers."""
+
+    run: Annotated[list[Text], Field(min_length=1)]
+    says: list[Text] = []
+    """Each must stand in what it prints, on either stream."""
+    says_not: list[Text] = []
+    status: Annotated[int, Field(ge=0, le=255)] = 0
+
+
+class OptionProbe(Model):
+    """The program's --help knows an option, and certain values of it."""
+
+    option: Annotated[Text, StringConstraints(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_-]*$")]
+    program: Text | None = None
+    """Default: the image's entrypoint."""
+    has: list[Text] = []
+    lacks: list[Text] = []
+
+
+class LibraryProbe(Model):
+    """A library of the image: its GPU code and what it needs."""
+
+    library: Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9._+/-]+$")]
+    """File name, or the end of its path."""
+    architectures: list[Annotated[Text, StringConstraints(pattern=r"^sm_[0-9]+[af]?$")]] = []
+    """Machine code (not only PTX) that must be there."""
+    needs: list[Text] = []
+    needs_not: list[Text] = []
+
+
+PROBES = ("run", "option", "library")
+
+
+def _probe_kind(value: Any) -> str | None:
+    keys = value if isinstance(value, dict) else type(value).model_fields
+    found = [kind for kind in PROBES if kind in keys]
+    return found[0] if len(found) == 1 else None
+
+
+Probe = Annotated[
+    Annotated[RunProbe, Tag("run")]
+    | Annotated[OptionProbe, Tag("option")]
+    | Annotated[LibraryProbe, Tag("library")],
+    Discriminator(
+        _probe_kind,
+        custom_error_type="probe",
+        custom_error_message="needs exactly one of: run, option, library",
+    ),
+]
+
+
+class Recipe(Model):
+    """An engine: what its image is made of, and what the image must prove."""
+
+    engine: Name
+    version: Version
+    summary: Text
+    license: Text
+    """SPDX expression."""
+    url: Text | None = None
+    """Where people read about the engine."""
+    family: Name
+    base: Name
+    notes: list[Text] = []
+    """For people: what it is for, what is known to be wrong with it."""
+    source: Source
+    cuda: Cuda
+    cmake: list[Cmake] = []
+    python: Python | None = None
+    debian: Debian = Debian()
+    image: Image
+    build: Build = Build()
+    probe: Annotated[list[Probe], Field(min_length=1)]
+
+    @property
+    def name(self) -> str:
+        """What people type: ``engine-version``."""
+        return f"{self.engine}-{self.version}"
+
+
+class Root(Model):
+    """Where the Debian root comes from."""
+
+    suite: Name
+    image: Annotated[Text, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._/:-]*$")]
+    """The registry image to start from, with its tag."""
+    digest: Digest | None = None
+    """Pin of that image; without it the registry is asked each time, aloud."""
+    as_of: Annotated[Text, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    """Day of the package set: move it to draw newer packages."""
+    packages: list[DebianPackage] = []
+
+
+class Stage(Model):
+    """One stage of a CUDA base."""
+
+    packages: list[DebianPackage] = []
+    cross: list[DebianPackage] = []
+    """Also these, where the build platform is not the target's."""
+    libraries: list[Annotated[Text, StringConstraints(pattern=r"^lib[A-Za-z0-9_+-]+$")]] = []
+    """CUDA libraries to ship: "libcudart", ..."""
+
+
+class Wheel(Model):
+    """A wheel of the CUDA toolkit, for each platform by digest."""
+
+    name: Name
+    version: Version
+    library: bool = False
+    """True: holds libraries that are linked and shipped, so the target's is needed too."""
+    sha256: dict[Literal["amd64", "arm64"], Sha256]
+
+
+class BaseRecipe(Model):
+    """A base: what engines are compiled in and what they run on."""
+
+    name: Name
+    summary: Text
+    license: Text
+    family: Name
+    base: Name | None = None
+    root: Root | None = None
+    devel: Stage = Stage()
+    runtime: Stage = Stage()
+    wheel: list[Wheel] = []
+    build: Build = Build()
+
+
+def json_schema(base: bool = False) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of an engine's recipe, or of a base's."""
+    model: type[BaseModel] = BaseRecipe if base else Recipe
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **model.model_json_schema(),
+    }

@@ -1,0 +1,81 @@
+"""What a user may set, once for all recipes: in the environment, or in a file.
+
+The file is ``settings.toml`` in the user's configuration directory; a variable ``BUILDER_X``
+goes before its ``x``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from platformdirs import user_cache_path, user_config_path, user_state_path
+from pydantic import Field, StringConstraints, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from builder.errors import WorldError
+from builder.schema import NAME, REPOSITORY
+
+RootWay = Literal["auto", "registry", "mmdebstrap"]
+
+
+def settings_file() -> Path:
+    """Where the user's settings stand."""
+    return user_config_path("builder") / "settings.toml"
+
+
+class Settings(BaseSettings):
+    """The settings, each with a default that works on a fresh machine."""
+
+    model_config = SettingsConfigDict(env_prefix="BUILDER_", extra="forbid", frozen=True)
+
+    namespace: Annotated[str, StringConstraints(pattern=rf"^$|{REPOSITORY}")] = ""
+    """Goes before every repository: the account on the registry."""
+    debian_root: RootWay = "auto"
+    """Where the Debian root comes from; auto: what is there already, else in this order."""
+    builder: Annotated[str, StringConstraints(pattern=rf"^$|{NAME}")] = ""
+    """The buildx builder to use; empty: the one that buildx has selected."""
+    jobs: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Compile jobs; 0: as many as cores and memory carry."""
+    cache_dir: Path = Field(default_factory=lambda: user_cache_path("builder"))
+    """Fetched files, work directories and locks."""
+    state_dir: Path = Field(default_factory=lambda: user_state_path("builder"))
+    """Records and logs."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then the environment, then the file."""
+        file = TomlConfigSettingsSource(settings_cls, settings_file())
+        return init_settings, env_settings, file
+
+    def repository(self, name: str) -> str:
+        """The repository of an image, with the namespace."""
+        return f"{self.namespace}/{name}" if self.namespace else name
+
+
+def load() -> Settings:
+    """Read the settings; raises ``WorldError`` with every one that is wrong."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        lines = [
+            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
+            for item in error.errors(include_url=False)
+        ]
+        raise WorldError(
+            "the settings are wrong", "\n".join(lines), f"see {settings_file()} and BUILDER_*"
+        ) from error
+    except ValueError as error:
+        raise WorldError(f"{settings_file()} is not TOML", str(error)) from error

@@ -1,0 +1,90 @@
+"""Proof: the engine's libraries hold machine code for the GPUs that the recipe names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from builder.schema import LibraryProbe, Recipe
+from builder.smoke.contents import Contents, File
+from builder.smoke.verdict import Check
+from builder.tools.elf import ElfFile
+
+ENGINE = "/opt/engine/"
+
+
+def _summary(code: ElfFile) -> str:
+    names: dict[str, int] = {}
+    for entry in code.code:
+        names[entry.name] = names.get(entry.name, 0) + 1
+    return ", ".join(f"{count} {name}" for name, count in sorted(names.items())) or "no GPU code"
+
+
+def _machine_code(code: ElfFile) -> set[str]:
+    return {entry.name for entry in code.code if entry.kind == "elf"}
+
+
+def satisfied(expected: str, found: set[str]) -> bool:
+    """Whether machine code for ``expected`` is there; without a suffix any variant will do.
+
+    llama.cpp's cmake turns 120 into 120a, and both run on compute capability 12.0.
+    """
+    if expected[-1] in "af":
+        return expected in found
+    return bool(found & {expected, f"{expected}a", f"{expected}f"})
+
+
+def expected_of(recipe: Recipe) -> list[str]:
+    """``sm_120`` and so on, of the ``[cuda] arch`` that ask for machine code."""
+    asked = [arch for arch in recipe.cuda.arch if not arch.endswith("-virtual")]
+    return [f"sm_{re.sub('-real$', '', arch)}" for arch in asked]
+
+
+def prove(recipe: Recipe, contents: Contents) -> Iterator[Check]:
+    """Every ELF file of the engine that holds GPU code, against what the recipe asks for."""
+    expected = expected_of(recipe)
+    with_code = [
+        (file, parsed)
+        for file, parsed in contents.elves()
+        if file.path.startswith(ENGINE) and parsed.code
+    ]
+    if not with_code:
+        yield Check(
+            "architectures", ENGINE, f"GPU code for {' '.join(expected)}", "none at all", False
+        )
+    for file, parsed in with_code:
+        found = _machine_code(parsed)
+        passed = all(satisfied(name, found) for name in expected)
+        yield Check("architectures", file.path, " ".join(expected), _summary(parsed), passed)
+    for file in contents.files.values():
+        if file.malformed:
+            yield Check("architectures", file.path, "a readable ELF file", file.malformed, False)
+
+
+def matching(contents: Contents, name: str) -> list[tuple[File, ElfFile]]:
+    """The ELF files whose path ends in ``name``, or that a link of that path leads to."""
+    found: dict[str, tuple[File, ElfFile]] = {}
+    for path in contents.files:
+        if path.endswith("/" + name.lstrip("/")):
+            file = contents.files.get(contents.resolve(path) or "")
+            if file is not None and file.elf is not None:
+                found[file.path] = (file, file.elf)
+    return list(found.values())
+
+
+def prove_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
+    """What a recipe's ``[[probe]] library`` says."""
+    libraries = matching(contents, probe.library)
+    if not libraries:
+        yield Check("library", probe.library, "is in the image", "no such ELF file", False)
+    for file, parsed in libraries:
+        found = _machine_code(parsed)
+        for name in probe.architectures:
+            passed = satisfied(name, found)
+            yield Check("library", file.path, f"machine code for {name}", _summary(parsed), passed)
+        needed = ", ".join(parsed.needed)
+        for name in probe.needs:
+            yield Check("library", file.path, f"needs {name}", needed, name in parsed.needed)
+        for name in probe.needs_not:
+            passed = name not in parsed.needed
+            yield Check("library", file.path, f"does not need {name}", needed, passed)

@@ -1,0 +1,40 @@
+"""What was checked of an image, what was expected and what was found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One promise of an image; ``seconds`` is what looking took."""
+
+    proof: str
+    subject: str
+    expected: str
+    found: str
+    passed: bool
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All checks of one image, with its sizes."""
+
+    digest: str
+    checks: tuple[Check, ...]
+    download_size: int
+    """Bytes of the compressed layers, manifest and configuration."""
+    unpacked_size: int
+    """Bytes of the files."""
+
+    @property
+    def good(self) -> bool:
+        """Whether every check passed, and there was one."""
+        return bool(self.checks) and all(check.passed for check in self.checks)
+
+    @property
+    def failures(self) -> tuple[Check, ...]:
+        """The checks that did not pass."""
+        return tuple(check for check in self.checks if not check.passed)
+

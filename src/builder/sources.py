@@ -1,0 +1,153 @@
+"""A plan's inputs become files on this machine: a clean source tree, wheels, a Debian root.
+
+Everything is verified here; nothing is fetched later but Debian's signed packages.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from builder import trees
+from builder.errors import FetchError, SpaceError, WorldError
+from builder.lock import Locked
+from builder.plan import SCRIPTS, BasePlan, BootstrappedRoot, Plan, SourceTree
+from builder.tools import apt, pypi
+
+Say = Callable[[str], None]
+PATH_EXCLUDES = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
+PATH_INCLUDES = ("/usr/share/doc/*/copyright",)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Directories by the name that the Dockerfile's FROM and --mount lines know them by."""
+
+    folders: Mapping[str, Path]
+    rootfs: Path | None = None
+    """A tar of the Debian root, where mmdebstrap made one."""
+    apt_sources: Path | None = field(default=None)
+    """deb822 text: where this machine gets Debian's packages."""
+
+
+def gather(plan: Plan | BasePlan, suite: str, cache: Path, work: Path, say: Say) -> Sources:
+    """Fetch, verify and unpack what ``plan`` names below the directory ``work``.
+
+    ``suite`` is that of the Debian root.  Raises ``FetchError`` for what cannot be had or is not
+    what was pinned, ``WorldError`` for a tool that is missing.
+    """
+    folders: dict[str, Path] = {}
+    if plan.scripts:
+        folders["inside"] = _scripts(plan, work / "inside")
+    for context, locked in plan.packages.items():
+        folders[context] = _together(pypi.fetch(locked, cache, say), work / context)
+    if isinstance(plan, Plan):
+        folders["source"] = _source(plan, cache, work, say)
+    sources = apt.sources_for(suite)
+    apt_sources = None
+    if sources is not None:
+        apt_sources = work / "apt.sources"
+        apt_sources.write_text(sources)
+    rootfs = None
+    if isinstance(plan, BasePlan) and isinstance(plan.root, BootstrappedRoot):
+        rootfs = work / "rootfs.tar"
+        _bootstrap(plan.root, plan.platforms.target, rootfs, apt_sources, say)
+    return Sources(folders, rootfs, apt_sources)
+
+
+def _scripts(plan: Plan | BasePlan, folder: Path) -> Path:
+    folder.mkdir()
+    for name in plan.scripts:
+        target = folder / name
+        target.write_bytes((SCRIPTS / name).read_bytes())
+        target.chmod(0o755)
+    return folder
+
+
+def _together(files: list[Path], folder: Path) -> Path:
+    folder.mkdir()
+    for file in files:
+        try:
+            os.link(file, folder / file.name)
+        except OSError:
+            shutil.copyfile(file, folder / file.name)
+    return folder
+
+
+def _source(plan: Plan, cache: Path, work: Path, say: Say) -> Path:
+    if isinstance(plan.source, SourceTree):
+        return _copy_tree(plan.source, work / "source")
+    return _unpack_sdist(plan.source, cache, work, say)
+
+
+def _copy_tree(source: SourceTree, target: Path) -> Path:
+    """Copy what was hashed, and check that it still is that."""
+    for file in trees.files(source.path):
+        copy = target / file.relative_to(source.path)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, copy, follow_symlinks=False)
+    if trees.identity(target) != source.identity:
+        raise FetchError(
+            f"{source.path} changed while it was read", hint="run the build again"
+        )
+    return target
+
+
+def _unpack_sdist(source: Locked, cache: Path, work: Path, say: Say) -> Path:
+    (archive,) = pypi.fetch([source], cache, say)
+    folder = work / "sdist"
+    try:
+        with tarfile.open(archive) as tar:
+            # "data" refuses absolute paths, "..", links that leave, and devices (PEP 706).
+            tar.extractall(folder, filter="data")
+    except tarfile.TarError as error:
+        raise FetchError(f"{archive.name} cannot be unpacked", str(error)) from error
+    inside = [path for path in folder.iterdir() if path.is_dir()]
+    if len(inside) != 1:
+        raise FetchError(f"{archive.name} is not an sdist", "it has no single top directory")
+    return inside[0]
+
+
+def _bootstrap(
+    root: BootstrappedRoot, architecture: str, target: Path, sources: Path | None, say: Say
+) -> None:
+    if shutil.which("mmdebstrap") is None:
+        raise WorldError(
+            "the Debian root needs mmdebstrap, or a registry",
+            "mmdebstrap is not installed",
+            "on Debian or Ubuntu as root ./farm installs it; or set debian_root = "
+            '"registry" where one can be reached',
+        )
+    say(f"mmdebstrap makes the Debian root ({root.suite}, {architecture})")
+    command = ["mmdebstrap", "--variant=minbase", "--format=tar", f"--arch={architecture}"]
+    command += [f"--include={package}" for package in root.packages]
+    command += [f"--dpkgopt=path-exclude={path}" for path in PATH_EXCLUDES]
+    command += [f"--dpkgopt=path-include={path}" for path in PATH_INCLUDES]
+    if sources is not None:
+        # The machine's mirror is no part of the image; builds get it as a secret.
+        clean = 'rm -f "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*'
+        command += [f"--customize-hook={clean}"]
+    command += [root.suite, str(target), *([str(sources)] if sources else [])]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"SOURCE_DATE_EPOCH": "0", "TMPDIR": str(target.parent)},
+    )
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        if "No space left on device" in done.stderr:
+            raise SpaceError("the disk is full", f"while mmdebstrap wrote to {target.parent}")
+        errors = [line for line in lines if line.startswith("E:")] or lines[-5:]
+        raise FetchError(
+            f"mmdebstrap could not make the Debian root {root.suite}",
+            "\n".join(errors),
+            "check that this machine reaches a Debian mirror (apt-get update)",
+        )

@@ -1,0 +1,95 @@
+"""Debian's package sources, as this machine has them.
+
+builder names no mirror: what the machine itself uses (a mirror, a proxy, a local archive) is
+used for another suite as well, by replacing the suite's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One archive: where it is, which suites and components of it are used."""
+
+    uris: tuple[str, ...]
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+
+
+def os_release(etc: Path = Path("/etc")) -> dict[str, str]:
+    """The fields of os-release(5); empty where there is none."""
+    try:
+        text = (etc / "os-release").read_text("utf-8")
+    except OSError:
+        return {}
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {name: value.strip().strip('"') for name, value in pairs}
+
+
+def machine_sources(etc: Path = Path("/etc")) -> Iterator[Source]:
+    """The binary package sources of this machine, of both formats of sources.list(5)."""
+    folder = etc / "apt"
+    lists = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))]
+    for file in lists:
+        if file.is_file():
+            for line in file.read_text("utf-8").splitlines():
+                yield from _one_line(line)
+    for file in sorted((folder / "sources.list.d").glob("*.sources")):
+        yield from _deb822(file)
+
+
+def _one_line(line: str) -> Iterator[Source]:
+    words = line.split("#")[0].split()
+    if not words or words[0] != "deb":
+        return
+    words = words[1:]
+    if words and words[0].startswith("["):
+        while words and not words.pop(0).endswith("]"):
+            pass
+    if len(words) >= 3:
+        yield Source((words[0],), (words[1],), tuple(words[2:]))
+
+
+def _deb822(file: Path) -> Iterator[Source]:
+    from debian.deb822 import Deb822
+
+    with file.open("rb") as stream:
+        for paragraph in Deb822.iter_paragraphs(stream, use_apt_pkg=False):
+            if paragraph.get("Enabled", "yes").strip().lower() in {"no", "false", "0"}:
+                continue
+            if "deb" not in paragraph.get("Types", "").split():
+                continue
+            yield Source(
+                tuple(paragraph.get("URIs", "").split()),
+                tuple(paragraph.get("Suites", "").split()),
+                tuple(paragraph.get("Components", "").split()),
+            )
+
+
+def sources_for(suite: str, etc: Path = Path("/etc")) -> str | None:
+    """deb822 text of this machine's Debian sources with ``suite`` in place of its own.
+
+    ``None`` where the machine is no Debian, or none of its sources is of its own suite.
+    """
+    release = os_release(etc)
+    own = release.get("VERSION_CODENAME", "")
+    if release.get("ID") != "debian" or not own:
+        return None
+    paragraphs = []
+    for source in machine_sources(etc):
+        kept = [name for name in source.suites if name == own or name.startswith(f"{own}-")]
+        kept = [name for name in kept if not name.endswith("-backports")]
+        if not kept or "main" not in source.components:
+            continue
+        suites = " ".join(suite + name.removeprefix(own) for name in kept)
+        paragraphs.append(
+            f"Types: deb\nURIs: {' '.join(source.uris)}\nSuites: {suites}\n"
+            f"Components: main\nSigned-By: {KEYRING}\n"
+        )
+    return "\n".join(paragraphs) or None

@@ -1,0 +1,259 @@
+"""Docker: the engine, buildx and the images that the engine keeps.
+
+python-on-whales asks and tags; building, saving and running go through calls of our own, for
+what it lacks: every option of buildx, a stream of the plain progress, a time limit.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from builder.errors import BuildError, SpaceError, UntriedError, WorldError
+
+if TYPE_CHECKING:
+    from python_on_whales import DockerClient
+
+INSTALL_HINT = "on Debian or Ubuntu as root, ./farm installs it; elsewhere install Docker with buildx"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What the engine says of itself."""
+
+    version: str
+    architecture: str
+    """As ``uname -m`` names it."""
+    cpus: int
+    memory: int
+    """Bytes."""
+    root: Path
+    driver: str
+    runtimes: tuple[str, ...]
+    containerd_store: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image of the engine; ``digest`` is that of its manifest."""
+
+    digest: str
+    labels: dict[str, str]
+    platform: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a container printed, on both streams, and how it ended."""
+
+    status: int
+    output: str
+
+
+@cache
+def executable() -> str:
+    """The first ``docker`` on PATH whose buildx plugin answers.
+
+    A client without the plugin may stand before one with it.  Raises ``WorldError``.
+    """
+    found = []
+    for folder in os.get_exec_path():
+        path = shutil.which("docker", path=folder)
+        if path and path not in found:
+            found.append(path)
+            if _answers([path, "buildx", "version"]):
+                return path
+    if found:
+        raise WorldError(
+            "docker has no buildx plugin", f"tried: {', '.join(found)}", INSTALL_HINT
+        )
+    raise WorldError("there is no docker on this machine", hint=INSTALL_HINT)
+
+
+def _answers(command: Sequence[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False, timeout=20).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+@cache
+def client() -> DockerClient:
+    """python-on-whales on the executable with buildx."""
+    from python_on_whales import DockerClient
+
+    return DockerClient(client_call=[executable()])
+
+
+def buildx_version() -> str:
+    """``github.com/docker/buildx 0.13.1 ...``; raises ``WorldError``."""
+    done = subprocess.run(
+        [executable(), "buildx", "version"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
+
+
+def engine() -> Engine:
+    """Ask the engine what it is; raises ``WorldError`` when it does not answer."""
+    from python_on_whales.exceptions import DockerException
+
+    try:
+        info: Any = client().system.info()
+    except DockerException as error:
+        raise WorldError(
+            "the Docker engine does not answer",
+            (error.stderr or "").strip().splitlines()[-1] if error.stderr else "",
+            "start it (`systemctl start docker`, or run ./farm as root)",
+        ) from error
+    if info.server_version is None:
+        raise WorldError(
+            "the Docker engine does not answer",
+            "; ".join(info.server_errors or []),
+            "start it (`systemctl start docker`, or run ./farm as root)",
+        )
+    status = {name: value for name, value in (info.driver_status or [])}
+    return Engine(
+        version=info.server_version,
+        architecture=info.architecture or "",
+        cpus=info.n_cpu or 1,
+        memory=info.mem_total or 0,
+        root=Path(info.docker_root_dir or "/var/lib/docker"),
+        driver=info.driver or "",
+        runtimes=tuple(sorted(info.runtimes or {})),
+        containerd_store=status.get("driver-type", "").startswith("io.containerd.snapshotter"),
+    )
+
+
+def image(reference: str) -> Image | None:
+    """The image of that name in the engine, or None; raises ``WorldError``."""
+    from python_on_whales.exceptions import DockerException, NoSuchImage
+
+    try:
+        found: Any = client().image.inspect(reference)
+    except NoSuchImage:
+        return None
+    except DockerException as error:
+        if "no such image" in (error.stderr or "").lower():
+            return None
+        engine()  # names the reason where the engine is gone
+        raise WorldError(f"cannot inspect the image {reference}", error.stderr or "") from error
+    labels = (found.config.labels if found.config else None) or {}
+    return Image(found.id, dict(labels), f"{found.os}/{found.architecture}")
+
+
+def tag(reference: str, new: str) -> None:
+    """Give an image another name."""
+    client().image.tag(reference, new)
+
+
+def untag(reference: str) -> None:
+    """Take a name away; the image goes with its last name.  Absence is no error."""
+    subprocess.run([executable(), "image", "rm", reference], capture_output=True, check=False)
+
+
+def build(arguments: Sequence[str], on_line: Callable[[str], None]) -> int:
+    """Run ``docker buildx build`` with plain progress; give each line on; return the exit status.
+
+    On Ctrl-C the client is told first, so that BuildKit stops its work too.
+    """
+    command = [executable(), "buildx", "build", "--progress=plain", *arguments]
+    environment = os.environ | {"BUILDKIT_COLORS": "", "NO_COLOR": "1"}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                on_line(line.rstrip("\n"))
+        except BaseException:
+            _stop(process)
+            raise
+        return process.wait()
+
+
+def _stop(process: subprocess.Popen[Any]) -> None:
+    process.terminate()
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def save(reference: str, target: Path) -> None:
+    """Write an image as an OCI layout in a tar file (docker image save).
+
+    Raises ``UntriedError`` when the engine cannot, ``SpaceError`` when the disk is full.
+    """
+    command = [executable(), "image", "save", f"--output={target}", reference]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        if "no space left on device" in done.stderr.lower():
+            raise SpaceError("the disk is full", f"while {reference} was saved to {target.parent}")
+        raise UntriedError(f"cannot read the image {reference}", done.stderr.strip())
+
+
+def run(
+    reference: str, command: Sequence[str] | None, *, entrypoint: str | None, timeout: float
+) -> Finished:
+    """Run a program of an image, sealed: no network, read-only root, no privileges.
+
+    ``command`` None leaves the image's own.  Raises ``UntriedError`` when the container cannot
+    be started, or does not end within ``timeout`` seconds.
+    """
+    name = f"builder-{uuid4().hex[:12]}"
+    options = ["--rm", "--name", name, "--network=none", "--read-only", "--tmpfs=/tmp"]
+    options += ["--cap-drop=ALL", "--security-opt=no-new-privileges", "--pids-limit=512"]
+    if entrypoint is not None:
+        options.append(f"--entrypoint={entrypoint}")
+    call = [executable(), "run", *options, "--", reference, *(command or [])]
+    try:
+        done = subprocess.run(
+            call,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UntriedError(
+            f"{' '.join([entrypoint or '', *(command or [])]).strip()} did not end",
+            f"stopped after {timeout:.0f} s",
+        ) from error
+    finally:
+        subprocess.run([executable(), "rm", "--force", name], capture_output=True, check=False)
+    output = done.stdout.decode(errors="replace")
+    if done.returncode == 125:  # docker run(1), "Exit status": the engine's own error
+        raise UntriedError("the engine could not start a container", output.strip())
+    return Finished(done.returncode, output)
+
+
+def pull_digest(reference: str, timeout: float) -> str | None:
+    """The digest that a registry has for a tag, or None when it does not answer in time."""
+    command = [executable(), "buildx", "imagetools", "inspect", reference]
+    command += ["--format", "{{json .Manifest}}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode != 0:
+        return None
+    import json
+
+    try:
+        return str(json.loads(done.stdout)["digest"])
+    except (ValueError, KeyError) as error:
+        raise BuildError(f"buildx gave no digest for {reference}", done.stdout) from error

@@ -1,0 +1,377 @@
+"""Reads ELF files: how they link, and which GPU architectures their CUDA fat binaries hold.
+
+Only headers and strings are read, by seeking, and payloads in chunks for their digests: memory
+does not grow with the file, and a library of 540 MB with 5,700 images takes 0.2 s.
+
+ELF itself is specified (System V gABI). CUDA's fat binary is not: its layout was found by
+inspection and checked against `cuobjdump --list-elf` and `--list-ptx` with CUDA 12.8, 13.0 and
+13.5. In the sections `.nv_fatbin` and `__nv_relfatbin`, little-endian:
+
+- a region: u32 magic 0xBA55ED50, u16 version (1), u16 header size, u64 size of its entries;
+  zeros may pad the space between regions; a region without entries is usual;
+- an entry: u16 kind (1 PTX, 2 ELF, 8 intermediate code for link-time optimization),
+  u16 version, u32 header size, u64 padded payload size, u32 architecture at byte 28, u64 flags
+  at byte 40, of which bit 20 means `a` (sm_120a) and bit 21 `f` (sm_120f).
+
+Headers are never compressed, payloads may be. The architecture is not taken from the `e_flags`
+of the embedded ELF files: they are equal for 120, 120a and 120f.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, BinaryIO, Literal, NamedTuple
+
+from elftools.common.exceptions import ELFError
+from elftools.common.utils import struct_parse
+from elftools.elf.elffile import ELFFile
+
+_FATBIN_SECTIONS = (b".nv_fatbin\0", b"__nv_relfatbin\0")
+_REGION = struct.Struct("<IHHQ")
+_REGION_MAGIC = 0xBA55ED50
+_REGION_VERSION = 1
+_ENTRY = struct.Struct("<H2xIQ12xI8xQ16x")
+_KINDS: dict[int, Literal["ptx", "elf"]] = {1: "ptx", 2: "elf"}
+_KIND_LTO = 8
+_FLAG_A = 1 << 20
+_FLAG_F = 1 << 21
+
+_MACHINES = {"EM_X86_64": "x86-64", "EM_386": "x86", "EM_AARCH64": "aarch64"}
+_TYPES: dict[object, Literal["rel", "exec", "dyn", "core"]] = {
+    "ET_REL": "rel",
+    "ET_EXEC": "exec",
+    "ET_DYN": "dyn",
+    "ET_CORE": "core",
+}
+
+_CHUNK = 1 << 20
+# Far above any run path met; it keeps a string table without NULs from being read as one string.
+_LONGEST_STRING = 1 << 16
+# PATH_MAX: the kernel, too, refuses an interpreter path longer than this.
+_LONGEST_INTERPRETER = 4096
+
+
+class MalformedElf(ValueError):  # noqa: N818 (what it is, not what went wrong)
+    """An ELF file is truncated or damaged; the text says where (byte offset) and how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One image of device code in a fat binary; `arch` is 120 for compute capability 12.0."""
+
+    kind: Literal["ptx", "elf"]
+    arch: int
+    suffix: Literal["", "a", "f"] = ""
+
+    @property
+    def name(self) -> str:
+        """The name that nvcc's `code=` has for it: "sm_120a" or, for PTX, "compute_120a"."""
+        prefix = "compute" if self.kind == "ptx" else "sm"
+        return f"{prefix}_{self.arch}{self.suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class ElfFile:
+    """How one ELF file links, and its device code.
+
+    `machine` is "x86-64", "aarch64", "x86", or the ELF constant in lower case without `EM_`
+    ("riscv"; a number when it has no name). `type` is "other" outside of the four of the gABI.
+    `runpath` (DT_RUNPATH) and `rpath` (DT_RPATH) are split at the colons and otherwise as
+    stored: `$ORIGIN` is not expanded. `code` has every image in file order, with duplicates;
+    it is empty for a file without section headers, where fat binaries cannot be found.
+    """
+
+    machine: str
+    type: Literal["rel", "exec", "dyn", "core", "other"]
+    soname: str | None
+    needed: tuple[str, ...]
+    runpath: tuple[str, ...]
+    rpath: tuple[str, ...]
+    interpreter: str | None
+    code: tuple[Code, ...]
+
+
+class _Entry(NamedTuple):
+    code: Code
+    offset: int
+    size: int
+
+
+def is_elf(head: bytes) -> bool:
+    """Say whether a file that begins with `head` (4 bytes are enough) claims to be ELF."""
+    return head.startswith(b"\x7fELF")
+
+
+def read(stream: BinaryIO) -> ElfFile | None:
+    """Read the file open in `stream`, which must be seekable; its position is not kept.
+
+    None when it is not an ELF file. Raises MalformedElf when it is a truncated or damaged one,
+    and OSError when the stream itself fails.
+    """
+    with _opened(stream) as elf:
+        if elf is None:
+            return None
+        interpreter, dynamic = _segments(elf)
+        return ElfFile(
+            machine=_machine(elf["e_machine"]),
+            type=_TYPES.get(elf["e_type"], "other"),
+            soname=next(iter(dynamic["DT_SONAME"]), None),
+            needed=tuple(dynamic["DT_NEEDED"]),
+            runpath=_search_path(dynamic["DT_RUNPATH"]),
+            rpath=_search_path(dynamic["DT_RPATH"]),
+            interpreter=interpreter,
+            code=tuple(entry.code for entry in _entries(elf)),
+        )
+
+
+def read_digests(stream: BinaryIO) -> tuple[tuple[Code, str], ...]:
+    """Read all device code; give each image with the SHA-256 (hex) of its payload as stored.
+
+    In the order of `ElfFile.code`, which two builds of the same sources share. A payload counts
+    with its padding and, where nvcc compressed it, in its compressed form. Empty when the file
+    is not ELF. Raises as `read` does.
+    """
+    with _opened(stream) as elf:
+        if elf is None:
+            return ()
+        return tuple((entry.code, _sha256(stream, entry)) for entry in _entries(elf))
+
+
+@contextmanager
+def _opened(stream: IO[bytes]) -> Iterator[ELFFile | None]:
+    stream.seek(0)
+    try:
+        yield ELFFile(stream) if is_elf(stream.read(4)) else None
+    except ELFError as error:
+        raise MalformedElf(f"damaged ELF header: {error}") from error
+
+
+def _machine(value: object) -> str:
+    # pyelftools gives the constant's name, or the bare number when it knows none.
+    name = str(value)
+    return _MACHINES.get(name, name.removeprefix("EM_").lower())
+
+
+def _search_path(values: list[str]) -> tuple[str, ...]:
+    # An empty string, left behind by tools that edit files in place, is no path to the loader;
+    # an empty element of a longer one means the working directory and must stay visible.
+    return tuple(part for value in values if value for part in value.split(":"))
+
+
+# pyelftools' own section and segment objects follow links through the whole file as they are
+# made, and trust them. Its declarations of the structures are used instead, on tables that are
+# first checked to lie within the file.
+
+
+def _table(elf: ELFFile, what: str, offset: int, count: int, step: int, kind: Any) -> Iterator[Any]:
+    if count and step < kind.sizeof():
+        raise MalformedElf(f"{what} at byte {offset:#x}: {step} bytes each are too few")
+    _check_extent(elf, what, offset, count * step)
+    for index in range(count):
+        yield struct_parse(kind, elf.stream, stream_pos=offset + index * step)
+
+
+def _check_extent(elf: ELFFile, what: str, offset: int, size: int) -> None:
+    if offset + size > elf.stream_len:
+        raise MalformedElf(
+            f"{what} at byte {offset:#x}: {size} bytes run past the end of the file"
+            f" ({elf.stream_len} bytes)"
+        )
+
+
+def _string(elf: ELFFile, what: str, offset: int, end: int) -> str:
+    elf.stream.seek(offset)
+    text, terminator, _ = elf.stream.read(min(end - offset, _LONGEST_STRING)).partition(b"\0")
+    if not terminator:
+        raise MalformedElf(f"{what} at byte {offset:#x}: string without end")
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedElf(f"{what} at byte {offset:#x}: not UTF-8: {text[:80]!r}") from error
+
+
+def _segments(elf: ELFFile) -> tuple[str | None, dict[str, list[str]]]:
+    """Read the interpreter, and the strings of the dynamic section by tag."""
+    interpreter: str | None = None
+    dynamic: Any = None
+    loaded: list[Any] = []
+    # The loader's view is read, not the section headers': they may be stripped.
+    for segment in _table(
+        elf,
+        "program headers",
+        elf["e_phoff"],
+        elf["e_phnum"],
+        elf["e_phentsize"],
+        elf.structs.Elf_Phdr,
+    ):
+        # Files of separate debug information keep the headers but have no contents.
+        if segment["p_filesz"] == 0:
+            continue
+        if segment["p_type"] == "PT_LOAD":
+            loaded.append(segment)
+        elif segment["p_type"] == "PT_DYNAMIC":
+            dynamic = segment
+        elif segment["p_type"] == "PT_INTERP":
+            interpreter = _interpreter(elf, segment["p_offset"], segment["p_filesz"])
+    return interpreter, _dynamic_strings(elf, dynamic, loaded)
+
+
+def _interpreter(elf: ELFFile, offset: int, size: int) -> str:
+    if size > _LONGEST_INTERPRETER:
+        raise MalformedElf(f"interpreter at byte {offset:#x}: {size} bytes are too many")
+    _check_extent(elf, "interpreter", offset, size)
+    return _string(elf, "interpreter", offset, offset + size)
+
+
+def _dynamic_strings(elf: ELFFile, segment: Any, loaded: list[Any]) -> dict[str, list[str]]:
+    strings: dict[str, list[str]] = {
+        tag: [] for tag in ("DT_SONAME", "DT_NEEDED", "DT_RUNPATH", "DT_RPATH")
+    }
+    if segment is None:
+        return strings
+    wanted: list[tuple[str, int]] = []
+    table: dict[str, int] = {}
+    kind = elf.structs.Elf_Dyn
+    step = kind.sizeof()
+    for entry in _table(
+        elf, "dynamic section", segment["p_offset"], segment["p_filesz"] // step, step, kind
+    ):
+        tag = entry["d_tag"]
+        if tag == "DT_NULL":
+            break
+        if tag in strings:
+            wanted.append((tag, entry["d_val"]))
+        elif tag in ("DT_STRTAB", "DT_STRSZ"):
+            table[tag] = entry["d_val"]
+    if wanted:
+        start = _file_offset(table.get("DT_STRTAB", 0), loaded)
+        size = table.get("DT_STRSZ", 0)
+        _check_extent(elf, "dynamic strings", start, size)
+        for tag, offset in wanted:
+            if offset >= size:
+                raise MalformedElf(f"{tag}: string {offset:#x} of a table of {size} bytes")
+            strings[tag].append(_string(elf, tag, start + offset, start + size))
+    return strings
+
+
+def _file_offset(address: int, loaded: list[Any]) -> int:
+    for segment in loaded:
+        distance = address - segment["p_vaddr"]
+        if 0 <= distance < segment["p_filesz"]:
+            return int(segment["p_offset"] + distance)
+    raise MalformedElf(f"dynamic strings: address {address:#x} is not loaded from the file")
+
+
+def _entries(elf: ELFFile) -> Iterator[_Entry]:
+    for offset, size in _fatbin_sections(elf):
+        end = offset + size
+        while (offset := _after_zeros(elf.stream, offset, end)) < end:
+            first, offset = _region(elf.stream, offset, end)
+            yield from _region_entries(elf.stream, first, offset)
+
+
+def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[int, int]]:
+    start = elf["e_shoff"]
+    kind = elf.structs.Elf_Shdr
+    if start == 0:
+        return
+    # Before the counts are asked for: large ones are kept in the first header.
+    _check_extent(elf, "section headers", start, kind.sizeof())
+    names_index = elf.get_shstrndx()
+    count, step = elf.num_sections(), elf["e_shentsize"]
+    if names_index == 0 or count == 0:
+        return
+    if names_index >= count:
+        raise MalformedElf(f"section names: section {names_index} of {count}")
+    [names] = _table(elf, "section names", start + names_index * step, 1, step, kind)
+    for section in _table(elf, "section headers", start, count, step, kind):
+        name_at = names["sh_offset"] + section["sh_name"]
+        _check_extent(elf, "section name", name_at, 0)
+        elf.stream.seek(name_at)
+        name = elf.stream.read(max(map(len, _FATBIN_SECTIONS)))
+        # NOBITS: a file of separate debug information, which keeps the size, not the contents.
+        if name.startswith(_FATBIN_SECTIONS) and section["sh_type"] != "SHT_NOBITS":
+            what = name.partition(b"\0")[0].decode()
+            _check_extent(elf, what, section["sh_offset"], section["sh_size"])
+            yield section["sh_offset"], section["sh_size"]
+
+
+def _after_zeros(stream: IO[bytes], offset: int, end: int) -> int:
+    # Mostly there is no padding: begin with a few bytes, so as not to read payloads in vain.
+    size = _REGION.size
+    while offset < end:
+        stream.seek(offset)
+        chunk = stream.read(min(size, end - offset))
+        rest = chunk.lstrip(b"\0")
+        if rest or not chunk:
+            return offset + len(chunk) - len(rest)
+        offset += len(chunk)
+        size = _CHUNK
+    return end
+
+
+def _region(stream: IO[bytes], offset: int, end: int) -> tuple[int, int]:
+    """Give the bounds of the entries of the region at `offset`."""
+    where = f"fat binary region at byte {offset:#x}"
+    magic, version, header, size = _unpack(stream, _REGION, where, offset, end)
+    if magic != _REGION_MAGIC or version != _REGION_VERSION:
+        raise MalformedElf(f"{where}: unknown magic {magic:#x} or version {version}")
+    if header < _REGION.size:
+        raise MalformedElf(f"{where}: its header has {header} bytes")
+    first, last = offset + header, offset + header + size
+    if last > end:
+        raise MalformedElf(f"{where}: {size} bytes run past the section's end at {end:#x}")
+    return first, last
+
+
+def _region_entries(stream: IO[bytes], offset: int, end: int) -> Iterator[_Entry]:
+    while offset < end:
+        where = f"fat binary entry at byte {offset:#x}"
+        kind, header, size, arch, flags = _unpack(stream, _ENTRY, where, offset, end)
+        if header < _ENTRY.size or size == 0:
+            raise MalformedElf(f"{where}: header of {header} bytes, payload of {size}")
+        payload = offset + header
+        offset = payload + size
+        if offset > end:
+            raise MalformedElf(f"{where}: {size} bytes run past the region's end at {end:#x}")
+        # Input of a later link: it runs nowhere, and cuobjdump does not list it either.
+        if kind == _KIND_LTO:
+            continue
+        if kind not in _KINDS:
+            raise MalformedElf(f"{where}: unknown kind {kind}")
+        yield _Entry(Code(_KINDS[kind], arch, _suffix(flags, where)), payload, size)
+
+
+def _suffix(flags: int, where: str) -> Literal["", "a", "f"]:
+    match bool(flags & _FLAG_A), bool(flags & _FLAG_F):
+        case False, False:
+            return ""
+        case True, False:
+            return "a"
+        case False, True:
+            return "f"
+    raise MalformedElf(f"{where}: flags {flags:#x} say both a and f")
+
+
+def _unpack(
+    stream: IO[bytes], layout: struct.Struct, where: str, offset: int, end: int
+) -> tuple[int, ...]:
+    stream.seek(offset)
+    data = stream.read(layout.size)
+    if offset + layout.size > end or len(data) < layout.size:
+        raise MalformedElf(f"{where}: its header runs past {end:#x}")
+    return layout.unpack(data)
+
+
+def _sha256(stream: IO[bytes], entry: _Entry) -> str:
+    digest = hashlib.sha256()
+    left = entry.size
+    stream.seek(entry.offset)
+    while left and (chunk := stream.read(min(left, _CHUNK))):
+        digest.update(chunk)
+        left -= len(chunk)
+    if left:
+        raise MalformedElf(f"payload at byte {entry.offset:#x}: {left} bytes are missing")
+    return digest.hexdigest()

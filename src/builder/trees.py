@@ -1,0 +1,52 @@
+"""The identity of a directory: what git would hash, without git."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from builder.errors import FetchError
+
+IGNORED = {".git", "__pycache__", ".DS_Store"}
+
+
+def files(root: Path) -> Iterator[Path]:
+    """Every file and link below ``root``, sorted, without what never belongs to a source."""
+    for folder, names, found in os.walk(root):
+        names[:] = sorted(name for name in names if name not in IGNORED)
+        links = [name for name in names if (Path(folder) / name).is_symlink()]
+        for name in sorted([*found, *links]):
+            if name not in IGNORED:
+                yield Path(folder) / name
+
+
+def identity(root: Path) -> str:
+    """sha256 (hex) over the path, the kind, the executable bit and the content of every file.
+
+    Raises ``FetchError`` for an absent tree, a link that leaves it, or a file that is neither
+    file nor link.
+    """
+    if not root.is_dir():
+        raise FetchError(f"there is no source tree {root}")
+    total = hashlib.sha256()
+    for file in files(root):
+        name = file.relative_to(root).as_posix()
+        mode = file.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            target = os.readlink(file)
+            inside = (file.parent / target).resolve().is_relative_to(root.resolve())
+            if Path(target).is_absolute() or not inside:
+                raise FetchError(f"{file} links to {target}, outside its tree")
+            kind, content = "link", target.encode()
+        elif stat.S_ISREG(mode):
+            kind = "program" if mode & stat.S_IXUSR else "file"
+            with file.open("rb") as stream:
+                content = hashlib.file_digest(stream, "sha256").digest()
+        else:
+            raise FetchError(f"{file} is neither a file nor a link")
+        head = f"{kind}\0{name}\0{len(content)}\0".encode("utf-8", "surrogateescape")
+        total.update(head + content)
+    return total.hexdigest()

@@ -1,0 +1,85 @@
+"""Directories and locks of a run, made so that a run killed at any moment leaves no obstacle."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from builder.errors import BusyError, SpaceError
+
+
+@contextmanager
+def workspace(cache: Path) -> Iterator[Path]:
+    """An empty directory of this run, gone afterwards; what dead runs left is swept first.
+
+    A run holds a lock beside its directory for as long as it lives, so a directory whose lock is
+    free has no owner.
+    """
+    work = cache / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    _sweep(work)
+    folder = Path(tempfile.mkdtemp(dir=work))
+    lock = FileLock(f"{folder}.lock")
+    with lock:
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            Path(lock.lock_file).unlink(missing_ok=True)
+
+
+def _sweep(work: Path) -> None:
+    for folder in work.iterdir():
+        if folder.is_dir():
+            lock = FileLock(f"{folder}.lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                continue
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
+            Path(lock.lock_file).unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(cache: Path, name: str, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock of a recipe or a base, on this machine.
+
+    Raises ``BusyError`` when another run holds it and ``wait`` is false.
+    """
+    folder = cache / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / f"{name}.lock")
+    holder = folder / f"{name}.pid"
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout as error:
+        by = holder.read_text().strip() if holder.exists() else "unknown"
+        raise BusyError(
+            f"another run is building {name}", f"process {by}", "wait for it, or stop it"
+        ) from error
+    try:
+        holder.write_text(str(os.getpid()))
+        yield
+    finally:
+        lock.release()
+
+
+def need_space(folder: Path, gib: float, what: str) -> None:
+    """Raise ``SpaceError`` unless the disk of ``folder`` has ``gib`` GiB free."""
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free / 2**30
+    if free < gib:
+        raise SpaceError(
+            f"{what} needs {gib:.1f} GiB of free disk",
+            f"{folder} has {free:.1f} GiB",
+            "free some (`docker system df` shows what Docker keeps, `docker builder prune` "
+            "drops build caches)",
+        )

@@ -1,0 +1,375 @@
+import hashlib
+import io
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from builder.tools.elf import Code, MalformedElf, is_elf, read, read_digests
+
+PTX, ELF, LTO = 1, 2, 8
+FLAG_A, FLAG_F = 1 << 20, 1 << 21
+
+# Damaged sizes must cost no more than sound ones: far above what any example needs, far below
+# what a loop through a bogus count would.
+in_time = settings(
+    deadline=5000, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def entry(
+    kind: int, arch: int, flags: int = 0, payload: bytes = b"payload.", header: int = 64
+) -> bytes:
+    head = struct.pack("<HHIQ12xI8xQ16x", kind, 0x0101, header, len(payload), arch, 0x11 | flags)
+    return head.ljust(header, b"\xee") + payload
+
+
+def region(*entries: bytes, header: int = 16) -> bytes:
+    body = b"".join(entries)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, header, len(body)).ljust(header, b"\xee") + body
+
+
+def compiled(folder: Path, *flags: str, source: str = "int main(void) { return 0; }") -> Path:
+    (folder / "source.c").write_text(source)
+    binary = folder / "binary"
+    subprocess.run(["gcc", "source.c", "-o", binary, *flags], cwd=folder, check=True)
+    return binary
+
+
+def with_sections(binary: Path, sections: Iterable[tuple[str, bytes]]) -> Path:
+    command = ["objcopy"]
+    for number, (name, data) in enumerate(sections):
+        content = binary.parent / f"section{number}"
+        content.write_bytes(data)
+        command += ["--add-section", f"{name}={content}"]
+    subprocess.run([*command, binary], check=True)
+    return binary
+
+
+@pytest.fixture(scope="module")
+def object_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("object"), "-c")
+
+
+@pytest.fixture
+def fat(object_file: Path, tmp_path: Path):
+    def build(*data: bytes, name: str = ".nv_fatbin") -> io.BytesIO:
+        binary = shutil.copy(object_file, tmp_path / "fat.o")
+        return io.BytesIO(with_sections(binary, [(name, b"".join(data))]).read_bytes())
+
+    return build
+
+
+def names(stream: io.BytesIO) -> list[str]:
+    file = read(stream)
+    assert file is not None
+    return [code.name for code in file.code]
+
+
+# How a file links
+
+
+def test_executable(tmp_path: Path):
+    with compiled(tmp_path, "-pie", "-fPIE", "-Wl,-rpath,$ORIGIN/../lib:/opt/a").open("rb") as f:
+        file = read(f)
+    assert file is not None
+    assert file.type == "dyn"
+    assert file.machine in {"x86-64", "aarch64"}
+    assert file.soname is None
+    assert file.needed == ("libc.so.6",)
+    assert file.runpath == ("$ORIGIN/../lib", "/opt/a")
+    assert file.rpath == ()
+    assert file.interpreter is not None
+    assert Path(file.interpreter).name.startswith("ld-linux")
+    assert file.code == ()
+
+
+def test_position_dependent(tmp_path: Path):
+    with compiled(tmp_path, "-no-pie").open("rb") as f:
+        file = read(f)
+    assert file is not None
+    assert file.type == "exec"
+
+
+def test_static(tmp_path: Path):
+    source = "void _start(void) { for (;;); }"
+    with compiled(tmp_path, "-static", "-nostdlib", source=source).open("rb") as f:
+        file = read(f)
+    assert file is not None
+    assert (file.type, file.needed, file.interpreter) == ("exec", (), None)
+
+
+def test_shared_library(tmp_path: Path):
+    flags = ["-shared", "-fPIC", "-Wl,-soname,libtiny.so.1", "-Wl,--no-as-needed", "-lm"]
+    with compiled(tmp_path, *flags).open("rb") as f:
+        file = read(f)
+    assert file is not None
+    assert file.type == "dyn"
+    assert file.soname == "libtiny.so.1"
+    assert file.needed == ("libm.so.6", "libc.so.6")
+    assert (file.runpath, file.rpath, file.interpreter) == ((), (), None)
+
+
+def test_old_rpath_is_kept_apart(tmp_path: Path):
+    flags = ["-shared", "-fPIC", "-Wl,--disable-new-dtags", "-Wl,-rpath,/opt/a:/opt/b"]
+    with compiled(tmp_path, *flags).open("rb") as f:
+        file = read(f)
+    assert file is not None
+    assert (file.rpath, file.runpath) == (("/opt/a", "/opt/b"), ())
+
+
+def test_working_directory_in_a_path_stays_visible(tmp_path: Path):
+    with compiled(tmp_path, "-shared", "-fPIC", "-Wl,-rpath,/opt/a::/opt/b").open("rb") as f:
+        file = read(f)
+    assert file is not None
+    assert file.runpath == ("/opt/a", "", "/opt/b")
+
+
+def test_emptied_path_is_no_path(tmp_path: Path):
+    binary = compiled(tmp_path, "-shared", "-fPIC", "-Wl,-rpath,/opt/a")
+    data = binary.read_bytes().replace(b"/opt/a\0", bytes(7))
+    file = read(io.BytesIO(data))
+    assert file is not None
+    assert file.runpath == ()
+
+
+def test_object(object_file: Path):
+    with object_file.open("rb") as f:
+        file = read(f)
+    assert file is not None
+    assert (file.type, file.needed, file.code) == ("rel", (), ())
+
+
+def test_more_sections_than_the_header_counts(tmp_path: Path):
+    assembly = tmp_path / "many.s"
+    assembly.write_text("".join(f'.section .s{i},"a"\n.byte 1\n' for i in range(0xFF00)))
+    binary = tmp_path / "many.o"
+    subprocess.run(["gcc", "-c", assembly, "-o", binary], check=True)
+    with_sections(binary, [(".nv_fatbin", region(entry(ELF, 120)))])
+    assert names(io.BytesIO(binary.read_bytes())) == ["sm_120"]
+
+
+@pytest.mark.parametrize("option", ["--strip-all", "--only-keep-debug"])
+def test_stripped(tmp_path: Path, option: str):
+    binary = compiled(tmp_path, "-shared", "-fPIC", "-g", "-Wl,-soname,libtiny.so.1")
+    content = tmp_path / "fatbin"
+    content.write_bytes(region(entry(ELF, 120)))
+    add = ["--add-section", f".nv_fatbin={content}", "--set-section-flags"]
+    subprocess.run(["objcopy", *add, ".nv_fatbin=alloc,readonly,data", binary], check=True)
+    subprocess.run(["objcopy", option, binary], check=True)
+    with binary.open("rb") as f:
+        file = read(f)
+    assert file is not None
+    # A file of separate debug information has the headers of all this, but not the contents.
+    whole = option == "--strip-all"
+    assert file.soname == ("libtiny.so.1" if whole else None)
+    assert file.code == ((Code("elf", 120),) if whole else ())
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7f", b"\x7fEL", b"#!/bin/sh\n", b"!<arch>\n"])
+def test_not_elf(data: bytes):
+    assert not is_elf(data)
+    assert read(io.BytesIO(data)) is None
+    assert read_digests(io.BytesIO(data)) == ()
+
+
+def test_position_of_the_stream_does_not_matter(object_file: Path):
+    stream = io.BytesIO(object_file.read_bytes())
+    stream.seek(7)
+    assert read(stream) == read(stream)
+
+
+# Device code
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "name"),
+    [
+        (ELF, 0, "sm_120"),
+        (ELF, FLAG_A, "sm_120a"),
+        (ELF, FLAG_F, "sm_120f"),
+        (PTX, 0, "compute_120"),
+        (PTX, FLAG_A, "compute_120a"),
+        (PTX, FLAG_F, "compute_120f"),
+    ],
+)
+def test_kinds_and_suffixes(fat, kind: int, flags: int, name: str):
+    assert names(fat(region(entry(kind, 120, flags)))) == [name]
+
+
+def test_order_and_duplicates_are_kept(fat):
+    data = region(
+        entry(ELF, 120, FLAG_A, header=112),
+        entry(PTX, 75, payload=bytes(8), header=80),
+        entry(ELF, 90, FLAG_A),
+        entry(ELF, 120, FLAG_A),
+    )
+    assert names(fat(data)) == ["sm_120a", "compute_75", "sm_90a", "sm_120a"]
+
+
+def test_regions_padded_or_empty(fat):
+    stream = fat(
+        bytes(8),
+        region(),
+        region(entry(ELF, 80)),
+        bytes(3_000_000),
+        region(entry(ELF, 90), header=24),
+        region(entry(ELF, 120)),
+        bytes(24),
+    )
+    assert names(stream) == ["sm_80", "sm_90", "sm_120"]
+
+
+@pytest.mark.parametrize("data", [b"", bytes(8), bytes(4096)])
+def test_no_region(fat, data: bytes):
+    assert names(fat(data)) == []
+
+
+def test_relocatable_device_code(object_file: Path, tmp_path: Path):
+    binary = shutil.copy(object_file, tmp_path / "both.o")
+    linked, separate = region(entry(ELF, 120, FLAG_A)), region(entry(PTX, 120, FLAG_A))
+    with_sections(
+        binary, [(".nv_fatbin", linked), (".nv_fatbin2", b"x"), ("__nv_relfatbin", separate)]
+    )
+    # The order of the sections is objcopy's.
+    assert sorted(names(io.BytesIO(binary.read_bytes()))) == ["compute_120a", "sm_120a"]
+
+
+def test_intermediate_code_is_passed_over(fat):
+    assert names(fat(region(entry(LTO, 120, header=120), entry(ELF, 120)))) == ["sm_120"]
+
+
+def test_digests(fat):
+    large = bytes(range(256)) * 10_000
+    stream = fat(
+        region(entry(ELF, 120, FLAG_A, b"same...."), entry(PTX, 120, 0, large)),
+        region(entry(ELF, 120, FLAG_A, b"same....", header=112)),
+    )
+    same = hashlib.sha256(b"same....").hexdigest()
+    assert read_digests(stream) == (
+        (Code("elf", 120, "a"), same),
+        (Code("ptx", 120), hashlib.sha256(large).hexdigest()),
+        (Code("elf", 120, "a"), same),
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"no magic", "runs past"),
+        (b"no magic, but long enough", "unknown magic 0x6d206f6e"),
+        (region(entry(ELF, 120))[:12], "runs past"),
+        (region(entry(ELF, 120))[:-1], "past the section's end"),
+        (struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 2**64 - 1), "past the section's end"),
+        (struct.pack("<IHHQ", 0xBA55ED50, 2, 16, 0), "version 2"),
+        (struct.pack("<IHHQ", 0xBA55ED50, 1, 0, 0), "its header has 0 bytes"),
+        (region(b"short"), "runs past"),
+        (region(entry(ELF, 120), bytes(64)), "header of 0 bytes, payload of 0"),
+        (region(entry(ELF, 120, payload=b"")), "payload of 0"),
+        (region(entry(ELF, 120, header=64).replace(b"\x40\0\0\0", b"\x3f\0\0\0", 1)), "of 63"),
+        (region(entry(ELF, 120)[:-1]), "past the region's end"),
+        (region(struct.pack("<HHIQ48x", ELF, 0, 64, 2**64 - 1)), "past the region's end"),
+        (region(entry(77, 120)), "unknown kind 77"),
+        (region(entry(ELF, 120, FLAG_A | FLAG_F)), "both a and f"),
+    ],
+)
+def test_damaged_fat_binary(fat, data: bytes, fault: str):
+    sound = region(entry(ELF, 90))
+    stream = fat(sound, data)
+    at = stream.getvalue().index(sound) + len(sound)
+    with pytest.raises(MalformedElf, match=fault) as raised:
+        read(stream)
+    offset = int(str(raised.value).partition("at byte ")[2].partition(":")[0], 16)
+    assert at <= offset <= at + len(data)
+    with pytest.raises(MalformedElf, match=fault):
+        read_digests(stream)
+
+
+# Damaged files
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("library")
+    flags = ["-pie", "-fPIE", "-Wl,-soname,libtiny.so.1", "-Wl,-rpath,/opt/a", "-s"]
+    fatbin = region(), region(entry(ELF, 120, FLAG_A), entry(PTX, 120)), bytes(8)
+    sections = [(".nv_fatbin", b"".join(fatbin)), ("__nv_relfatbin", region(entry(ELF, 90)))]
+    return with_sections(compiled(folder, *flags), sections).read_bytes()
+
+
+def only_malformed(data: bytes) -> None:
+    try:
+        read(io.BytesIO(data))
+        read_digests(io.BytesIO(data))
+    except MalformedElf:
+        pass
+
+
+def test_every_truncation_within_the_headers(library: bytes):
+    for length in range(4, 2048, 7):
+        with pytest.raises(MalformedElf):
+            read(io.BytesIO(library[:length]))
+
+
+def test_truncated_file_on_disk(library: bytes, tmp_path: Path):
+    # Seeking far past the end works in memory and fails on disk.
+    truncated = tmp_path / "truncated"
+    truncated.write_bytes(library[:40] + b"\xff" * 8 + library[48:])
+    with truncated.open("rb") as f, pytest.raises(MalformedElf, match="section headers"):
+        read(f)
+
+
+def test_names_that_are_not_text(library: bytes):
+    with pytest.raises(MalformedElf, match="not UTF-8"):
+        read(io.BytesIO(library.replace(b"libtiny.so.1", b"libtiny.so.\xff")))
+
+
+def test_string_without_end(library: bytes):
+    segment = library.index(b"/lib", 64)
+    end = library.index(b"\0", segment)
+    with pytest.raises(MalformedElf, match=r"interpreter .* without end"):
+        read(io.BytesIO(library[:end] + b"x" + library[end + 1 :]))
+
+
+@in_time
+@given(st.binary(max_size=4096))
+def test_any_bytes(data: bytes):
+    only_malformed(data)
+    only_malformed(b"\x7fELF" + data)
+    only_malformed(b"\x7fELF\x02\x01\x01" + data)
+
+
+@in_time
+@given(data=st.data())
+def test_any_mutation(library: bytes, data: st.DataObject):
+    damaged = bytearray(library)
+    # Mostly the places that are read: headers at the start, section headers and names at the
+    # end. Anywhere else a change rarely matters.
+    places = st.one_of(
+        st.integers(0, 1024),
+        st.integers(len(library) - 4096, len(library) - 8),
+        st.integers(0, len(library) - 8),
+    )
+    values = st.one_of(
+        st.sampled_from([b"\0" * 8, b"\xff" * 8, b"\0\0\0\0\0\0\0\x80", b"\xff"]),
+        st.binary(min_size=1, max_size=8),
+    )
+    for place, value in data.draw(st.lists(st.tuples(places, values), min_size=1, max_size=4)):
+        damaged[place : place + len(value)] = value
+    only_malformed(bytes(damaged))
+
+
+@in_time
+@given(data=st.data())
+def test_any_fat_binary(library: bytes, data: st.DataObject):
+    start = library.index(region(entry(ELF, 120, FLAG_A), entry(PTX, 120)))
+    size = len(region(entry(ELF, 120), entry(PTX, 120)))
+    damaged = bytearray(library)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[start + data.draw(st.integers(0, size - 1))] = data.draw(st.integers(0, 255))
+    only_malformed(bytes(damaged))
