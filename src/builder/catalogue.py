@@ -84,8 +84,9 @@ class Catalogue:
 
     def problems(self) -> tuple[Problem, ...]:
         """Everything that is wrong with any file of the catalogue."""
-        entries = [*self.bases.values(), *self.engines.values()]
-        return tuple(problem for entry in entries for problem in entry.problems)
+        of_bases = [problem for base in self.bases.values() for problem in base.problems]
+        of_engines = [problem for engine in self.engines.values() for problem in engine.problems]
+        return (*of_bases, *of_engines)
 
 
 def load(
@@ -167,15 +168,14 @@ def _chain(bases: Mapping[str, Entry[BaseRecipe]], base: str | None) -> list[str
 def _with_base_problems(
     entry: Entry[R], base: str | None, bases: Mapping[str, Entry[BaseRecipe]]
 ) -> Entry[R]:
-    chain = _chain(bases, base)
+    chain: list[str] = _chain(bases, base)
     found: list[Problem] = []
     for name in chain:
         if name not in bases:
             near = suggestion(name, sorted(bases))
             found.append(entry.problem(("base",), f"there is no base {name}{near}"))
-    if chain and chain[-1] in bases:
-        last = bases[chain[-1]].recipe
-        if last is not None and last.base is not None:
-            cycle = " -> ".join([*chain[chain.index(last.base) :], last.base])
-            found.append(entry.problem(("base",), f"the bases form a cycle: {cycle}"))
+    closing = bases[chain[-1]].recipe if chain and chain[-1] in bases else None
+    if closing is not None and closing.base is not None and closing.base in chain:
+        cycle = " -> ".join([*chain[chain.index(closing.base) :], closing.base])
+        found.append(entry.problem(("base",), f"the bases form a cycle: {cycle}"))
     return replace(entry, problems=(*entry.problems, *found))

@@ -58,9 +58,7 @@ CatalogueOption = Annotated[
         "else the one that builder was installed from.",
     ),
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, for programs.")
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 
 
 def _version(wanted: bool) -> None:
@@ -71,7 +69,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _main(
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool,
         typer.Option(
             "--version", callback=_version, is_eager=True, help="Print builder's version and exit."
@@ -368,7 +366,7 @@ def main() -> NoReturn:
             sys.exit(denied.exit_code)
         _crash(error)
         sys.exit(INTERNAL)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         _crash(error)
         sys.exit(INTERNAL)
     sys.exit(0)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeLeftColumn
@@ -74,7 +74,7 @@ class BuildProgress:
             self._step(news)
             return
         stage = NEW_STEP.match(news)
-        if stage and not stage[2].startswith("internal"):
+        if stage and not stage[2].startswith(("internal", "context")):
             self._stage(f"[{stage[2]}] {stage[3]}")
 
     def _stage(self, what: str) -> None:
@@ -117,42 +117,41 @@ def duration(seconds: float) -> str:
 
 def summary(record: Record, built: bool) -> None:
     """What came out of a build: names, digest, proofs, sizes, times."""
-    table = Table.grid(padding=(0, 2))
     state = "built and proved" if built else "unchanged: built and proved before"
-    table.add_row("image", f"{record.references[0]}  ({state})")
-    if len(record.references) > 1:
-        table.add_row("also named", "  ".join(record.references[1:]))
-    table.add_row("digest", record.digest)
-    table.add_row("key", record.key)
-    table.add_row("proved by", _proofs(record))
-    sizes = f"{size(record.verdict.download_size)} to download, "
-    table.add_row("size", sizes + f"{size(record.verdict.unpacked_size)} unpacked")
+    judged = record.verdict
     times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in record.seconds.items())
-    table.add_row("time", times)
-    if record.log:
-        table.add_row("log", record.log)
-    out.print(Group(table))
+    lines = {
+        "image": f"{record.references[0]}  ({state})",
+        "also named": "  ".join(record.references[1:]),
+        "digest": record.digest,
+        "key": record.key,
+        "proved by": _proofs(record),
+        "size": f"{size(judged.download_size)} to download, {size(judged.unpacked_size)} unpacked",
+        "time": times,
+        "log": record.log,
+    }
+    _pairs([(name, value) for name, value in lines.items() if value])
 
 
 def plan(described: dict[str, Any]) -> None:
     """A resolved plan, and below it those of its bases."""
-    grid = Table.grid(padding=(0, 2))
-    for name, value in described.items():
-        if name in {"base", "labels", "packages", "scripts"}:
-            continue
-        grid.add_row(name, escape(value if isinstance(value, str) else str(value)))
+    apart = {"base", "labels", "packages", "scripts"}
+    lines = [(name, str(value)) for name, value in described.items() if name not in apart]
     for context, files in described["packages"].items():
-        for file, version, digest in files:
-            grid.add_row(context, escape(f"{file} {version}  sha256:{digest}"))
-            context = ""
-    for name, digest in described["scripts"].items():
-        grid.add_row("script", f"{name}  sha256:{digest}")
-    for name, value in described.get("labels", {}).items():
-        grid.add_row("label", escape(f"{name}={value}"))
-    out.print(grid)
+        lines += [(context, f"{name} {version}  sha256:{sha}") for name, version, sha in files]
+    lines += [("script", f"{name}  sha256:{sha}") for name, sha in described["scripts"].items()]
+    lines += [("label", f"{name}={value}") for name, value in described.get("labels", {}).items()]
+    _pairs([(name, value) for name, value in lines if value != "None"])
     if described["base"] is not None:
         out.print(f"\nstands on {described['base']['name']}:", markup=False)
         plan(described["base"])
+
+
+def _pairs(lines: Sequence[tuple[str, str]]) -> None:
+    """Names and values in two columns; a value is never cut, so that it can be copied."""
+    width = max((len(name) for name, _ in lines), default=0)
+    for name, value in lines:
+        out.print(f"{name:{width}}  {value}", markup=False)
 
 
 def _proofs(record: Record) -> str:

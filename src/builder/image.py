@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.context import Context
-from builder.errors import BuildError, BuilderError, SpaceError, WorldError
+from builder.errors import BuilderError, BuildError, SpaceError, WorldError
 from builder.tools import docker
 
 # "#14 26.59   [22/339] ccache ..." : step, seconds, what the command printed.
@@ -114,20 +114,21 @@ def build(
     log: Log,
     watch: Watch,
     *,
-    builder: str = "",
+    compression: str = "gzip",
     rebuild: bool = False,
 ) -> Built:
     """Build one stage of a context into an image of the engine named ``reference``.
 
+    ``compression`` is that of its layers, "gzip" or "zstd"; ``rebuild`` takes no layer from the
+    build cache.
     Raises ``BuildError`` with the first errors of the log, ``SpaceError`` when the disk filled
     up, ``WorldError`` when the engine went away.
     """
     metadata = context.folder.parent / f"{stage}.metadata.json"
-    arguments = [f"--target={stage}", f"--tag={reference}", "--load", "--provenance=false"]
+    arguments = [f"--target={stage}", "--provenance=false"]
+    arguments += [f"--output=type=image,name={reference},compression={compression}"]
     arguments += [f"--metadata-file={metadata}"]
     arguments += [f"--label={name}={value}" for name, value in labels.items()]
-    if builder:
-        arguments.append(f"--builder={builder}")
     if rebuild:
         arguments.append("--no-cache")
     status = docker.build([*arguments, *context.arguments()], lambda line: watch(log.line(line)))

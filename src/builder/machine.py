@@ -119,7 +119,7 @@ def _install_newer(suite: str) -> None:
         ]
         say(f"fetching {' '.join(PACKAGES)} of {suite}")
         run(["apt-get", "-qq", *options, "update"], f"apt-get update of {suite}")
-        fetch = f"cd {folder / 'debs'} && exec \"$@\""
+        fetch = f'cd {folder / "debs"} && exec "$@"'
         run(
             ["sh", "-c", fetch, "fetch", "apt-get", "-qq", *options, "download", *PACKAGES],
             f"fetching the engine's packages of {suite}",

@@ -21,6 +21,7 @@ from builder.platforms import Platforms, architecture
 from builder.record import Record
 from builder.schema import Recipe
 from builder.settings import Settings
+from builder.smoke.verdict import Verdict
 from builder.tools import docker
 from builder.workspace import alone, need_space, workspace
 
@@ -181,7 +182,7 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
     return kept
 
 
-def proof_error(name: str, reference: str, verdict: smoke.Verdict) -> ProofError:
+def proof_error(name: str, reference: str, verdict: Verdict) -> ProofError:
     """The error that names every check that failed."""
     lines = [
         f"{check.proof}: {check.subject}: expected {check.expected}; found {check.found}"
@@ -224,7 +225,7 @@ def _build_stages(
                 labels,
                 log,
                 run.watch,
-                builder=run.settings.builder,
+                compression=rendered.plan.stages[stage],
                 rebuild=run.rebuild and isinstance(rendered.plan, Plan),
             )
             for stage, reference in references.items()

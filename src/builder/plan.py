@@ -76,8 +76,8 @@ class BasePlan:
         return families.BASES[self.recipe.family]
 
     @property
-    def stages(self) -> tuple[str, ...]:
-        """The stages that become images."""
+    def stages(self) -> Mapping[str, str]:
+        """The stages that become images, and the compression of their layers."""
         return self.family.STAGES
 
     def inputs(self) -> dict[str, Any]:
@@ -121,9 +121,9 @@ class Plan:
         return families.ENGINES[self.recipe.family]
 
     @property
-    def stages(self) -> tuple[str, ...]:
-        """The stage that becomes the image."""
-        return ("image",)
+    def stages(self) -> Mapping[str, str]:
+        """The stage that becomes the image, and the compression of its layers."""
+        return {"image": "gzip"}
 
     @property
     def source_identity(self) -> str:
@@ -193,9 +193,7 @@ def bootstrapped_root(recipe: BaseRecipe) -> BootstrappedRoot:
     return BootstrappedRoot(recipe.root.suite, recipe.root.as_of, tuple(recipe.root.packages))
 
 
-def plan_base(
-    catalogue: Catalogue, name: str, platforms: Platforms, root: RootChoice
-) -> BasePlan:
+def plan_base(catalogue: Catalogue, name: str, platforms: Platforms, root: RootChoice) -> BasePlan:
     """Resolve a base and what it stands on.
 
     Raises ``RecipeError`` when one of them is wrong.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -13,6 +13,7 @@ from builder.errors import Problem, RecipeError
 from builder.positions import line_numbers, line_of
 from builder.schema import BaseRecipe, Recipe
 
+R = TypeVar("R", Recipe, BaseRecipe)
 TAGS = {"path", "pypi", "run", "option", "library", "bool", "int", "str"}
 EXPLAINED = {
     r"^[0-9a-f]{40}$": "must be a full commit: 40 hex digits",
@@ -75,7 +76,9 @@ def _message(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) ->
     return text[:1].lower() + text[1:]
 
 
-def _problems(error: ValidationError, file: Path, text: str, model: type[BaseModel]) -> list[Problem]:
+def _problems(
+    error: ValidationError, file: Path, text: str, model: type[BaseModel]
+) -> list[Problem]:
     places = line_numbers(text)
     found: dict[tuple[int, str, str], Problem] = {}
     for item in error.errors(include_url=False):
@@ -91,7 +94,9 @@ def _document_path(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
     path: tuple[str | int, ...] = ()
     for index, part in enumerate(loc):
         last = index == len(loc) - 1
-        tag_of_table = not last and (path == ("source",) or (path[:1] == ("probe",) and len(path) == 2))
+        tag_of_table = not last and (
+            path == ("source",) or (path[:1] == ("probe",) and len(path) == 2)
+        )
         tag_of_scalar = path[-2:-1] in {("define",), ("config",)}
         if part in TAGS and (tag_of_table or tag_of_scalar):
             continue
@@ -99,7 +104,7 @@ def _document_path(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
     return path
 
 
-def parse(text: str, file: Path, model: type[BaseModel]) -> tuple[Any, tuple[Problem, ...]]:
+def parse(text: str, file: Path, model: type[R]) -> tuple[R | None, tuple[Problem, ...]]:
     """The model that a TOML text holds and no problems, or ``None`` and all its problems."""
     try:
         document = tomllib.loads(text)
@@ -124,20 +129,3 @@ def read_text(file: Path) -> str:
     except UnicodeDecodeError as error:
         problem = Problem(file, 1, "", f"not UTF-8 at byte {error.start}")
         raise RecipeError(f"{file.name} is not a recipe", problems=(problem,)) from error
-
-
-def read(file: Path) -> Recipe:
-    """Read an engine's recipe; raises ``RecipeError`` with every problem of the file."""
-    return _read(file, Recipe)
-
-
-def read_base(file: Path) -> BaseRecipe:
-    """Read a base's recipe; raises ``RecipeError`` with every problem of the file."""
-    return _read(file, BaseRecipe)
-
-
-def _read(file: Path, model: type[Any]) -> Any:
-    value, problems = parse(read_text(file), file, model)
-    if problems:
-        raise RecipeError(f"{file.name} is wrong", problems=problems)
-    return value

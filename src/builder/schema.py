@@ -159,9 +159,7 @@ class Image(Model):
     """The image as people see it."""
 
     repository: Annotated[Text, StringConstraints(pattern=REPOSITORY, max_length=200)]
-    tags: Annotated[
-        list[Annotated[Text, StringConstraints(pattern=TAG)]], Field(min_length=1)
-    ]
+    tags: Annotated[list[Annotated[Text, StringConstraints(pattern=TAG)]], Field(min_length=1)]
     entrypoint: list[Text]
     command: list[Value] = []
     port: Annotated[int, Field(ge=1, le=65535)] | None = None

@@ -19,7 +19,7 @@ from pydantic_settings import (
 )
 
 from builder.errors import WorldError
-from builder.schema import NAME, REPOSITORY
+from builder.schema import REPOSITORY
 
 RootWay = Literal["auto", "registry", "mmdebstrap"]
 
@@ -38,8 +38,6 @@ class Settings(BaseSettings):
     """Goes before every repository: the account on the registry."""
     debian_root: RootWay = "auto"
     """Where the Debian root comes from; auto: what is there already, else in this order."""
-    builder: Annotated[str, StringConstraints(pattern=rf"^$|{NAME}")] = ""
-    """The buildx builder to use; empty: the one that buildx has selected."""
     jobs: Annotated[int, Field(ge=0, le=4096)] = 0
     """Compile jobs; 0: as many as cores and memory carry."""
     cache_dir: Path = Field(default_factory=lambda: user_cache_path("builder"))

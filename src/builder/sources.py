@@ -92,9 +92,7 @@ def _copy_tree(source: SourceTree, target: Path) -> Path:
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(file, copy, follow_symlinks=False)
     if trees.identity(target) != source.identity:
-        raise FetchError(
-            f"{source.path} changed while it was read", hint="run the build again"
-        )
+        raise FetchError(f"{source.path} changed while it was read", hint="run the build again")
     return target
 
 

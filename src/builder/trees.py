@@ -36,7 +36,7 @@ def identity(root: Path) -> str:
         name = file.relative_to(root).as_posix()
         mode = file.lstat().st_mode
         if stat.S_ISLNK(mode):
-            target = os.readlink(file)
+            target = str(file.readlink())
             inside = (file.parent / target).resolve().is_relative_to(root.resolve())
             if Path(target).is_absolute() or not inside:
                 raise FetchError(f"{file} links to {target}, outside its tree")

@@ -46,8 +46,9 @@ class BaseFamily(Protocol):
 
     TEMPLATE: str
     SCRIPTS: tuple[str, ...]
-    STAGES: tuple[str, ...]
-    """The stages that become images, named ``base-STAGE`` in what builds on them."""
+    STAGES: Mapping[str, str]
+    """The stages that become images, named ``base-STAGE`` in what builds on them, with the
+    compression of their layers: gzip for what is shipped, zstd for what stays in the engine."""
 
     def check(self, recipe: BaseRecipe) -> Findings:
         """What the recipe lacks, or says in vain."""

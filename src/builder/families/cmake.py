@@ -12,7 +12,7 @@ from builder.platforms import Platforms
 from builder.schema import Recipe
 
 TEMPLATE = "cmake.Dockerfile.j2"
-SCRIPTS = ("jobs",)
+SCRIPTS: tuple[str, ...] = ("jobs",)
 
 
 def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:

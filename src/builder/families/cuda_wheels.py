@@ -10,8 +10,8 @@ from builder.platforms import GNU_TRIPLETS, Platforms
 from builder.schema import BaseRecipe
 
 TEMPLATE = "cuda-wheels.Dockerfile.j2"
-SCRIPTS = ("assemble_cuda.py", "healthcheck", "jobs")
-STAGES = ("devel", "runtime")
+SCRIPTS: tuple[str, ...] = ("assemble_cuda.py", "healthcheck", "jobs")
+STAGES: Mapping[str, str] = {"devel": "zstd", "runtime": "gzip"}
 
 
 def check(recipe: BaseRecipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -29,9 +29,7 @@ def check(recipe: BaseRecipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
             yield ("wheel", index, "sha256"), f"{wheel.name} lacks amd64, the images' platform"
 
 
-def packages(
-    recipe: BaseRecipe, platforms: Platforms
-) -> Mapping[str, tuple[Locked, ...]]:
+def packages(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, tuple[Locked, ...]]:
     """The toolchain's wheels of the build platform, and the libraries' of the target."""
     toolchain = tuple(
         Locked(wheel.name, wheel.version, wheel.sha256[platforms.build])

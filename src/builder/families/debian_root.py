@@ -11,7 +11,7 @@ from builder.schema import BaseRecipe
 
 TEMPLATE = "debian-root.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ()
-STAGES = ("root",)
+STAGES: Mapping[str, str] = {"root": "gzip"}
 
 
 def check(recipe: BaseRecipe) -> Iterator[tuple[tuple[str | int, ...], str]]:

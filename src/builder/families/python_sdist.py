@@ -14,7 +14,7 @@ from builder.platforms import Platforms
 from builder.schema import PypiSource, Recipe
 
 TEMPLATE = "python-sdist.Dockerfile.j2"
-SCRIPTS = ("jobs", "relink.py")
+SCRIPTS: tuple[str, ...] = ("jobs", "relink.py")
 
 
 def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:

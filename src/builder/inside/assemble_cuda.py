@@ -9,6 +9,7 @@ NVIDIA's Debian packages.  Needs only the standard library and a C compiler.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -85,7 +86,9 @@ def make_driver_stub(root: Path, compiler: str, include: Path) -> int:
         sys.exit(f"cuda.h gave only {len(symbols)} driver functions: its shape has changed")
     stubs = root / "lib" / "stubs"
     stubs.mkdir(parents=True, exist_ok=True)
-    body = "".join(f"int {name}(void) {{ return {CUDA_ERROR_STUB_LIBRARY}; }}\n" for name in symbols)
+    body = "".join(
+        f"int {name}(void) {{ return {CUDA_ERROR_STUB_LIBRARY}; }}\n" for name in symbols
+    )
     flags = ["-shared", "-fPIC", "-O1", "-nostdlib", "-Wl,-soname,libcuda.so.1"]
     subprocess.run(
         [compiler, *flags, "-x", "c", "-", "-o", str(stubs / "libcuda.so")],
@@ -109,7 +112,8 @@ def stage_runtime(root: Path, staging: Path, libraries: list[str]) -> None:
         target = staging / "usr/local/cuda/lib"
         target.mkdir(parents=True, exist_ok=True)
         for library in found:
-            shutil.copy2(library, target / library.name, follow_symlinks=False)
+            # A second name in the same layer, not a second copy: they are 600 MB.
+            os.link(library, target / library.name, follow_symlinks=False)
     (staging / "usr/local/cuda/lib64").symlink_to("lib")
     write_loader_configuration(staging)
 

@@ -11,7 +11,7 @@ from builder.smoke.verdict import Check
 from builder.tools import docker
 
 TIMEOUT = 120.0  # seconds for a program to answer
-OPTION_LINE = re.compile(r"^\s{0,8}-{1,2}[A-Za-z0-9]")
+OPTION_LINE = re.compile(r"^\s{0,8}-{1,2}[A-Za-z0-9]|^-{3,} ")  # an option, or a section's title
 
 
 def excerpt(text: str, limit: int = 300) -> str:
@@ -76,6 +76,4 @@ def _has(text: str | None, value: str) -> bool:
 @cache
 def _help(reference: str, entrypoint: tuple[str, ...]) -> str:
     program, *arguments = entrypoint
-    return docker.run(
-        reference, [*arguments, "--help"], entrypoint=program, timeout=TIMEOUT
-    ).output
+    return docker.run(reference, [*arguments, "--help"], entrypoint=program, timeout=TIMEOUT).output

@@ -13,8 +13,14 @@ LEAST = 64 << 10  # bytes below which a second copy is not worth a word
 
 RULES = (
     ("driver stub", re.compile(r"/(?:stubs/.*|libcuda\.so(?:\.\d+)*)$")),
-    ("compiler", re.compile(r"/(?:[^/]*-)?(?:gcc|g\+\+|cc1|cc1plus|nvcc|cicc|ptxas|ld|ld\.bfd)(?:-\d+)?$")),
-    ("headers", re.compile(r"^/(?:usr/include|usr/local/cuda/include|opt/engine/include)/.*\.hp{0,2}$")),
+    (
+        "compiler",
+        re.compile(r"/(?:[^/]*-)?(?:gcc|g\+\+|cc1|cc1plus|nvcc|cicc|ptxas|ld|ld\.bfd)(?:-\d+)?$"),
+    ),
+    (
+        "headers",
+        re.compile(r"^/(?:usr/include|usr/local/cuda/include|opt/engine/include)/.*\.hp{0,2}$"),
+    ),
     ("static libraries", re.compile(r"\.a$")),
     ("package lists", re.compile(r"^/var/lib/apt/lists/.+")),
     ("package archives", re.compile(r"^/var/cache/(?:apt/.+\.(?:bin|deb)|debconf/.+)$")),

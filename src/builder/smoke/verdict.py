@@ -37,4 +37,3 @@ class Verdict:
     def failures(self) -> tuple[Check, ...]:
         """The checks that did not pass."""
         return tuple(check for check in self.checks if not check.passed)
-

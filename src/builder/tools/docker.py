@@ -21,7 +21,9 @@ from builder.errors import BuildError, SpaceError, UntriedError, WorldError
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
 
-INSTALL_HINT = "on Debian or Ubuntu as root, ./farm installs it; elsewhere install Docker with buildx"
+INSTALL_HINT = (
+    "on Debian or Ubuntu as root, ./farm installs it; elsewhere install Docker with buildx"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,7 @@ def executable() -> str:
             if _answers([path, "buildx", "version"]):
                 return path
     if found:
-        raise WorldError(
-            "docker has no buildx plugin", f"tried: {', '.join(found)}", INSTALL_HINT
-        )
+        raise WorldError("docker has no buildx plugin", f"tried: {', '.join(found)}", INSTALL_HINT)
     raise WorldError("there is no docker on this machine", hint=INSTALL_HINT)
 
 
@@ -118,7 +118,7 @@ def engine() -> Engine:
             "; ".join(info.server_errors or []),
             "start it (`systemctl start docker`, or run ./farm as root)",
         )
-    status = {name: value for name, value in (info.driver_status or [])}
+    status: dict[str, str] = dict(info.driver_status or [])
     return Engine(
         version=info.server_version,
         architecture=info.architecture or "",

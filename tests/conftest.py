@@ -1,0 +1,95 @@
+"""What every test stands on: a sealed environment, the command line, the real engine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from platformdirs import user_cache_path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+# Taken before the environment is sealed: fetched wheels and build caches serve all tests.
+SHARED_CACHE = Path(os.environ.get("BUILDER_CACHE_DIR") or user_cache_path("builder"))
+DOCKER_CONFIG = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+
+Builder = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--engine", action="store_true", help="also compile real engines (half an hour)"
+    )
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--engine"):
+        return
+    chosen = [item for item in items if item.get_closest_marker("engine") is None]
+    left = [item for item in items if item.get_closest_marker("engine") is not None]
+    config.hook.pytest_deselected(items=left)
+    items[:] = chosen
+
+
+@pytest.fixture(autouse=True)
+def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No settings, home or git configuration of the machine; no test leaves the environment
+    or the working directory changed."""
+    for name in [name for name in os.environ if name.startswith(("BUILDER_", "XDG_", "GIT_"))]:
+        monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("DOCKER_CONFIG", str(DOCKER_CONFIG))
+    monkeypatch.setenv("BUILDER_CACHE_DIR", str(SHARED_CACHE))
+    monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    before, folder = dict(os.environ), Path.cwd()
+    yield
+    drift = {
+        name
+        for name in before.keys() | os.environ.keys()
+        if before.get(name) != os.environ.get(name)
+    }
+    assert drift <= {"PYTEST_CURRENT_TEST"}, f"the test changed the environment: {drift}"
+    assert Path.cwd() == folder
+
+
+@pytest.fixture(autouse=True)
+def engine(request: pytest.FixtureRequest) -> None:
+    """A test marked ``docker`` fails where no engine answers: it never skips."""
+    if request.node.get_closest_marker("docker") is not None:
+        done = subprocess.run(["docker", "info"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"no Docker engine answers: {done.stderr}"
+
+
+@pytest.fixture
+def builder() -> Builder:
+    """Run the command line in a process of its own, as a user would."""
+
+    def run(
+        *arguments: str | Path, timeout: float = 900, cwd: Path = REPOSITORY
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "builder", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=cwd,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> Path:
+    """A catalogue of the test's own, with the real bases and nothing else."""
+    root = tmp_path / "catalogue"
+    shutil.copytree(REPOSITORY / "recipes" / "bases", root / "recipes" / "bases")
+    return root
