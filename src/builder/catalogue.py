@@ -174,7 +174,9 @@ def _with_base_problems(
         if name not in bases:
             near = suggestion(name, sorted(bases))
             found.append(entry.problem(("base",), f"there is no base {name}{near}"))
-    closing = bases[chain[-1]].recipe if chain and chain[-1] in bases else None
+    closing: BaseRecipe | None = None
+    if chain and chain[-1] in bases:
+        closing = bases[chain[-1]].recipe
     if closing is not None and closing.base is not None and closing.base in chain:
         cycle = " -> ".join([*chain[chain.index(closing.base) :], closing.base])
         found.append(entry.problem(("base",), f"the bases form a cycle: {cycle}"))
