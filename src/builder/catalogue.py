@@ -174,10 +174,9 @@ def _with_base_problems(
         if name not in bases:
             near = suggestion(name, sorted(bases))
             found.append(entry.problem(("base",), f"there is no base {name}{near}"))
-    closing: BaseRecipe | None = None
-    if chain and chain[-1] in bases:
-        closing = bases[chain[-1]].recipe
-    if closing is not None and closing.base is not None and closing.base in chain:
-        cycle = " -> ".join([*chain[chain.index(closing.base) :], closing.base])
+    last: Entry[BaseRecipe] | None = bases.get(chain[-1]) if chain else None
+    below: str | None = last.recipe.base if last is not None and last.recipe is not None else None
+    if below is not None and below in chain:
+        cycle = " -> ".join([*chain[chain.index(below) :], below])
         found.append(entry.problem(("base",), f"the bases form a cycle: {cycle}"))
     return replace(entry, problems=(*entry.problems, *found))
