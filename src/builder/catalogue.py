@@ -52,7 +52,8 @@ class Catalogue:
         """
         entry = self.engines.get(name) or self._only_version_of(name)
         if entry is None:
-            near = suggestion(name, sorted(self.engines))
+            engines = {e.recipe.engine for e in self.engines.values() if e.recipe}
+            near = suggestion(name, sorted(engines | self.engines.keys()))
             raise RecipeError(
                 f"no recipe is named {name}{near}", hint="`builder list` shows all recipes"
             )
@@ -165,6 +166,14 @@ def _chain(bases: Mapping[str, Entry[BaseRecipe]], base: str | None) -> list[str
     return names
 
 
+def _cycle(chain: list[str], bases: Mapping[str, Entry[BaseRecipe]]) -> str:
+    """``a -> b -> a`` where the chain of bases closes, otherwise nothing."""
+    last = bases.get(chain[-1]) if chain else None
+    if last is None or last.recipe is None or last.recipe.base not in chain:
+        return ""
+    return " -> ".join([*chain[chain.index(last.recipe.base) :], last.recipe.base])
+
+
 def _with_base_problems(
     entry: Entry[R], base: str | None, bases: Mapping[str, Entry[BaseRecipe]]
 ) -> Entry[R]:
@@ -174,9 +183,7 @@ def _with_base_problems(
         if name not in bases:
             near = suggestion(name, sorted(bases))
             found.append(entry.problem(("base",), f"there is no base {name}{near}"))
-    last: Entry[BaseRecipe] | None = bases.get(chain[-1]) if chain else None
-    below: str | None = last.recipe.base if last is not None and last.recipe is not None else None
-    if below is not None and below in chain:
-        cycle = " -> ".join([*chain[chain.index(below) :], below])
+    cycle = _cycle(chain, bases)
+    if cycle:
         found.append(entry.problem(("base",), f"the bases form a cycle: {cycle}"))
     return replace(entry, problems=(*entry.problems, *found))

@@ -17,7 +17,7 @@ from builder import families, trees
 from builder.catalogue import Catalogue, Entry
 from builder.lock import Locked
 from builder.platforms import Platforms
-from builder.schema import BaseRecipe, PathSource, PypiSource, Recipe
+from builder.schema import BaseRecipe, GitSource, PathSource, PypiSource, Recipe
 
 SCRIPTS = package_files("builder") / "inside"
 
@@ -28,6 +28,14 @@ class SourceTree:
 
     path: Path
     identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class GitCommit:
+    """A commit (40 hex digits) of a repository: git's own identity of the tree."""
+
+    url: str
+    commit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +113,7 @@ class Plan:
     recipe: Recipe
     file: Path
     platforms: Platforms
-    source: SourceTree | Locked
+    source: SourceTree | GitCommit | Locked
     packages: Mapping[str, tuple[Locked, ...]]
     scripts: Mapping[str, str]
     base: BasePlan
@@ -127,8 +135,14 @@ class Plan:
 
     @property
     def source_identity(self) -> str:
-        """The revision: sha256 of the tree or of the sdist."""
-        return self.source.identity if isinstance(self.source, SourceTree) else self.source.sha256
+        """The revision: a commit, or the sha256 of a tree or an sdist."""
+        match self.source:
+            case SourceTree(identity=identity):
+                return identity
+            case GitCommit(commit=commit):
+                return commit
+            case Locked(sha256=digest):
+                return digest
 
     def inputs(self) -> dict[str, Any]:
         """Everything but the Dockerfile and the base that decides the image, as JSON data."""
@@ -137,14 +151,12 @@ class Plan:
     def labels(self) -> dict[str, str]:
         """Labels that follow from the recipe: OCI image annotations, and our own."""
         recipe = self.recipe
-        source = recipe.source
-        where = source.path if isinstance(source, PathSource) else f"pypi:{source.pypi}"
         labels = {
             "org.opencontainers.image.title": recipe.engine,
             "org.opencontainers.image.description": recipe.summary,
             "org.opencontainers.image.version": recipe.version,
             "org.opencontainers.image.revision": self.source_identity,
-            "org.opencontainers.image.source": recipe.url or where,
+            "org.opencontainers.image.source": recipe.url or _where(recipe.source),
             "org.opencontainers.image.licenses": recipe.license,
             "builder.recipe": recipe.name,
             "builder.architectures": " ".join(recipe.cuda.arch),
@@ -161,6 +173,16 @@ class Plan:
             "platforms": self.platforms,
             **self.family.variables(self.recipe, self.platforms),
         }
+
+
+def _where(source: PathSource | GitSource | PypiSource) -> str:
+    match source:
+        case PathSource(path=path):
+            return path
+        case GitSource(git=url):
+            return url
+        case PypiSource(pypi=name):
+            return f"pypi:{name}"
 
 
 def _common_inputs(plan: Plan | BasePlan) -> dict[str, Any]:
@@ -225,18 +247,24 @@ def plan(
     recipe = entry.recipe
     assert recipe is not None
     family = families.ENGINES[recipe.family]
-    source: SourceTree | Locked
-    if isinstance(recipe.source, PypiSource):
-        source = Locked(recipe.source.pypi, recipe.source.version, recipe.source.sha256)
-    else:
-        path = catalogue.root / recipe.source.path
-        source = SourceTree(path, trees.identity(path))
     return Plan(
         recipe=recipe,
         file=entry.file,
         platforms=platforms,
-        source=source,
+        source=_source(recipe.source, catalogue.root),
         packages=family.packages(recipe, entry.file.parent, platforms),
         scripts=_scripts(family.SCRIPTS),
         base=plan_base(catalogue, recipe.base, platforms, root),
     )
+
+
+def _source(
+    source: PathSource | GitSource | PypiSource, root: Path
+) -> SourceTree | GitCommit | Locked:
+    match source:
+        case PathSource(path=path):
+            return SourceTree(root / path, trees.identity(root / path))
+        case GitSource(git=url, commit=commit):
+            return GitCommit(url, commit)
+        case PypiSource(pypi=name, version=version, sha256=digest):
+            return Locked(name, version, digest)

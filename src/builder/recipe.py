@@ -14,7 +14,7 @@ from builder.positions import line_numbers, line_of
 from builder.schema import BaseRecipe, Recipe
 
 R = TypeVar("R", Recipe, BaseRecipe)
-TAGS = {"path", "pypi", "run", "option", "library", "bool", "int", "str"}
+TAGS = {"git", "path", "pypi", "run", "option", "library", "bool", "int", "str"}
 EXPLAINED = {
     r"^[0-9a-f]{40}$": "must be a full commit: 40 hex digits",
     r"^[0-9a-f]{64}$": "must be a full sha256: 64 lower-case hex digits",
@@ -24,7 +24,7 @@ EXPLAINED = {
 
 def suggestion(word: str, known: list[str]) -> str:
     """``; did you mean X?`` where a known word is near, otherwise nothing."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
 
 

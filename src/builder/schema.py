@@ -99,18 +99,33 @@ class PypiSource(Model):
     sha256: Sha256
 
 
+class GitSource(Model):
+    """A commit of a git repository."""
+
+    git: Annotated[
+        Text,
+        StringConstraints(pattern=r"^(?:https?|ssh|git|file)://[A-Za-z0-9._~:/?#@!&'()*+,;=%-]+$"),
+    ]
+    """URL of the repository; git's own configuration may rewrite it."""
+    ref: Text | None = None
+    """Tag or branch, for people: the commit decides."""
+    commit: Commit
+
+
 def _source_kind(value: Any) -> str | None:
     keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
-    found = [kind for kind in ("path", "pypi") if kind in keys]
+    found = [kind for kind in ("git", "path", "pypi") if kind in keys]
     return found[0] if len(found) == 1 else None
 
 
 Source = Annotated[
-    Annotated[PathSource, Tag("path")] | Annotated[PypiSource, Tag("pypi")],
+    Annotated[GitSource, Tag("git")]
+    | Annotated[PathSource, Tag("path")]
+    | Annotated[PypiSource, Tag("pypi")],
     Discriminator(
         _source_kind,
         custom_error_type="source",
-        custom_error_message="needs exactly one of: path, pypi",
+        custom_error_message="needs exactly one of: git, path, pypi",
     ),
 ]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from builder import trees
 from builder.errors import FetchError, SpaceError, WorldError
 from builder.lock import Locked
-from builder.plan import SCRIPTS, BasePlan, BootstrappedRoot, Plan, SourceTree
-from builder.tools import apt, pypi
+from builder.plan import SCRIPTS, BasePlan, BootstrappedRoot, GitCommit, Plan, SourceTree
+from builder.tools import apt, git, pypi
 
 Say = Callable[[str], None]
 PATH_EXCLUDES = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
@@ -82,6 +82,10 @@ def _together(files: list[Path], folder: Path) -> Path:
 def _source(plan: Plan, cache: Path, work: Path, say: Say) -> Path:
     if isinstance(plan.source, SourceTree):
         return _copy_tree(plan.source, work / "source")
+    if isinstance(plan.source, GitCommit):
+        say(f"fetching {plan.source.commit} of {plan.source.url}")
+        git.export(plan.source.url, plan.source.commit, cache, work / "source")
+        return work / "source"
     return _unpack_sdist(plan.source, cache, work, say)
 
 
