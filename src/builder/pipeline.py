@@ -213,7 +213,7 @@ def _build_stages(
     name = rendered.plan.name
     with run.stage(f"fetch {name}"):
         gathered = sources.gather(
-            rendered.plan, _suite(rendered), run.settings.cache_dir, work, run.say
+            rendered.plan, suite_of(rendered), run.settings.cache_dir, work, run.say
         )
         laid_out = context.assemble(rendered, gathered, base_images, run.settings.jobs, work)
     with run.stage(f"build {name}"):
@@ -232,7 +232,8 @@ def _build_stages(
         }
 
 
-def _suite(rendered: Rendered) -> str:
+def suite_of(rendered: Rendered) -> str:
+    """The Debian suite that a plan stands on; raises ``WorldError`` where it stands on none."""
     below: Rendered | None = rendered
     while below is not None:
         root = getattr(below.plan.recipe, "root", None)

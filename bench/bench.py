@@ -1,0 +1,152 @@
+"""What builder costs beside what it drives, as ratios of one run.
+
+    ./farm build hello-sm120 && .venv/bin/python bench/bench.py [--runs N] [--json]
+
+Overhead: the wall time of ``builder build hello-sm120 --rebuild`` over that of a bare
+``docker buildx build --no-cache`` of the same rendered context, runs taken in turns, medians
+compared.  Unchanged: the same command where nothing changed.  Sizes: of the base's and of every
+built engine's image, beside the published image of BeeLlama 0.1.1 (2.67 GB).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from builder import catalogue, context, families, pipeline, record, roots, settings, sources
+from builder.smoke import contents
+from builder.tools import docker
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PUBLISHED_BEELLAMA = 2.67e9  # bytes, as its registry shows it
+ENGINE = "hello-sm120"
+
+
+def builder(*arguments: str) -> tuple[float, dict[str, object]]:
+    """Run the command line; return its wall time (seconds) and its JSON."""
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "builder", *arguments, "--json"],
+        cwd=REPOSITORY,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return time.monotonic() - started, json.loads(done.stdout)
+
+
+def bare(run: pipeline.Run, work: Path) -> float:
+    """Build the rendered context of the engine with buildx alone; seconds."""
+    rendered = pipeline.resolve(run, ENGINE)
+    assert rendered.base is not None
+    images = {stage: roots.image_of(rendered.base, stage) for stage in rendered.base.plan.stages}
+    suite = pipeline.suite_of(rendered)
+    gathered = sources.gather(rendered.plan, suite, run.settings.cache_dir, work, run.say)
+    laid_out = context.assemble(rendered, gathered, images, 0, work)
+    command = [docker.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
+    command += ["--target=image", "--provenance=false", "--output=type=image,name=bench:bare"]
+    started = time.monotonic()
+    subprocess.run([*command, *laid_out.arguments()], check=True, capture_output=True)
+    return time.monotonic() - started
+
+
+def new_run() -> pipeline.Run:
+    """A run that says nothing."""
+    engines = {name: family.check for name, family in families.ENGINES.items()}
+    bases = {name: family.check for name, family in families.BASES.items()}
+    found = catalogue.load(REPOSITORY, engines, bases)
+    return pipeline.Run(found, settings.load(), lambda _: None, lambda _: None)
+
+
+def overhead(runs: int) -> dict[str, float]:
+    """Median seconds of both ways, and their ratios."""
+    whole, proving, alone = [], [], []
+    for _ in range(runs):
+        seconds, result = builder("build", ENGINE, "--rebuild")
+        whole.append(seconds)
+        proving.append(float(result["seconds"]["prove"]))  # type: ignore[index]
+        with tempfile.TemporaryDirectory() as folder:
+            alone.append(bare(new_run(), Path(folder)))
+    docker.untag("bench:bare")
+    without = [total - proof for total, proof in zip(whole, proving, strict=True)]
+    return {
+        "builder_s": round(statistics.median(whole), 2),
+        "of_which_proving_s": round(statistics.median(proving), 2),
+        "bare_buildx_s": round(statistics.median(alone), 2),
+        "ratio": round(statistics.median(whole) / statistics.median(alone), 2),
+        "ratio_without_proving": round(statistics.median(without) / statistics.median(alone), 2),
+    }
+
+
+def unchanged(runs: int) -> dict[str, object]:
+    """Median seconds of a build where nothing changed, and how many builds were begun."""
+    logs = settings.load().state_dir / "logs"
+    before = set(logs.iterdir())
+    results = [builder("build", ENGINE) for _ in range(runs)]
+    return {
+        "seconds": round(statistics.median(seconds for seconds, _ in results), 2),
+        "builds_begun": len(set(logs.iterdir()) - before),
+        "reported_as_built": sum(bool(result["built"]) for _, result in results),
+    }
+
+
+def sizes() -> list[dict[str, object]]:
+    """Bytes of the base's runtime and of every engine that is built here."""
+    run = new_run()
+    rows: list[dict[str, object]] = []
+    for entry in run.catalogue.engines.values():
+        assert entry.recipe is not None
+        rendered = pipeline.resolve(run, entry.name)
+        assert rendered.base is not None
+        kept = record.read(run.settings.state_dir, entry.name, rendered.key)
+        if kept is not None:
+            verdict = kept.verdict
+            rows.append(_row(entry.name, verdict.download_size, verdict.unpacked_size))
+        runtime = roots.image_of(rendered.base, "runtime")
+        name = f"{rendered.base.plan.name} (runtime)"
+        if docker.image(runtime) is not None and all(row["image"] != name for row in rows):
+            with tempfile.TemporaryDirectory() as folder:
+                archive = Path(folder) / "image.tar"
+                docker.save(runtime, archive)
+                found = contents.read(archive)
+            rows.append(_row(name, found.download_size, found.unpacked_size))
+    return rows
+
+
+def _row(name: str, download: int, unpacked: int) -> dict[str, object]:
+    return {
+        "image": name,
+        "download_mb": round(download / 1e6, 1),
+        "unpacked_mb": round(unpacked / 1e6, 1),
+        "download_over_published_beellama": round(download / PUBLISHED_BEELLAMA, 3),
+    }
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    results = {
+        "overhead": overhead(options.runs),
+        "unchanged": unchanged(options.runs),
+        "sizes": sizes(),
+    }
+    if options.json:
+        print(json.dumps(results, indent=2))
+        return
+    for name in ("overhead", "unchanged"):
+        print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in results[name].items()))
+    for row in results["sizes"]:
+        print("size: " + ", ".join(f"{key} {value}" for key, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()
