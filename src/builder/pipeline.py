@@ -89,6 +89,7 @@ def build(run: Run, name: str) -> Outcome:
     Raises a ``BuilderError`` of the kind that says what went wrong; ``ProofError`` when the image
     was built and is not what the recipe promises.
     """
+    _need_digests(docker.engine())
     with run.stage("plan"):
         rendered = resolve(run, name)
         known = None if run.rebuild else recognise(run, rendered)
@@ -106,6 +107,16 @@ def build(run: Run, name: str) -> Outcome:
             return Outcome(_build(run, rendered, work, log), built=True)
         finally:
             log.close()
+
+
+def _need_digests(engine: docker.Engine) -> None:
+    if not engine.containerd_store:
+        raise WorldError(
+            "the engine keeps its images in the classic store, without manifest digests",
+            f"it uses {engine.driver}",
+            'put {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and '
+            "start it again",
+        )
 
 
 def _log_path(state: Path, name: str) -> Path:
@@ -160,7 +171,7 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
     stages = {"image": candidate}
     built = _build_stages(run, rendered, stages, labels, base_images, work, log)["image"]
     with run.stage("prove"):
-        verdict = smoke.prove(recipe, built.reference, built.digest, work)
+        verdict = smoke.prove(recipe, built.reference, built.digest, work, base_images["devel"])
     if not verdict.good:
         raise proof_error(recipe.name, candidate, verdict)
     kept = Record(
@@ -250,7 +261,7 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
     if all(roots.in_engine(rendered, stage) for stage in images):
         return images
     cache = run.settings.cache_dir
-    with alone(cache, f"base-{rendered.plan.name}", wait=True):
+    with alone(cache, f"base-{rendered.plan.name}", wait=run.say):
         missing = {
             stage: reference
             for stage, reference in images.items()
@@ -285,7 +296,10 @@ def prove(run: Run, name: str) -> Record:
             f"builder build {rendered.plan.name}",
         )
     with workspace(run.settings.cache_dir) as work, run.stage("prove"):
-        verdict = smoke.prove(rendered.plan.recipe, references[0], found.digest, work)
+        assert rendered.base is not None
+        devel = roots.image_of(rendered.base, "devel")
+        recipe = rendered.plan.recipe
+        verdict = smoke.prove(recipe, references[0], found.digest, work, devel)
     before = record.read(run.settings.state_dir, rendered.plan.name, rendered.key)
     kept = Record(
         recipe=rendered.plan.name,

@@ -38,6 +38,15 @@ def _no_control_characters(value: str) -> str:
     return value
 
 
+def _spdx(value: str) -> str:
+    from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+    try:
+        return str(canonicalize_license_expression(value))
+    except InvalidLicenseExpression as error:
+        raise ValueError("must be an SPDX licence expression, or LicenseRef-NAME") from error
+
+
 def _inside_the_tree(value: str) -> str:
     if value.startswith("/") or ".." in value.split("/"):
         raise ValueError("must be a relative path that stays inside its tree")
@@ -51,6 +60,7 @@ Version = Annotated[Text, StringConstraints(pattern=r"^[a-zA-Z0-9]+(?:[._-][a-zA
 Sha256 = Annotated[Text, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[Text, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Commit = Annotated[Text, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+License = Annotated[Text, AfterValidator(_spdx)]
 DebianPackage = Annotated[Text, StringConstraints(pattern=DEBIAN_PACKAGE)]
 TreePath = Annotated[
     Text, StringConstraints(pattern=r"^[A-Za-z0-9._+/-]+$"), AfterValidator(_inside_the_tree)
@@ -250,8 +260,8 @@ class Recipe(Model):
     engine: Name
     version: Version
     summary: Text
-    license: Text
-    """SPDX expression."""
+    license: License
+    """SPDX licence expression."""
     url: Text | None = None
     """Where people read about the engine."""
     family: Name
@@ -311,7 +321,7 @@ class BaseRecipe(Model):
 
     name: Name
     summary: Text
-    license: Text
+    license: License
     family: Name
     base: Name | None = None
     root: Root | None = None

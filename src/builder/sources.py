@@ -80,16 +80,22 @@ def _together(files: list[Path], folder: Path) -> Path:
 
 
 def _source(plan: Plan, cache: Path, work: Path, say: Say) -> Path:
-    if isinstance(plan.source, SourceTree):
-        return _copy_tree(plan.source, work / "source")
-    if isinstance(plan.source, GitCommit):
-        say(f"fetching {plan.source.commit} of {plan.source.url}")
-        git.export(plan.source.url, plan.source.commit, cache, work / "source")
-        return work / "source"
-    return _unpack_sdist(plan.source, cache, work, say)
+    """A context whose only entry is the tree: a .dockerignore of the tree must not thin it."""
+    context = work / "source"
+    context.mkdir()
+    tree = context / "tree"
+    match plan.source:
+        case SourceTree():
+            _copy_tree(plan.source, tree)
+        case GitCommit(url=url, commit=commit):
+            say(f"fetching {commit} of {url}")
+            git.export(url, commit, cache, tree)
+        case Locked():
+            _unpack_sdist(plan.source, cache, work, say).rename(tree)
+    return context
 
 
-def _copy_tree(source: SourceTree, target: Path) -> Path:
+def _copy_tree(source: SourceTree, target: Path) -> None:
     """Copy what was hashed, and check that it still is that."""
     for file in trees.files(source.path):
         copy = target / file.relative_to(source.path)
@@ -97,7 +103,6 @@ def _copy_tree(source: SourceTree, target: Path) -> Path:
         shutil.copy2(file, copy, follow_symlinks=False)
     if trees.identity(target) != source.identity:
         raise FetchError(f"{source.path} changed while it was read", hint="run the build again")
-    return target
 
 
 def _unpack_sdist(source: Locked, cache: Path, work: Path, say: Say) -> Path:

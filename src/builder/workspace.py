@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,22 +48,26 @@ def _sweep(work: Path) -> None:
 
 
 @contextmanager
-def alone(cache: Path, name: str, *, wait: bool = False) -> Iterator[None]:
+def alone(cache: Path, name: str, wait: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold the lock of a recipe or a base, on this machine.
 
-    Raises ``BusyError`` when another run holds it and ``wait`` is false.
+    When another run holds it, ``wait`` is told and the lock waited for; without it ``BusyError``
+    is raised.
     """
     folder = cache / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / f"{name}.lock")
     holder = folder / f"{name}.pid"
     try:
-        lock.acquire(timeout=-1 if wait else 0)
+        lock.acquire(timeout=0)
     except Timeout as error:
         by = holder.read_text().strip() if holder.exists() else "unknown"
-        raise BusyError(
-            f"another run is building {name}", f"process {by}", "wait for it, or stop it"
-        ) from error
+        if wait is None:
+            raise BusyError(
+                f"another run is building {name}", f"process {by}", "wait for it, or stop it"
+            ) from error
+        wait(f"waiting for {name}: process {by} is building it")
+        lock.acquire()
     try:
         holder.write_text(str(os.getpid()))
         yield

@@ -13,29 +13,39 @@ from builder.smoke.verdict import Check, Verdict
 from builder.tools import docker
 
 
-def prove(recipe: Recipe, reference: str, digest: str, work: Path) -> Verdict:
+DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
+
+
+def prove(
+    recipe: Recipe, reference: str, digest: str, work: Path, devel: str | None = None
+) -> Verdict:
     """Check an image of the engine against its recipe, without a GPU and without network.
 
-    ``work`` is a directory for the saved image.  Raises ``UntriedError`` when a proof cannot be
+    ``devel`` is the base's image to compile in: it has the driver stub that an engine with
+    ``vmm = true`` cannot start without.  ``work`` is a directory for the saved image.  Raises ``UntriedError`` when a proof cannot be
     tried, which says nothing of the image.
     """
     archive = work / "image.tar"
     docker.save(reference, archive)
     found = contents.read(archive)
     archive.unlink()
-    checks = tuple(_timed(_all(recipe, reference, found)))
+    stub = None
+    if recipe.cuda.vmm and devel is not None:
+        stub = work / "libcuda.so.1"
+        docker.copy_out(devel, DRIVER_STUB, stub)
+    checks = tuple(_timed(_all(recipe, answers.Sealed(reference, stub), found)))
     return Verdict(digest, checks, found.download_size, found.unpacked_size)
 
 
-def _all(recipe: Recipe, reference: str, found: contents.Contents) -> Iterator[Check]:
+def _all(recipe: Recipe, sealed: answers.Sealed, found: contents.Contents) -> Iterator[Check]:
     yield from architectures.prove(recipe, found)
     yield from closure.prove(recipe, found)
     yield from leftovers.prove(found)
     for probe in recipe.probe:
         if isinstance(probe, RunProbe):
-            yield from answers.prove_run(probe, reference)
+            yield from answers.prove_run(probe, sealed)
         elif isinstance(probe, OptionProbe):
-            yield from answers.prove_option(probe, recipe, reference)
+            yield from answers.prove_option(probe, recipe, sealed)
         elif isinstance(probe, LibraryProbe):
             yield from architectures.prove_library(probe, found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
+from pathlib import Path
 
 from builder.schema import OptionProbe, Recipe, RunProbe
 from builder.smoke.verdict import Check
@@ -14,17 +14,43 @@ TIMEOUT = 120.0  # seconds for a program to answer
 OPTION_LINE = re.compile(r"^\s{0,8}-{1,2}[A-Za-z0-9]|^-{3,} ")  # an option, or a section's title
 
 
+class Sealed:
+    """Runs programs of one image, sealed off; each ``--help`` is asked for once."""
+
+    def __init__(self, reference: str, driver_stub: Path | None) -> None:
+        self.reference = reference
+        self.driver_stub = driver_stub
+        self._helps: dict[tuple[str, ...], str] = {}
+
+    def run(self, program: str, arguments: list[str]) -> docker.Finished:
+        """Run a program; raises ``UntriedError``."""
+        return docker.run(
+            self.reference,
+            arguments,
+            entrypoint=program,
+            timeout=TIMEOUT,
+            driver_stub=self.driver_stub,
+        )
+
+    def help(self, entrypoint: tuple[str, ...]) -> str:
+        """What ``--help`` prints; raises ``UntriedError``."""
+        if entrypoint not in self._helps:
+            program, *arguments = entrypoint
+            self._helps[entrypoint] = self.run(program, [*arguments, "--help"]).output
+        return self._helps[entrypoint]
+
+
 def excerpt(text: str, limit: int = 300) -> str:
     """What a program printed, shortened for a table."""
     words = " ".join(text.split())
     return words if len(words) <= limit else words[: limit // 2] + " ... " + words[-limit // 2 :]
 
 
-def prove_run(probe: RunProbe, reference: str) -> Iterator[Check]:
+def prove_run(probe: RunProbe, sealed: Sealed) -> Iterator[Check]:
     """Run the program; its exit status, and each text that it must or must not print."""
     program, *arguments = probe.run
     subject = " ".join(probe.run)
-    done = docker.run(reference, arguments, entrypoint=program, timeout=TIMEOUT)
+    done = sealed.run(program, arguments)
     ended = done.status == probe.status
     yield Check(
         "runs",
@@ -56,10 +82,10 @@ def option_text(help_text: str, option: str) -> str | None:
     return "\n".join(found) if found else None
 
 
-def prove_option(probe: OptionProbe, recipe: Recipe, reference: str) -> Iterator[Check]:
+def prove_option(probe: OptionProbe, recipe: Recipe, sealed: Sealed) -> Iterator[Check]:
     """The option is in ``--help``, with the values that the recipe names and without others."""
     entrypoint = recipe.image.entrypoint if probe.program is None else [probe.program]
-    said = _help(reference, tuple(entrypoint))
+    said = sealed.help(tuple(entrypoint))
     text = option_text(said, probe.option)
     subject = f"{probe.option} in --help"
     yield Check("option", subject, "is there", "is there" if text else excerpt(said), bool(text))
@@ -71,9 +97,3 @@ def prove_option(probe: OptionProbe, recipe: Recipe, reference: str) -> Iterator
 
 def _has(text: str | None, value: str) -> bool:
     return bool(text and re.search(rf"(?<![\w-]){re.escape(value)}(?![\w-])", text))
-
-
-@cache
-def _help(reference: str, entrypoint: tuple[str, ...]) -> str:
-    program, *arguments = entrypoint
-    return docker.run(reference, [*arguments, "--help"], entrypoint=program, timeout=TIMEOUT).output

@@ -100,6 +100,18 @@ def buildx_version() -> str:
     return done.stdout.strip()
 
 
+@cache
+def builder() -> str:
+    """The buildx builder that is the engine itself: it bears the name of Docker's context.
+
+    Another one, selected by hand, would not see the engine's images.
+    """
+    done = subprocess.run(
+        [executable(), "context", "show"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "default"
+
+
 def engine() -> Engine:
     """Ask the engine what it is; raises ``WorldError`` when it does not answer."""
     from python_on_whales.exceptions import DockerException
@@ -163,7 +175,8 @@ def build(arguments: Sequence[str], on_line: Callable[[str], None]) -> int:
 
     On Ctrl-C the client is told first, so that BuildKit stops its work too.
     """
-    command = [executable(), "buildx", "build", "--progress=plain", *arguments]
+    command = [executable(), "buildx", "build", f"--builder={builder()}", "--progress=plain"]
+    command += arguments
     environment = os.environ | {"BUILDKIT_COLORS": "", "NO_COLOR": "1"}
     with subprocess.Popen(
         command,
@@ -205,20 +218,42 @@ def save(reference: str, target: Path) -> None:
         raise UntriedError(f"cannot read the image {reference}", done.stderr.strip())
 
 
+def copy_out(reference: str, path: str, target: Path) -> None:
+    """Copy a file of an image, behind links, to ``target``; raises ``UntriedError``."""
+    name = f"builder-{uuid4().hex[:12]}"
+    steps = (["create", f"--name={name}", reference], ["cp", "-L", f"{name}:{path}", str(target)])
+    try:
+        for step in steps:
+            done = subprocess.run(
+                [executable(), *step], capture_output=True, text=True, check=False
+            )
+            if done.returncode != 0:
+                raise UntriedError(f"cannot read {path} of {reference}", done.stderr.strip())
+    finally:
+        subprocess.run([executable(), "rm", "--force", name], capture_output=True, check=False)
+
+
 def run(
-    reference: str, command: Sequence[str] | None, *, entrypoint: str | None, timeout: float
+    reference: str,
+    command: Sequence[str],
+    *,
+    entrypoint: str,
+    timeout: float,
+    driver_stub: Path | None = None,
 ) -> Finished:
     """Run a program of an image, sealed: no network, read-only root, no privileges.
 
-    ``command`` None leaves the image's own.  Raises ``UntriedError`` when the container cannot
-    be started, or does not end within ``timeout`` seconds.
+    ``driver_stub`` stands in for the driver's libcuda.so.1.  Raises ``UntriedError`` when the
+    container cannot be started, or does not end within ``timeout`` seconds.
     """
     name = f"builder-{uuid4().hex[:12]}"
     options = ["--rm", "--name", name, "--network=none", "--read-only", "--tmpfs=/tmp"]
     options += ["--cap-drop=ALL", "--security-opt=no-new-privileges", "--pids-limit=512"]
-    if entrypoint is not None:
-        options.append(f"--entrypoint={entrypoint}")
-    call = [executable(), "run", *options, "--", reference, *(command or [])]
+    options.append(f"--entrypoint={entrypoint}")
+    if driver_stub is not None:
+        options.append(f"--volume={driver_stub}:/run/driver/libcuda.so.1:ro")
+        options.append("--env=LD_LIBRARY_PATH=/run/driver")
+    call = [executable(), "run", *options, "--", reference, *command]
     try:
         done = subprocess.run(
             call,
@@ -230,7 +265,7 @@ def run(
         )
     except subprocess.TimeoutExpired as error:
         raise UntriedError(
-            f"{' '.join([entrypoint or '', *(command or [])]).strip()} did not end",
+            f"{' '.join([entrypoint, *command])} did not end",
             f"stopped after {timeout:.0f} s",
         ) from error
     finally:
