@@ -12,7 +12,6 @@ from builder.smoke import answers, architectures, closure, contents, leftovers
 from builder.smoke.verdict import Check, Verdict
 from builder.tools import docker
 
-
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 
 
@@ -22,8 +21,9 @@ def prove(
     """Check an image of the engine against its recipe, without a GPU and without network.
 
     ``devel`` is the base's image to compile in: it has the driver stub that an engine with
-    ``vmm = true`` cannot start without.  ``work`` is a directory for the saved image.  Raises ``UntriedError`` when a proof cannot be
-    tried, which says nothing of the image.
+    ``vmm = true`` cannot start without.  ``work`` is a directory for the saved image.
+
+    Raises ``UntriedError`` when a proof cannot be tried, which says nothing of the image.
     """
     archive = work / "image.tar"
     docker.save(reference, archive)
