@@ -15,11 +15,12 @@ class Context:
     """A build context that ``docker buildx build`` takes."""
 
     folder: Path
-    """Holds the Dockerfile, and the root's tar where there is one."""
+    """Holds the Dockerfile, and the roots' tars where there are any."""
     named: Mapping[str, str]
     """--build-context: a directory, or docker-image://NAME."""
     secrets: Mapping[str, Path]
     platform: str
+    """As ``--platform`` takes it: "linux/amd64", or several with commas."""
 
     def arguments(self) -> list[str]:
         """The options of ``docker buildx build``, the context's path last."""
@@ -40,8 +41,8 @@ def assemble(
     folder = work / "context"
     folder.mkdir()
     (folder / "Dockerfile").write_text(rendered.text)
-    if sources.rootfs is not None:
-        sources.rootfs.rename(folder / "rootfs.tar")
+    for root in sources.roots:
+        root.rename(folder / root.name)
     named = {name: str(path) for name, path in sources.folders.items()}
     named |= {f"base-{stage}": f"docker-image://{image}" for stage, image in base_images.items()}
     secrets: dict[str, Path] = {}
@@ -50,4 +51,6 @@ def assemble(
     if jobs:
         secrets["jobs"] = work / "jobs"
         secrets["jobs"].write_text(f"{jobs}\n")
-    return Context(folder, named, secrets, f"linux/{rendered.plan.platforms.target}")
+    platforms = rendered.plan.platforms
+    wanted = platforms.both if sources.roots else (platforms.target,)
+    return Context(folder, named, secrets, ",".join(f"linux/{name}" for name in wanted))

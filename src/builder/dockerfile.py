@@ -102,7 +102,7 @@ def instructions(text: str) -> list[tuple[str, str]]:
 
 
 KEYWORDS = {
-    "ADD", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "RUN", "USER",
+    "ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "RUN", "USER",
     "WORKDIR",
 }  # fmt: skip
 

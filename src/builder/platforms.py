@@ -33,6 +33,11 @@ class Platforms:
         """Whether the compiler makes code for another platform than its own."""
         return self.build != self.target
 
+    @property
+    def both(self) -> tuple[Architecture, ...]:
+        """The architectures, target first, each once."""
+        return (self.target, self.build) if self.cross else (self.target,)
+
 
 def architecture(machine: str | None = None) -> Architecture | None:
     """Docker's name for a machine as ``uname -m`` names it; None where it is neither."""

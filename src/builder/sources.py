@@ -17,6 +17,7 @@ from builder import trees
 from builder.errors import FetchError, SpaceError, WorldError
 from builder.lock import Locked
 from builder.plan import SCRIPTS, BasePlan, BootstrappedRoot, GitCommit, Plan, SourceTree
+from builder.platforms import Platforms
 from builder.tools import apt, git, pypi
 
 Say = Callable[[str], None]
@@ -29,8 +30,8 @@ class Sources:
     """Directories by the name that the Dockerfile's FROM and --mount lines know them by."""
 
     folders: Mapping[str, Path]
-    rootfs: Path | None = None
-    """A tar of the Debian root, where mmdebstrap made one."""
+    roots: tuple[Path, ...] = ()
+    """Tars of the Debian root, one a platform, where mmdebstrap made them."""
     apt_sources: Path | None = field(default=None)
     """deb822 text: where this machine gets Debian's packages."""
 
@@ -53,11 +54,21 @@ def gather(plan: Plan | BasePlan, suite: str, cache: Path, work: Path, say: Say)
     if sources is not None:
         apt_sources = work / "apt.sources"
         apt_sources.write_text(sources)
-    rootfs = None
+    roots = ()
     if isinstance(plan, BasePlan) and isinstance(plan.root, BootstrappedRoot):
-        rootfs = work / "rootfs.tar"
-        _bootstrap(plan.root, plan.platforms.target, rootfs, apt_sources, say)
-    return Sources(folders, rootfs, apt_sources)
+        roots = _bootstrap_all(plan.root, plan.platforms, work, apt_sources, say)
+    return Sources(folders, roots, apt_sources)
+
+
+def _bootstrap_all(
+    root: BootstrappedRoot, platforms: Platforms, work: Path, sources: Path | None, say: Say
+) -> tuple[Path, ...]:
+    made = []
+    for architecture in platforms.both:
+        target = work / f"rootfs-{architecture}.tar"
+        _bootstrap(root, architecture, target, sources, say)
+        made.append(target)
+    return tuple(made)
 
 
 def _scripts(plan: Plan | BasePlan, folder: Path) -> Path:
