@@ -168,8 +168,11 @@ def start_engine() -> None:
     )
 
 
-def set_up() -> None:
-    """Make the engine answer, and install mmdebstrap where that can be done."""
+def set_up(for_tests: bool) -> None:
+    """Make the engine answer, and install mmdebstrap where that can be done.
+
+    ``for_tests`` adds what only the tests need: a registry to push to.
+    """
     distribution = _may_install()
     if not has_buildx():
         if distribution is None:
@@ -189,16 +192,19 @@ def set_up() -> None:
             install_engine(str(distribution))
             use_containerd_store()
         start_engine()
-    if shutil.which("mmdebstrap") is None and distribution is not None:
-        say("installing mmdebstrap")
-        run(["apt-get", "-qq", "update"], "apt-get update")
-        run([*INSTALL, "mmdebstrap", "debian-archive-keyring"], "installing mmdebstrap")
+    if distribution is not None:
+        tools = ["mmdebstrap", "docker-registry"] if for_tests else ["mmdebstrap"]
+        missing = [tool for tool in tools if shutil.which(tool) is None]
+        if missing:
+            say(f"installing {' '.join(missing)}")
+            run(["apt-get", "-qq", "update"], "apt-get update")
+            run([*INSTALL, *missing, "debian-archive-keyring"], f"installing {missing[0]}")
 
 
 def main() -> None:
     """Set the machine up; exit with the error's code and one message when it cannot be done."""
     try:
-        set_up()
+        set_up(for_tests="--for-tests" in sys.argv[1:])
     except BuilderError as error:
         say("\n  ".join(str(error).splitlines()))
         sys.exit(error.exit_code)

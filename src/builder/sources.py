@@ -54,7 +54,7 @@ def gather(plan: Plan | BasePlan, suite: str, cache: Path, work: Path, say: Say)
     if sources is not None:
         apt_sources = work / "apt.sources"
         apt_sources.write_text(sources)
-    roots = ()
+    roots: tuple[Path, ...] = ()
     if isinstance(plan, BasePlan) and isinstance(plan.root, BootstrappedRoot):
         roots = _bootstrap_all(plan.root, plan.platforms, work, apt_sources, say)
     return Sources(folders, roots, apt_sources)

@@ -1,0 +1,154 @@
+"""The two ways to a Debian root: a registry's image by digest, and mmdebstrap."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from builder import catalogue as catalogues
+from builder import families, pipeline, roots, settings
+from builder.dockerfile import render
+from builder.errors import FetchError
+from builder.image import Log
+from builder.plan import RegistryRoot, plan_base
+from builder.platforms import Platforms, architecture
+from builder.tools import docker
+from conftest import Builder
+
+pytestmark = pytest.mark.docker
+
+REGISTRY = """version: 0.1
+storage: {{filesystem: {{rootdirectory: {root}}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+"""
+
+
+def platforms() -> Platforms:
+    found = architecture()
+    assert found is not None
+    return Platforms(found)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """Debian's docker-registry on a loopback port: its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = tmp_path / "registry.yml"
+    config.write_text(REGISTRY.format(root=tmp_path / "registry", port=port))
+    with subprocess.Popen(
+        ["docker-registry", "serve", str(config)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            _wait(f"http://127.0.0.1:{port}/v2/")
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def _wait(url: str) -> None:
+    for _ in range(100):
+        try:
+            if requests.get(url, timeout=5).status_code == 200:
+                return
+        except requests.ConnectionError:
+            time.sleep(0.1)
+    pytest.fail("the registry did not answer")
+
+
+@pytest.fixture
+def pushed(registry: str) -> Iterator[tuple[str, str]]:
+    """A small image in the registry: its name with tag, and its digest."""
+    name = f"{registry}/debian:small"
+    dockerfile = "FROM scratch\nWORKDIR /etc\n"
+    subprocess.run(
+        [
+            "docker",
+            "buildx",
+            "build",
+            "--provenance=false",
+            f"--output=type=image,name={name}",
+            "-",
+        ],
+        input=dockerfile,
+        text=True,
+        check=True,
+        capture_output=True,
+    )
+    subprocess.run(["docker", "push", "--quiet", name], check=True, capture_output=True)
+    found = docker.image(name)
+    assert found is not None
+    yield name, found.digest
+    docker.untag(name)
+
+
+def with_image(catalogue: Path, image: str, digest: str | None) -> catalogues.Catalogue:
+    """The catalogue with another image, and no packages, for its Debian root."""
+    file = catalogue / "recipes" / "bases" / "debian-trixie.toml"
+    text = re.sub(r"(?m)^image .*$", f'image = "{image}"', file.read_text())
+    text = re.sub(r"(?m)^packages .*$", "packages = []", text)
+    if digest is not None:
+        text += f'digest = "{digest}"\n'
+    file.write_text(text)
+    bases = {name: family.check for name, family in families.BASES.items()}
+    return catalogues.load(catalogue, {}, bases)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("way", ["registry", "auto"])
+def test_a_registry_that_answers_gives_the_root_by_digest(
+    catalogue: Path, pushed: tuple[str, str], pinned: bool, way: str
+) -> None:
+    name, digest = pushed
+    found = with_image(catalogue, name, digest if pinned else None)
+    said: list[str] = []
+    root = roots.choose(found, "cuda-13.0", platforms(), way, said.append)
+    assert root == RegistryRoot(name, digest)
+    assert pinned or digest in " ".join(said)
+
+
+def test_the_base_is_built_from_that_digest(
+    catalogue: Path, pushed: tuple[str, str], tmp_path: Path
+) -> None:
+    name, digest = pushed
+    found = with_image(catalogue, name, digest)
+    planned = plan_base(found, "debian-trixie", platforms(), RegistryRoot(name, digest))
+    rendered = render(planned)
+    run = pipeline.Run(found, settings.load(), lambda _: None, lambda _: None)
+    images = pipeline.build_base(run, rendered, Log(tmp_path / "log"))
+    built = docker.image(images["root"])
+    assert built is not None
+    assert built.labels["builder.key"] == rendered.key
+    docker.untag(images["root"])
+
+
+def test_a_registry_that_is_away_is_an_error_only_where_it_was_asked_for(catalogue: Path) -> None:
+    found = with_image(catalogue, "127.0.0.1:1/debian:none", None)
+    said: list[str] = []
+    root = roots.choose(found, "cuda-13.0", platforms(), "auto", said.append)
+    assert root.way == "mmdebstrap"
+    assert "127.0.0.1:1/debian:none" in " ".join(said)
+    with pytest.raises(FetchError, match=r"no registry answers for 127\.0\.0\.1:1/debian:none"):
+        roots.choose(found, "cuda-13.0", platforms(), "registry", said.append)
+
+
+def test_the_way_is_a_setting(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "mmdebstrap")
+    shown = builder("show", "hello-sm120", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["base"]["base"]["root"]["suite"] == "trixie"
+    monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "tarball")
+    wrong = builder("show", "hello-sm120")
+    assert wrong.returncode == 4
+    assert "debian_root" in wrong.stderr
