@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import requests
+
 import tiny_gguf
 from conftest import Builder
 
