@@ -11,16 +11,26 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as TimeLeftColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from builder.image import Step
 from builder.record import Record
 
-NEW_STEP = re.compile(r"#(\d+) \[([^\]]+)\] (.*)")
+NEW_STEP = re.compile(r"#\d+ (?:\[((?!internal|context)[^\]]+)\] (.*)|(exporting layers)$)")
+RUN_OPTIONS = re.compile(r"(?<=^RUN )(?:--\S+ )+")
 QUIET = 15.0  # seconds between two lines of progress where there is no terminal
 
 out = Console(highlight=False, soft_wrap=True)
@@ -32,6 +42,18 @@ def say(message: str) -> None:
     err.print(escape(message))
 
 
+class CompileColumn(ProgressColumn):
+    """Another column, shown only while the number of steps is known."""
+
+    def __init__(self, column: ProgressColumn) -> None:
+        super().__init__()
+        self._column = column
+
+    def render(self, task: Task) -> RenderableType:
+        """The other column's cell, or nothing."""
+        return "" if task.total is None else self._column(task)
+
+
 class BuildProgress:
     """The live progress of a build: a bar on a terminal, plain lines elsewhere."""
 
@@ -39,17 +61,20 @@ class BuildProgress:
         self._console = console
         self._live = console.is_terminal
         self._progress = Progress(
+            SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            CompileColumn(BarColumn(bar_width=40)),
+            CompileColumn(MofNCompleteColumn()),
             TimeElapsedColumn(),
-            TimeLeftColumn(),
+            CompileColumn(TextColumn("left")),
+            CompileColumn(TimeRemainingColumn()),
             console=console,
             transient=True,
         )
         self._task: Any = None
         self._last = 0.0
         self._total = 0
+        self._stage_said = ""
 
     def __enter__(self) -> BuildProgress:
         if self._live:
@@ -65,7 +90,10 @@ class BuildProgress:
         self._progress.stop()
 
     def say(self, message: str) -> None:
-        """A message, above the bar."""
+        """A message: something new begins, and the bar of what went before goes."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
         self._console.print(escape(message))
 
     def watch(self, news: Step | str) -> None:
@@ -74,15 +102,16 @@ class BuildProgress:
             self._step(news)
             return
         stage = NEW_STEP.match(news)
-        if stage and not stage[2].startswith(("internal", "context")):
-            self._stage(f"[{stage[2]}] {stage[3]}")
+        if stage:
+            self._stage(stage[3] or f"[{stage[1]}] {RUN_OPTIONS.sub('', stage[2])}")
 
     def _stage(self, what: str) -> None:
         short = what if len(what) <= 100 else what[:97] + "..."
-        if not self._live:
-            self._console.print(escape("  " + short))
-        else:
+        if self._live:
             self._show(short, None, 0)
+        elif short != self._stage_said:
+            self._stage_said = short
+            self._console.print(escape("  " + short))
 
     def _step(self, step: Step) -> None:
         if self._live:
