@@ -60,7 +60,7 @@ class Outcome:
 
 
 def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rendered:
-    """The plan of a recipe and its Dockerfile; without ``build_architecture`` the engine tells.
+    """The plan of a recipe and its Dockerfile; with ``build_architecture`` no engine is asked.
 
     Raises ``RecipeError``, ``WorldError`` or ``FetchError``.
     """
@@ -72,7 +72,12 @@ def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rende
         raise WorldError(f"builder does not compile on {machine}", hint="use amd64 or arm64")
     platforms = Platforms(found)
     root = roots.choose(
-        run.catalogue, entry.recipe.base, platforms, run.settings.debian_root, run.say
+        run.catalogue,
+        entry.recipe.base,
+        platforms,
+        run.settings.debian_root,
+        run.say,
+        ask=build_architecture is None,
     )
     return render(plan(run.catalogue, entry, platforms, root))
 
@@ -90,6 +95,7 @@ def build(run: Run, name: str) -> Outcome:
     was built and is not what the recipe promises.
     """
     _need_digests(docker.engine())
+    _need_directories(run.settings)
     with run.stage("plan"):
         rendered = resolve(run, name)
         known = None if run.rebuild else recognise(run, rendered)
@@ -117,6 +123,19 @@ def _need_digests(engine: docker.Engine) -> None:
             'put {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and '
             "start it again",
         )
+
+
+def _need_directories(settings: Settings) -> None:
+    for name in ("cache_dir", "state_dir"):
+        folder: Path = getattr(settings, name)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WorldError(
+                f"the directory {folder} cannot be made",
+                error.strerror or str(error),
+                f"set BUILDER_{name.upper()} to one that can",
+            ) from error
 
 
 def _log_path(state: Path, name: str) -> Path:
@@ -285,6 +304,7 @@ def prove(run: Run, name: str) -> Record:
 
     Raises ``WorldError`` where the engine does not have the image of the recipe as it is now.
     """
+    _need_directories(run.settings)
     rendered = resolve(run, name)
     assert isinstance(rendered.plan, Plan)
     references = _references(run, rendered)

@@ -41,8 +41,13 @@ def choose(
     platforms: Platforms,
     way: str,
     say: Callable[[str], None],
+    *,
+    ask: bool = True,
 ) -> RootChoice:
     """Decide on the root; ``way`` is the setting ``debian_root``.
+
+    Without ``ask`` neither engine nor registry is asked: the pinned image, else mmdebstrap.
+
 
     "auto" keeps to the root that the engine already has, so that a registry that comes or goes
     does not make every engine anew; else it tries the registry, then mmdebstrap.  Raises
@@ -55,6 +60,8 @@ def choose(
     pinned = RegistryRoot(root.image, root.digest) if root.digest else None
     if way == "mmdebstrap":
         return bootstrapped
+    if not ask:
+        return pinned or bootstrapped
     if way == "auto":
         for choice in (pinned, bootstrapped):
             if choice is not None:
