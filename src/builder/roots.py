@@ -48,7 +48,6 @@ def choose(
 
     Without ``ask`` neither engine nor registry is asked: the pinned image, else mmdebstrap.
 
-
     "auto" keeps to the root that the engine already has, so that a registry that comes or goes
     does not make every engine anew; else it tries the registry, then mmdebstrap.  Raises
     ``FetchError`` when "registry" is asked for and does not answer.

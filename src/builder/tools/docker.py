@@ -221,7 +221,10 @@ def save(reference: str, target: Path) -> None:
 def copy_out(reference: str, path: str, target: Path) -> None:
     """Copy a file of an image, behind links, to ``target``; raises ``UntriedError``."""
     name = f"builder-{uuid4().hex[:12]}"
-    steps = (["create", f"--name={name}", reference], ["cp", "-L", f"{name}:{path}", str(target)])
+    steps = (
+        ["create", f"--name={name}", reference, "true"],
+        ["cp", "-L", f"{name}:{path}", str(target)],
+    )
     try:
         for step in steps:
             done = subprocess.run(

@@ -1,0 +1,97 @@
+"""An engine out of a git repository, with the driver's calls in it, all the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import REPOSITORY, Builder
+
+pytestmark = pytest.mark.docker
+
+RECIPE = """
+engine  = "from-git"
+version = "1"
+summary = "hello-sm120 out of git, with VMM"
+license = "MIT"
+family  = "cmake"
+base    = "cuda-13.0"
+source  = {{ git = "{url}", ref = "main", commit = "{commit}" }}
+cuda    = {{ arch = ["120"], vmm = true }}
+
+[[cmake]]
+define = {{ HELLO_CUDA_NO_VMM = false, HELLO_BUILD_NUMBER = 7, HELLO_BUILD_COMMIT = "{short}" }}
+
+[image]
+repository = "builder-test/from-git"
+tags       = ["1"]
+entrypoint = ["/opt/engine/bin/hello-server"]
+
+[build]
+disk = 2.0
+
+[[probe]]
+run  = ["hello-server", "--version"]
+says = ["version: 7 ({short})"]
+
+[[probe]]
+library = "libhello-cuda.so"
+needs   = ["libcuda.so.1"]
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=T", "-c", "user.email=t@example.invalid"]
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def recipe(catalogue: Path, tmp_path: Path) -> Iterator[str]:
+    """A repository of the engine, and a recipe that pins its commit; the commit."""
+    upstream = tmp_path / "upstream"
+    shutil.copytree(REPOSITORY / "engines" / "hello-sm120", upstream)
+    # A tree's own .dockerignore is about its own images, and must not thin the source of ours.
+    (upstream / ".dockerignore").write_text("*\n")
+    git(upstream, "init", "--quiet", "--initial-branch=main")
+    git(upstream, "add", ".")
+    git(upstream, "commit", "--quiet", "--message=one")
+    commit = git(upstream, "rev-parse", "HEAD")
+    text = RECIPE.format(url=f"file://{upstream}", commit=commit, short=commit[:7])
+    (catalogue / "recipes" / "from-git-1.toml").write_text(text)
+    yield commit
+    done = subprocess.run(
+        ["docker", "image", "ls", "--quiet", "builder-test/from-git"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    subprocess.run(["docker", "image", "rm", "--force", *set(done.stdout.split())], check=False)
+
+
+def test_a_pinned_commit_is_built_proved_and_named_in_the_image(
+    builder: Builder, catalogue: Path, recipe: str
+) -> None:
+    done = builder("build", "from-git", "--catalogue", catalogue, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    checks = {(check["proof"], check["expected"]): check for check in result["verdict"]["checks"]}
+    assert checks["library", "needs libcuda.so.1"]["passed"]
+    assert checks["says", f"version: 7 ({recipe[:7]})"]["passed"]
+    inspected = subprocess.run(
+        ["docker", "image", "inspect", "--format={{json .Config.Labels}}", result["references"][0]],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    labels = json.loads(inspected.stdout)
+    assert labels["org.opencontainers.image.revision"] == recipe
+    assert labels["org.opencontainers.image.source"].startswith("file://")
+    assert labels["builder.key"] == result["key"]
