@@ -27,6 +27,7 @@ from builder.workspace import alone, need_space, workspace
 
 BASE_NAME = "org.opencontainers.image.base.name"
 BASE_DIGEST = "org.opencontainers.image.base.digest"
+WORK_SPACE = 2.0  # GiB in the cache directory: CUDA's wheels, the source, a saved image
 CREATED = "org.opencontainers.image.created"
 
 
@@ -108,6 +109,7 @@ def build(run: Run, name: str) -> Outcome:
         if known is not None:
             return Outcome(known, built=False)
         need_space(docker.engine().root, recipe.build.disk, f"the build of {recipe.name}")
+        need_space(work, WORK_SPACE, f"the inputs of {recipe.name}")
         log = Log(_log_path(run.settings.state_dir, recipe.name))
         try:
             return Outcome(_build(run, rendered, work, log), built=True)
@@ -189,25 +191,40 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
     run.say(f"building {recipe.name} ({rendered.short_key}); the full log is {log.path}")
     stages = {"image": candidate}
     built = _build_stages(run, rendered, stages, labels, base_images, work, log)["image"]
+    run.say(f"proving {recipe.name}")
     with run.stage("prove"):
         verdict = smoke.prove(recipe, built.reference, built.digest, work, base_images["devel"])
     if not verdict.good:
+        _write(run, rendered, (candidate,), labels, verdict, str(log.path))
         raise proof_error(recipe.name, candidate, verdict)
-    kept = Record(
-        recipe=recipe.name,
-        key=rendered.key,
-        contract=contract_of(recipe),
-        references=references,
-        digest=built.digest,
-        verdict=verdict,
-        created=labels[CREATED],
-        seconds=dict(run.seconds),
-        base={runtime: base_digest},
-        log=str(log.path),
-    )
     for reference in references:
         docker.tag(candidate, reference)
     docker.untag(candidate)
+    return _write(run, rendered, references, labels, verdict, str(log.path))
+
+
+def _write(
+    run: Run,
+    rendered: Rendered,
+    references: tuple[str, ...],
+    labels: Mapping[str, str],
+    verdict: Verdict,
+    log: str,
+) -> Record:
+    """Keep the verdict on an image, with the labels that say what it is."""
+    assert isinstance(rendered.plan, Plan)
+    kept = Record(
+        recipe=rendered.plan.name,
+        key=rendered.key,
+        contract=contract_of(rendered.plan.recipe),
+        references=references,
+        digest=verdict.digest,
+        verdict=verdict,
+        created=labels.get(CREATED, ""),
+        seconds=dict(run.seconds),
+        base={labels.get(BASE_NAME, ""): labels.get(BASE_DIGEST, "")},
+        log=log,
+    )
     record.write(run.settings.state_dir, kept)
     return kept
 
@@ -315,23 +332,11 @@ def prove(run: Run, name: str) -> Record:
             f"looked for {references[0]}",
             f"builder build {rendered.plan.name}",
         )
-    with workspace(run.settings.cache_dir) as work, run.stage("prove"):
-        assert rendered.base is not None
-        devel = roots.image_of(rendered.base, "devel")
-        recipe = rendered.plan.recipe
-        verdict = smoke.prove(recipe, references[0], found.digest, work, devel)
+    assert rendered.base is not None
+    devel = roots.image_of(rendered.base, "devel")
     before = record.read(run.settings.state_dir, rendered.plan.name, rendered.key)
-    kept = Record(
-        recipe=rendered.plan.name,
-        key=rendered.key,
-        contract=contract_of(rendered.plan.recipe),
-        references=references,
-        digest=found.digest,
-        verdict=verdict,
-        created=found.labels.get(CREATED, ""),
-        seconds=before.seconds if before else dict(run.seconds),
-        base={found.labels.get(BASE_NAME, ""): found.labels.get(BASE_DIGEST, "")},
-        log=before.log if before else "",
-    )
-    record.write(run.settings.state_dir, kept)
-    return kept
+    with workspace(run.settings.cache_dir) as work, run.stage("prove"):
+        verdict = smoke.prove(rendered.plan.recipe, references[0], found.digest, work, devel)
+    log = before.log if before else ""
+    run.seconds = (dict(before.seconds) if before else {}) | run.seconds
+    return _write(run, rendered, references, found.labels, verdict, log)
