@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from platformdirs import user_cache_path
@@ -78,6 +80,28 @@ def builder() -> Builder:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def hello(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """hello-sm120, built and proved once for all tests: the JSON of the build, and the plan."""
+    state = tmp_path_factory.mktemp("state")
+    environment = os.environ | {"BUILDER_CACHE_DIR": str(SHARED_CACHE)}
+    environment["BUILDER_STATE_DIR"] = str(state)
+
+    def run(verb: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-m", "builder", verb, "hello-sm120", "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=REPOSITORY,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return {"state": state, **run("build"), "plan": run("show")}
 
 
 @pytest.fixture

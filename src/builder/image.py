@@ -23,6 +23,7 @@ FIRST_ERROR = re.compile(
     re.IGNORECASE,
 )
 NOT_AN_ERROR = re.compile(r"-Werror|error_code|Performing Test|-- Looking for", re.IGNORECASE)
+LOST_SNAPSHOT = re.compile(r"parent snapshot \S+ does not exist")
 EXPLANATIONS = (
     (
         re.compile(r"Killed signal|signal 9|out of memory|std::bad_alloc", re.IGNORECASE),
@@ -71,7 +72,7 @@ class Log:
         self.path = path
         self.errors: list[str] = []
         self.all_text_hints: set[str] = set()
-        self.compiled = False
+        self.snapshot_lost = False
         self._stream = path.open("a", encoding="utf-8", errors="replace")
         self._context = 0
 
@@ -85,9 +86,9 @@ class Log:
             if pattern.search(said):
                 self.all_text_hints.add(hint)
         self._remember(said)
+        self.snapshot_lost |= bool(LOST_SNAPSHOT.search(said))
         ninja = NINJA.match(said)
         if ninja:
-            self.compiled = True
             return Step(int(ninja[1]), int(ninja[2]), ninja[3])
         return line
 
@@ -131,7 +132,14 @@ def build(
     arguments += [f"--label={name}={value}" for name, value in labels.items()]
     if rebuild:
         arguments.append("--no-cache")
-    status = docker.build([*arguments, *context.arguments()], lambda line: watch(log.line(line)))
+    for attempt in range(2):
+        log.snapshot_lost = False
+        status = docker.build(
+            [*arguments, *context.arguments()], lambda line: watch(log.line(line))
+        )
+        # containerd collected a layer between its check and its use; all else is cached by now.
+        if status == 0 or attempt or not log.snapshot_lost:
+            break
     if status != 0:
         raise _explained(reference, log)
     written = json.loads(metadata.read_text("utf-8"))
