@@ -176,10 +176,10 @@ def compiled(images: dict[str, str], how: str) -> str:
 @pytest.mark.parametrize(
     ("flags", "passes", "found"),
     [
-        ("-gencode=arch=compute_120,code=sm_120", True, "1 sm_120"),
-        ("-gencode=arch=compute_120a,code=sm_120a", True, "1 sm_120a"),
-        ("-gencode=arch=compute_90,code=sm_90", False, "1 sm_90"),
-        ("-gencode=arch=compute_120,code=compute_120", False, "1 compute_120"),
+        ("-gencode=arch=compute_120,code=sm_120", True, "sm_120"),
+        ("-gencode=arch=compute_120a,code=sm_120a", True, "sm_120a"),
+        ("-gencode=arch=compute_90,code=sm_90", False, "sm_90"),
+        ("-gencode=arch=compute_120,code=compute_120", False, "compute_120"),
     ],
 )
 def test_machine_code_for_the_recipes_gpu_must_be_there(
@@ -247,7 +247,6 @@ SCRIPT = (
     ("script", "proofs"),
     [
         ('echo "version: 0 (unknown)"', {"says"}),
-        ("kill -SEGV $$", {"runs", "says"}),
         ("exit 3", {"runs", "says"}),
     ],
 )

@@ -1,0 +1,24 @@
+# llama-cpp-python-0.3.36: a Python package with CUDA parts. Rendered by builder.
+FROM base-devel AS build
+RUN --network=none ["python3", "-m", "venv", "/opt/build"]
+RUN --network=none --mount=type=bind,from=build-wheels,target=/wheels ["sh", "-euc", "/opt/build/bin/python -m pip install --no-index --no-deps --disable-pip-version-check /wheels/*.whl"]
+COPY --from=source /tree/ /src/
+RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache --mount=type=bind,from=inside,target=/inside --mount=type=secret,id=jobs ["/inside/jobs", "3.0", "/opt/build/bin/python", "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--verbose", "--disable-pip-version-check", "--wheel-dir", "/wheel", "--config-settings", "build-dir=/build", "--config-settings", "cmake.define.CMAKE_BUILD_TYPE=Release", "--config-settings", "cmake.define.CMAKE_CUDA_ARCHITECTURES=120", "--config-settings", "cmake.define.CMAKE_C_COMPILER_LAUNCHER=ccache", "--config-settings", "cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache", "--config-settings", "cmake.define.CMAKE_CUDA_COMPILER_LAUNCHER=ccache", "--config-settings", "cmake.define.CMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "--config-settings", "cmake.define.CMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "--config-settings", "cmake.define.GGML_CUDA=ON", "--config-settings", "cmake.define.GGML_CUDA_NO_VMM=ON", "--config-settings", "cmake.define.GGML_CUDA_NCCL=OFF", "--config-settings", "cmake.define.GGML_NATIVE=OFF", "--config-settings", "cmake.define.LLAMA_OPENSSL=OFF", "--config-settings", "cmake.define.LLAMA_BUILD_TESTS=OFF", "--config-settings", "cmake.define.LLAMA_BUILD_EXAMPLES=OFF", "--config-settings", "wheel.exclude=lib/**;bin/**;include/**", "/src"]
+# The virtual environment is made here and moved whole: both stages have the same Python.
+RUN --network=none ["python3", "-m", "venv", "--without-pip", "/opt/engine"]
+RUN --network=none --mount=type=bind,from=runtime-wheels,target=/wheels ["sh", "-euc", "/opt/build/bin/python -m pip --python /opt/engine/bin/python install --no-index --no-deps --no-compile --disable-pip-version-check /wheels/*.whl /wheel/*.whl"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["python3", "/inside/relink.py", "/opt/engine/lib"]
+# Wheels bring libraries to link against; a runtime has no use for them.
+RUN --network=none ["find", "/opt/engine", "-name", "*.a", "-delete"]
+
+FROM base-runtime AS image
+RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "python3"]
+COPY --from=build /opt/engine/ /opt/engine/
+ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" PYTHONUNBUFFERED="1" PYTHONDONTWRITEBYTECODE="1"
+ENV HOST="0.0.0.0" PORT="8000"
+USER 10001:10001
+WORKDIR /home/engine
+EXPOSE 8000
+HEALTHCHECK --interval=30s --timeout=5s --start-period=5m CMD ["/usr/local/bin/healthcheck", "8000", "v1/models"]
+ENTRYPOINT ["/opt/engine/bin/python", "-m", "llama_cpp.server"]
+
