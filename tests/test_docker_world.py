@@ -119,6 +119,10 @@ def own_engine(
         process.wait(30)
         subprocess.run(["pkill", "-9", "-f", str(folder)], check=False)
         time.sleep(1)
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in mounts:
+            if mount.startswith((str(folder), str(tmp_path))):
+                subprocess.run(["umount", "--lazy", mount], check=False)
         shutil.rmtree(folder, ignore_errors=True)
 
 

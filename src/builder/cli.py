@@ -20,6 +20,7 @@ from builder.errors import (
     INTERNAL,
     INTERRUPTED,
     BuilderError,
+    Interrupted,
     RecipeError,
     SpaceError,
     WorldError,
@@ -340,20 +341,19 @@ def _crash(error: BaseException) -> None:
 
 
 def _terminate(signum: int, frame: Any) -> NoReturn:  # noqa: ARG001
-    raise KeyboardInterrupt
+    raise Interrupted
 
 
 def main() -> NoReturn:
     """Run the command line: every exception becomes a message and an exit code here."""
+    signal.signal(signal.SIGINT, _terminate)
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        app(standalone_mode=True)
-    except SystemExit:
-        raise
+        app()
     except BuilderError as error:
         _explain(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except Interrupted:
         typer.echo("builder: interrupted; the next run starts clean", err=True)
         sys.exit(INTERRUPTED)
     except OSError as error:

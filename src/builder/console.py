@@ -87,7 +87,8 @@ class BuildProgress:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        if self._live:
+            self._progress.stop()
 
     def say(self, message: str) -> None:
         """A message: something new begins, and the bar of what went before goes."""
@@ -212,7 +213,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table; wide cells wrap on a terminal and stay on their line elsewhere."""
     if not out.is_terminal:
         for row in rows:
-            out.print("\t".join(row), markup=False)
+            out.file.write("\t".join(row).rstrip() + "\n")  # print would expand the tabs
         return
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:

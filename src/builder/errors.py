@@ -97,6 +97,10 @@ class SpaceError(BuilderError):
     exit_code = 10
 
 
+class Interrupted(BaseException):
+    """Ctrl-C, or a polite kill.  Like KeyboardInterrupt, but nothing on the way swallows it."""
+
+
 INTERNAL = 70  # EX_SOFTWARE of sysexits.h: a fault of builder's own
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 

@@ -11,15 +11,10 @@ from pydantic import BaseModel, ValidationError
 
 from builder.errors import Problem, RecipeError
 from builder.positions import line_numbers, line_of
-from builder.schema import BaseRecipe, Recipe
+from builder.schema import PATTERNS, BaseRecipe, Recipe
 
 R = TypeVar("R", Recipe, BaseRecipe)
 TAGS = {"git", "path", "pypi", "run", "option", "library", "bool", "int", "str"}
-EXPLAINED = {
-    r"^[0-9a-f]{40}$": "must be a full commit: 40 hex digits",
-    r"^[0-9a-f]{64}$": "must be a full sha256: 64 lower-case hex digits",
-    r"^sha256:[0-9a-f]{64}$": "must be a full digest: sha256: and 64 lower-case hex digits",
-}
 
 
 def suggestion(word: str, known: list[str]) -> str:
@@ -69,7 +64,7 @@ def _message(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) ->
         return "is missing"
     if kind == "string_pattern_mismatch":
         pattern = str(context.get("pattern", ""))
-        return f"{given!r}: {EXPLAINED.get(pattern, f'must match {pattern}')}"
+        return f"{given!r}: {PATTERNS.get(pattern, f'must match {pattern}')}"
     if kind == "value_error":
         return f"{given!r}: {context['error']}"
     text = str(error["msg"])

@@ -27,7 +27,30 @@ TAG = r"^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$"
 # Debian policy 5.6.1, and the architecture suffix that apt understands.
 DEBIAN_PACKAGE = r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9-]+)?$"
 CUDA_ARCH = r"^[1-9][0-9]{1,2}[af]?(?:-real|-virtual)?$"
-# \Z and fullmatch matter: "$" lets a trailing newline through.
+COMMIT = r"^[0-9a-f]{40}$"
+SHA256 = r"^[0-9a-f]{64}$"
+DIGEST = r"^sha256:[0-9a-f]{64}$"
+TREE_PATH = r"^[A-Za-z0-9._+/-]+$"
+GIT_URL = r"^(?:https?|ssh|git|file)://[A-Za-z0-9._~:/?#@!&'()*+,;=%-]+$"
+CMAKE_TARGET = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+VERSION = r"^[a-zA-Z0-9]+(?:[._-][a-zA-Z0-9]+)*$"
+
+PATTERNS = {
+    NAME: "must be lower-case letters and digits, joined by single . _ -",
+    VERSION: "must be letters and digits, joined by single . _ -",
+    REPOSITORY: "must be an image's repository: lower-case, no tag, no spaces",
+    TAG: "must be an image's tag: letters, digits, . _ -, 128 at most",
+    DEBIAN_PACKAGE: "must be the name of a Debian package",
+    CUDA_ARCH: "must be as in CMAKE_CUDA_ARCHITECTURES: 120, 120a, 120-real, 120-virtual",
+    COMMIT: "must be a full commit: 40 hex digits",
+    SHA256: "must be a full sha256: 64 lower-case hex digits",
+    DIGEST: "must be a full digest: sha256: and 64 lower-case hex digits",
+    TREE_PATH: "must be a path of letters, digits and . _ + - /",
+    GIT_URL: "must be an https, http, ssh, git or file URL",
+    CMAKE_TARGET: "must be the name of a cmake target",
+}
+"""What each pattern asks for, in words."""
+
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -56,15 +79,13 @@ def _inside_the_tree(value: str) -> str:
 Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(_no_control_characters)]
 Value = Annotated[str, AfterValidator(_no_control_characters)]
 Name = Annotated[Text, StringConstraints(pattern=NAME, max_length=64)]
-Version = Annotated[Text, StringConstraints(pattern=r"^[a-zA-Z0-9]+(?:[._-][a-zA-Z0-9]+)*$")]
-Sha256 = Annotated[Text, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Digest = Annotated[Text, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
-Commit = Annotated[Text, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+Version = Annotated[Text, StringConstraints(pattern=VERSION)]
+Sha256 = Annotated[Text, StringConstraints(pattern=SHA256)]
+Digest = Annotated[Text, StringConstraints(pattern=DIGEST)]
+Commit = Annotated[Text, StringConstraints(pattern=COMMIT)]
 License = Annotated[Text, AfterValidator(_spdx)]
 DebianPackage = Annotated[Text, StringConstraints(pattern=DEBIAN_PACKAGE)]
-TreePath = Annotated[
-    Text, StringConstraints(pattern=r"^[A-Za-z0-9._+/-]+$"), AfterValidator(_inside_the_tree)
-]
+TreePath = Annotated[Text, StringConstraints(pattern=TREE_PATH), AfterValidator(_inside_the_tree)]
 ImagePath = Annotated[Text, StringConstraints(pattern=r"^/[A-Za-z0-9._+/-]*$")]
 DefineName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")]
 VariableName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -114,7 +135,7 @@ class GitSource(Model):
 
     git: Annotated[
         Text,
-        StringConstraints(pattern=r"^(?:https?|ssh|git|file)://[A-Za-z0-9._~:/?#@!&'()*+,;=%-]+$"),
+        StringConstraints(pattern=GIT_URL),
     ]
     """URL of the repository; git's own configuration may rewrite it."""
     ref: Text | None = None
@@ -156,7 +177,7 @@ class Cmake(Model):
 
     source: TreePath = "."
     """Directory of the CMakeLists.txt, inside the source tree."""
-    targets: list[Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]] = []
+    targets: list[Annotated[Text, StringConstraints(pattern=CMAKE_TARGET)]] = []
     """What to build; empty: everything. What is installed is cmake's affair."""
     define: dict[DefineName, DefineValue] = {}
     """-D definitions; true and false become ON and OFF."""

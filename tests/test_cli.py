@@ -1,0 +1,130 @@
+"""The command line: what it prints, what it ends with, and that it is quick to start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from builder.errors import EXIT_CODES
+from conftest import REPOSITORY, Builder
+
+COMMANDS = ["list", "show", "build", "smoke", "doctor", "schema"]
+
+
+def test_help_lists_every_command_and_exit_code(builder: Builder) -> None:
+    said = " ".join(builder("--help").stdout.split())
+    for command in COMMANDS:
+        assert f"│ {command} " in said
+    for code, text in EXIT_CODES.items():
+        assert f"{code} {text.split('(')[0].strip()}"[:20] in said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(builder: Builder, command: str) -> None:
+    done = builder(command, "--help")
+    assert done.returncode == 0
+    assert f"Usage: builder {command}" in done.stdout.replace("python -m builder", "builder")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = ["pydantic", "requests", "jinja2", "python_on_whales", "git", "elftools", "pypi_simple"]
+    code = f"import builder.cli, sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_wrong_command_line_is_told(builder: Builder) -> None:
+    for arguments in (["frobnicate"], ["build"], ["build", "x", "--jobs", "none"]):
+        done = builder(*arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_list_tells_every_recipe(builder: Builder) -> None:
+    plain = builder("list")
+    names = sorted(file.stem for file in (REPOSITORY / "recipes").glob("*.toml"))
+    assert [line.split("\t")[0] for line in plain.stdout.splitlines()] == names
+    found = json.loads(builder("list", "--json").stdout)
+    assert [entry["name"] for entry in found["recipes"]] == names
+
+
+def test_list_tells_the_good_and_the_bad(builder: Builder, catalogue: Path) -> None:
+    text = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
+    for number in range(49):
+        recipe = text.replace('version = "0.1.0"', f'version = "0.{number}"')
+        (catalogue / "recipes" / f"hello-sm120-0.{number}.toml").write_text(recipe)
+    (catalogue / "recipes" / "bad-1.toml").write_text('engine = "bad"\n')
+    done = builder("list", "--catalogue", catalogue)
+    assert done.returncode == 3
+    assert len(done.stdout.splitlines()) == 49
+    assert "bad-1.toml:1: version: is missing" in done.stderr
+
+
+def test_show_tells_the_plan(builder: Builder) -> None:
+    found = json.loads(builder("show", "hello-sm120", "--json").stdout)
+    assert found["name"] == "hello-sm120-0.1.0"
+    assert len(found["key"]) == 64
+    assert found["base"]["name"] == "cuda-13.0"
+    assert found["base"]["base"]["name"] == "debian-trixie"
+    wheels = {name: version for name, version, _ in found["base"]["packages"]["wheels"]}
+    assert wheels["nvidia-cuda-nvcc"] == "13.0.88"
+    text = builder("show", "hello-sm120", "--dockerfile").stdout
+    assert text == (REPOSITORY / "tests/golden/hello-sm120-0.1.0.Dockerfile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "folder"),
+    [([], "recipe", "recipes"), (["--base"], "base", "recipes/bases")],
+)
+def test_the_schema_is_the_committed_one_and_takes_every_recipe(
+    builder: Builder, option: list[str], name: str, folder: str
+) -> None:
+    schema = json.loads(builder("schema", *option).stdout)
+    committed = json.loads((REPOSITORY / "schemas" / f"{name}.schema.json").read_text())
+    assert schema == committed, f"builder schema {' '.join(option)} > schemas/{name}.schema.json"
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for file in (REPOSITORY / folder).glob("*.toml"):
+        jsonschema.validate(tomllib.loads(file.read_text()), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"unknown": 1}, schema)
+
+
+def test_doctor_looks_at_everything(builder: Builder) -> None:
+    found = {item["what"]: item for item in json.loads(builder("doctor", "--json").stdout)}
+    assert {"buildx", "memory", "cores", "disk of the cache", "mmdebstrap"} <= found.keys()
+    for item in found.values():
+        assert item["state"] == "has" or item["advice"], item
+
+
+def test_a_fault_of_our_own_leaves_a_report(tmp_path: Path) -> None:
+    code = (
+        "import builder.cli, builder.doctor, sys\n"
+        "builder.doctor.examine = lambda settings: 1 / 0\n"
+        "sys.argv = ['builder', 'doctor']\n"
+        "builder.cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 70
+    assert "Traceback" not in done.stderr
+    (report,) = (tmp_path / "home").rglob("crashes/*.txt")
+    assert str(report) in done.stderr
+    assert "ZeroDivisionError" in report.read_text()
+
+
+def test_settings_that_are_wrong_are_all_told(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = tmp_path / "config" / "builder"
+    folder.mkdir(parents=True)
+    (folder / "settings.toml").write_text('namespace = "UPPER"\nfoo = 1\njobs = -1\n')
+    done = builder("doctor")
+    assert done.returncode == 4
+    for name in ("namespace", "foo", "jobs", str(folder / "settings.toml")):
+        assert name in done.stderr

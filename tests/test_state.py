@@ -1,0 +1,97 @@
+"""What a run keeps: records, work directories, locks; and that a killed one is in nobody's way."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from builder import record
+from builder.errors import BusyError, SpaceError
+from builder.record import Record
+from builder.smoke.verdict import Check, Verdict
+from builder.workspace import alone, need_space, workspace
+
+VERDICT = Verdict("sha256:1", (Check("runs", "x", "0", "0", True, 0.5),), 10, 20)
+RECORD = Record("x-1", "k" * 64, "c", ("x:1",), "sha256:1", VERDICT, "2026", {"plan": 1.0})
+
+
+@contextmanager
+def other(code: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that runs ``code``, which prints when it is ready and then waits."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "ready"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def holding(call: str) -> str:
+    return (
+        "from pathlib import Path\nfrom builder.workspace import alone, workspace\n"
+        f"with {call} as value:\n    print('ready', flush=True)\n    input()\n"
+    )
+
+
+def test_a_record_comes_back_as_it_went(tmp_path: Path) -> None:
+    record.write(tmp_path, RECORD)
+    assert record.read(tmp_path, "x-1", "k" * 64) == RECORD
+    assert [file.name for file in (tmp_path / "records" / "x-1").iterdir()] == [f"{'k' * 12}.json"]
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"recipe": "x-1"}'])
+def test_a_damaged_record_is_no_record(tmp_path: Path, damage: str) -> None:
+    record.write(tmp_path, RECORD).write_text(damage)
+    assert record.read(tmp_path, "x-1", "k" * 64) is None
+
+
+def test_a_record_of_another_key_is_no_record(tmp_path: Path) -> None:
+    record.write(tmp_path, RECORD)
+    assert record.read(tmp_path, "x-1", "k" * 12 + "j" * 52) is None
+
+
+def test_a_verdict_without_checks_is_not_good() -> None:
+    assert VERDICT.good
+    assert not Verdict("sha256:1", (), 0, 0).good
+    failed = Check("runs", "x", "0", "1", False)
+    assert Verdict("sha256:1", (*VERDICT.checks, failed), 0, 0).failures == (failed,)
+
+
+def test_a_killed_runs_directory_is_swept_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    code = holding(f"workspace(Path({str(tmp_path)!r}))")
+    with other(code) as dead, other(code):
+        assert len([path for path in (tmp_path / "work").iterdir() if path.is_dir()]) == 2
+        dead.send_signal(signal.SIGKILL)
+        dead.wait()
+        with workspace(tmp_path) as mine:
+            there = [path for path in (tmp_path / "work").iterdir() if path.is_dir()]
+            assert len(there) == 2
+            assert mine in there
+        assert not mine.exists()
+
+
+def test_one_run_at_a_time_and_a_killed_one_lets_go(tmp_path: Path) -> None:
+    with other(holding(f"alone(Path({str(tmp_path)!r}), 'x-1')")) as process:
+        with pytest.raises(BusyError, match=f"process {process.pid}"), alone(tmp_path, "x-1"):
+            pass
+        with alone(tmp_path, "y-1"):
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with alone(tmp_path, "x-1"):
+            pass
+
+
+def test_space_is_asked_of_the_disk_that_a_new_directory_would_be_on(tmp_path: Path) -> None:
+    need_space(tmp_path / "not" / "yet", 0.001, "a test")
+    with pytest.raises(SpaceError, match=r"a test needs 1000000\.0 GiB"):
+        need_space(tmp_path / "not" / "yet", 1e6, "a test")
