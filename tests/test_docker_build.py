@@ -52,9 +52,17 @@ def variant(catalogue: Path) -> Iterator[Path]:
     text = text.replace('repository = "hello-sm120"', f'repository = "{REPOSITORY_NAME}"')
     (catalogue / "recipes" / "variant-0.1.0.toml").write_text(text)
     yield catalogue
-    listed = docker("image", "ls", "--quiet", REPOSITORY_NAME)
-    if listed:
-        docker("image", "rm", "--force", *set(listed.splitlines()))
+    here = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"}
+    listed = subprocess.run(
+        ["docker", "image", "ls", "--quiet", REPOSITORY_NAME],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=here,
+    )
+    if listed.stdout:
+        images = set(listed.stdout.splitlines())
+        subprocess.run(["docker", "image", "rm", "--force", *images], check=True, env=here)
 
 
 def source(catalogue: Path, name: str) -> Path:

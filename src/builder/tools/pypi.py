@@ -123,7 +123,8 @@ def _worth_retrying(error: BaseException) -> bool:
 
     if isinstance(error, requests.HTTPError):
         return error.response.status_code == 429 or error.response.status_code >= 500
-    return isinstance(error, (requests.ConnectionError, requests.Timeout))
+    passing = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
+    return isinstance(error, passing)
 
 
 def _find(client: PyPISimple, file: File) -> DistributionPackage:

@@ -1,0 +1,134 @@
+"""Fetching by digest, from an index of our own that misbehaves."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from builder.errors import FetchError
+from builder.lock import Locked
+from builder.tools import pypi
+
+BODY = b"a wheel, for all that anyone checks" * 1000
+FILE = Locked("thing", "1.0", hashlib.sha256(BODY).hexdigest())
+WHEEL = "thing-1.0-py3-none-any.whl"
+PAGE = f'<!DOCTYPE html><a href="/files/{WHEEL}#sha256={FILE.sha256}">{WHEEL}</a>'
+
+
+class Index(ThreadingHTTPServer):
+    """An index (PEP 503) that answers as ``answers`` says: a fault a request, then the truth."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: list[str] = []
+        self.faults: dict[str, list[str]] = {}
+        self.body = BODY
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Index
+
+    def do_GET(self) -> None:
+        self.server.requests.append(self.path)
+        kind = "page" if self.path.startswith("/simple/") else "file"
+        faults = self.server.faults.get(kind, [])
+        fault = faults.pop(0) if faults else ""
+        if fault.isdigit():
+            self.answer(int(fault), b"no")
+        elif self.path == "/simple/thing/":
+            self.answer(200, PAGE.encode())
+        elif self.path.startswith("/files/"):
+            self.answer(200, self.server.body, cut=fault == "cut")
+        else:
+            self.answer(404, b"no")
+
+    def answer(self, status: int, body: bytes, cut: bool = False) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if cut else body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    with Index() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def fetch(tmp_path: Path) -> Callable[[Locked], list[Path]]:
+    return lambda file: pypi.fetch([file], tmp_path / "cache", lambda _: None)
+
+
+def kept(tmp_path: Path) -> list[str]:
+    return [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_a_file_is_fetched_once(index: Index, fetch: Callable[[Locked], list[Path]]) -> None:
+    (path,) = fetch(FILE)
+    assert path.read_bytes() == BODY
+    assert path.name == "thing-1.0-py3-none-any.whl"
+    asked = len(index.requests)
+    assert fetch(FILE) == [path]
+    assert len(index.requests) == asked
+
+
+@pytest.mark.parametrize("faults", [{"page": ["503"]}, {"file": ["cut"]}, {"file": ["500", "429"]}])
+def test_what_passes_is_tried_again(
+    index: Index, fetch: Callable[[Locked], list[Path]], faults: dict[str, list[str]]
+) -> None:
+    index.faults = faults
+    (path,) = fetch(FILE)
+    assert path.read_bytes() == BODY
+
+
+def test_what_does_not_pass_is_not(
+    index: Index, fetch: Callable[[Locked], list[Path]], tmp_path: Path
+) -> None:
+    with pytest.raises(FetchError, match="has no project nothing"):
+        fetch(Locked("nothing", "1.0", "0" * 64))
+    assert index.requests == ["/simple/nothing/"]
+    index.faults = {"file": ["403"]}
+    with pytest.raises(FetchError, match=r"cannot fetch thing 1\.0"):
+        fetch(FILE)
+    assert len([path for path in index.requests if path.startswith("/files/")]) == 1
+    assert kept(tmp_path) == []
+
+
+@pytest.mark.usefixtures("index")
+def test_a_file_that_the_index_does_not_have_is_named_with_what_it_has(
+    fetch: Callable[[Locked], list[Path]],
+) -> None:
+    with pytest.raises(FetchError) as error:
+        fetch(Locked("thing", "1.0", "1" * 64))
+    assert "thing-1.0-py3-none-any.whl" in str(error.value)
+
+
+def test_other_bytes_than_were_pinned_are_refused(
+    index: Index, fetch: Callable[[Locked], list[Path]], tmp_path: Path
+) -> None:
+    index.body = BODY.replace(b"wheel", b"steal")
+    with pytest.raises(FetchError, match="is not what was pinned"):
+        fetch(FILE)
+    assert kept(tmp_path) == []
+
+
+def test_an_index_that_is_away_is_told(
+    fetch: Callable[[Locked], list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pypi, "ATTEMPTS", 1)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    with pytest.raises(FetchError, match=r"cannot fetch thing 1\.0"):
+        fetch(FILE)
