@@ -108,6 +108,10 @@ def build(run: Run, name: str) -> Outcome:
         known = None if run.rebuild else recognise(run, rendered)
         if known is not None:
             return Outcome(known, built=False)
+        found = None if run.rebuild else _image_of_key(run, rendered)
+        if found is not None:
+            run.say(f"{recipe.name} is built; what it promises is proved anew")
+            return Outcome(_prove_again(run, rendered, found, work), built=False)
         need_space(docker.engine().root, recipe.build.disk, f"the build of {recipe.name}")
         need_space(work, WORK_SPACE, f"the inputs of {recipe.name}")
         log = Log(_log_path(run.settings.state_dir, recipe.name))
@@ -153,23 +157,34 @@ def _references(run: Run, rendered: Rendered) -> tuple[str, ...]:
     return (own, *(f"{repository}:{tag}" for tag in recipe.image.tags))
 
 
+def _image_of_key(run: Run, rendered: Rendered) -> docker.Image | None:
+    """The engine's image of this key, under the name that only a proved image is given."""
+    found = docker.image(_references(run, rendered)[0])
+    return found if found and found.labels.get("builder.key") == rendered.key else None
+
+
 def recognise(run: Run, rendered: Rendered) -> Record | None:
     """The record of this key, where the engine has the image and a good verdict holds for it."""
     assert isinstance(rendered.plan, Plan)
     references = _references(run, rendered)
-    found = docker.image(references[0])
-    if found is None or found.labels.get("builder.key") != rendered.key:
+    found = _image_of_key(run, rendered)
+    if found is None:
         return None
     kept = record.read(run.settings.state_dir, rendered.plan.name, rendered.key)
     if kept is None or kept.digest != found.digest or not kept.verdict.good:
         return None
     if kept.contract != contract_of(rendered.plan.recipe) or kept.references != references:
         return None
+    _give_names(references, found.digest)
+    return kept
+
+
+def _give_names(references: tuple[str, ...], digest: str) -> None:
+    """Have every name of an image lead to it; the first one does."""
     for reference in references[1:]:
         named = docker.image(reference)
-        if named is None or named.digest != found.digest:
+        if named is None or named.digest != digest:
             docker.tag(references[0], reference)
-    return kept
 
 
 def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
@@ -236,7 +251,7 @@ def proof_error(name: str, reference: str, verdict: Verdict) -> ProofError:
         for check in verdict.failures
     ]
     return ProofError(
-        f"{name} was built, and {len(lines)} of {len(verdict.checks)} checks failed",
+        f"{name} is built, and {len(lines)} of {len(verdict.checks)} checks failed",
         "\n".join(lines),
         f"the image is {reference}: it is kept to look at",
     )
@@ -323,20 +338,35 @@ def prove(run: Run, name: str) -> Record:
     """
     _need_directories(run.settings)
     rendered = resolve(run, name)
-    assert isinstance(rendered.plan, Plan)
-    references = _references(run, rendered)
-    found = docker.image(references[0])
+    found = _image_of_key(run, rendered)
     if found is None:
         raise WorldError(
             f"the engine has no image of {rendered.plan.name} as the recipe is now",
-            f"looked for {references[0]}",
+            f"looked for {_references(run, rendered)[0]}",
             f"builder build {rendered.plan.name}",
         )
+    with workspace(run.settings.cache_dir) as work:
+        return _judge(run, rendered, found, work)
+
+
+def _judge(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:
+    """Prove an image that is there; the record keeps what is known of its build."""
+    assert isinstance(rendered.plan, Plan)
     assert rendered.base is not None
+    references = _references(run, rendered)
     devel = roots.image_of(rendered.base, "devel")
     before = record.read(run.settings.state_dir, rendered.plan.name, rendered.key)
-    with workspace(run.settings.cache_dir) as work, run.stage("prove"):
+    with run.stage("prove"):
         verdict = smoke.prove(rendered.plan.recipe, references[0], found.digest, work, devel)
     log = before.log if before else ""
     run.seconds = (dict(before.seconds) if before else {}) | run.seconds
     return _write(run, rendered, references, found.labels, verdict, log)
+
+
+def _prove_again(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:
+    """Judge an image that is there, and give it all its names where it is good."""
+    judged = _judge(run, rendered, found, work)
+    if not judged.verdict.good:
+        raise proof_error(judged.recipe, judged.references[0], judged.verdict)
+    _give_names(judged.references, found.digest)
+    return judged
