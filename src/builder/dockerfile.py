@@ -101,6 +101,8 @@ def instructions(text: str) -> list[tuple[str, str]]:
     return found
 
 
+LONGEST_LINE = 65_535  # bytes: BuildKit's parser reads no longer ones
+
 KEYWORDS = frozenset(
     "ADD ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK RUN USER WORKDIR".split()  # noqa: SIM905
 )
@@ -111,6 +113,8 @@ def lints(text: str) -> Iterable[str]:
     for number, line in enumerate(text.splitlines(), 1):
         if re.match(r"#\s*(syntax|escape|check)\s*=", line, re.IGNORECASE):
             yield f"line {number}: a parser directive would change, or fetch, the frontend"
+        if len(line.encode()) >= LONGEST_LINE:
+            yield f"line {number}: longer than BuildKit reads ({LONGEST_LINE} bytes)"
     for keyword, rest in instructions(text):
         if keyword not in KEYWORDS:
             yield f"{keyword or rest!r}: not an instruction that our templates use"

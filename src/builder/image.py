@@ -22,7 +22,7 @@ FIRST_ERROR = re.compile(
     r"|Traceback \(most recent call last\))",
     re.IGNORECASE,
 )
-NOT_AN_ERROR = re.compile(r"-Werror|error_code|Performing Test|-- Looking for", re.IGNORECASE)
+NOT_AN_ERROR = re.compile(r"error_code|Performing Test|-- Looking for", re.IGNORECASE)
 LOST_SNAPSHOT = re.compile(r"parent snapshot \S+ does not exist")
 EXPLANATIONS = (
     (

@@ -58,16 +58,16 @@ def read(file: Path) -> Lock:
         parsed = _Lock.model_validate(tomllib.loads(file.read_text("utf-8")))
     except OSError as error:
         raise RecipeError(f"cannot read the lock {file}", error.strerror or str(error)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(
-            f"{file.name} is wrong", problems=(Problem(file, 1, "", f"not TOML: {error}"),)
-        ) from error
     except ValidationError as error:
         problems = tuple(
             Problem(file, 1, ".".join(str(part) for part in item["loc"]), item["msg"])
             for item in error.errors(include_url=False)
         )
         raise RecipeError(f"{file.name} is wrong", problems=problems) from error
+    except (ValueError, RecursionError) as error:
+        raise RecipeError(
+            f"{file.name} is wrong", problems=(Problem(file, 1, "", f"not TOML: {error}"),)
+        ) from error
     return Lock(
         parsed.python,
         tuple(entry.locked() for entry in parsed.build),

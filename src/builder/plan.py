@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from builder import families, trees
 from builder.catalogue import Catalogue, Entry
+from builder.errors import RecipeError
 from builder.lock import Locked
 from builder.platforms import Platforms
 from builder.schema import BaseRecipe, GitSource, PathSource, PypiSource, Recipe
@@ -215,6 +216,16 @@ def bootstrapped_root(recipe: BaseRecipe) -> BootstrappedRoot:
     return BootstrappedRoot(recipe.root.suite, recipe.root.as_of, tuple(recipe.root.packages))
 
 
+def _need_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
+    missing = [stage for stage in stages if stage not in base.stages]
+    if missing:
+        message = f"{base.name} has no stage {' and no stage '.join(missing)} to stand on"
+        raise RecipeError(
+            f"{entry.name} cannot stand on {base.name}",
+            problems=(entry.problem(("base",), message),),
+        )
+
+
 def plan_base(catalogue: Catalogue, name: str, platforms: Platforms, root: RootChoice) -> BasePlan:
     """Resolve a base and what it stands on.
 
@@ -225,6 +236,8 @@ def plan_base(catalogue: Catalogue, name: str, platforms: Platforms, root: RootC
     assert recipe is not None
     family = families.BASES[recipe.family]
     below = plan_base(catalogue, recipe.base, platforms, root) if recipe.base else None
+    if below is not None:
+        _need_stages(entry, below, "root")
     return BasePlan(
         recipe=recipe,
         file=entry.file,
@@ -247,6 +260,8 @@ def plan(
     recipe = entry.recipe
     assert recipe is not None
     family = families.ENGINES[recipe.family]
+    base = plan_base(catalogue, recipe.base, platforms, root)
+    _need_stages(entry, base, "devel", "runtime")
     return Plan(
         recipe=recipe,
         file=entry.file,
@@ -254,7 +269,7 @@ def plan(
         source=_source(recipe.source, catalogue.root),
         packages=family.packages(recipe, entry.file.parent, platforms),
         scripts=_scripts(family.SCRIPTS),
-        base=plan_base(catalogue, recipe.base, platforms, root),
+        base=base,
     )
 
 

@@ -56,7 +56,7 @@ def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]
 
 def _message(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) -> str:
     kind, context = error["type"], error.get("ctx", {})
-    given = error.get("input")
+    given = _shortened(error.get("input"))
     if kind == "extra_forbidden":
         known = _fields_at(model, path[:-1])
         return f"unknown key{suggestion(str(path[-1]), known)}"
@@ -64,11 +64,16 @@ def _message(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) ->
         return "is missing"
     if kind == "string_pattern_mismatch":
         pattern = str(context.get("pattern", ""))
-        return f"{given!r}: {PATTERNS.get(pattern, f'must match {pattern}')}"
+        return f"{given}: {PATTERNS.get(pattern, f'must match {pattern}')}"
     if kind == "value_error":
-        return f"{given!r}: {context['error']}"
+        return f"{given}: {context['error']}"
     text = str(error["msg"])
     return text[:1].lower() + text[1:]
+
+
+def _shortened(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _problems(
@@ -103,7 +108,7 @@ def parse(text: str, file: Path, model: type[R]) -> tuple[R | None, tuple[Proble
     """The model that a TOML text holds and no problems, or ``None`` and all its problems."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also nested too deep, a number too long
         message = str(error)
         line = text.count("\n") + 1
         if "(at line " in message:

@@ -54,7 +54,12 @@ PATTERNS = {
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-def _no_control_characters(value: str) -> str:
+LONGEST = 4000  # characters: a label is one argument of docker's, and Linux takes 128 KiB in one
+
+
+def _plain(value: str) -> str:
+    if len(value) > LONGEST:
+        raise ValueError(f"is longer than {LONGEST} characters")
     found = CONTROL.search(value)
     if found:
         raise ValueError(f"contains the control character U+{ord(found[0]):04X}")
@@ -76,8 +81,8 @@ def _inside_the_tree(value: str) -> str:
     return value
 
 
-Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(_no_control_characters)]
-Value = Annotated[str, AfterValidator(_no_control_characters)]
+Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(_plain)]
+Value = Annotated[str, AfterValidator(_plain)]
 Name = Annotated[Text, StringConstraints(pattern=NAME, max_length=64)]
 Version = Annotated[Text, StringConstraints(pattern=VERSION)]
 Sha256 = Annotated[Text, StringConstraints(pattern=SHA256)]
@@ -110,7 +115,11 @@ class Model(BaseModel):
     """What all parts share: unknown keys are errors, values do not change."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, regex_engine="python-re"
+        extra="forbid",
+        frozen=True,
+        strict=True,  # port = true is not 1, vmm = "no" is not false
+        use_attribute_docstrings=True,
+        regex_engine="python-re",
     )
 
 
@@ -206,7 +215,7 @@ class Image(Model):
 
     repository: Annotated[Text, StringConstraints(pattern=REPOSITORY, max_length=200)]
     tags: Annotated[list[Annotated[Text, StringConstraints(pattern=TAG)]], Field(min_length=1)]
-    entrypoint: list[Text]
+    entrypoint: Annotated[list[Text], Field(min_length=1)]
     command: list[Value] = []
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     health: TreePath | None = None

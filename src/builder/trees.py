@@ -23,6 +23,13 @@ def files(root: Path) -> Iterator[Path]:
                 yield Path(folder) / name
 
 
+def _inside(path: Path, root: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except RuntimeError as error:  # Python before 3.13: the link leads to itself
+        raise FetchError(f"{path} is a link that leads nowhere", str(error)) from error
+
+
 def identity(root: Path) -> str:
     """sha256 (hex) over the path, the kind, the executable bit and the content of every file.
 
@@ -36,11 +43,10 @@ def identity(root: Path) -> str:
         name = file.relative_to(root).as_posix()
         mode = file.lstat().st_mode
         if stat.S_ISLNK(mode):
-            target = str(file.readlink())
-            inside = (file.parent / target).resolve().is_relative_to(root.resolve())
-            if Path(target).is_absolute() or not inside:
+            target = file.readlink()
+            if target.is_absolute() or not _inside(file.parent / target, root):
                 raise FetchError(f"{file} links to {target}, outside its tree")
-            kind, content = "link", target.encode()
+            kind, content = "link", os.fsencode(target)
         elif stat.S_ISREG(mode):
             kind = "program" if mode & stat.S_IXUSR else "file"
             with file.open("rb") as stream:

@@ -19,19 +19,21 @@ def workspace(cache: Path) -> Iterator[Path]:
     """An empty directory of this run, gone afterwards; what dead runs left is swept first.
 
     A run holds a lock beside its directory for as long as it lives, so a directory whose lock is
-    free has no owner.
+    free has no owner.  Nobody sweeps between a directory and its lock.
     """
     work = cache / "work"
     work.mkdir(parents=True, exist_ok=True)
-    _sweep(work)
-    folder = Path(tempfile.mkdtemp(dir=work))
-    lock = FileLock(f"{folder}.lock")
-    with lock:
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            Path(lock.lock_file).unlink(missing_ok=True)
+    with FileLock(work / ".sweep.lock"):
+        _sweep(work)
+        folder = Path(tempfile.mkdtemp(dir=work))
+        lock = FileLock(f"{folder}.lock")
+        lock.acquire()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 def _sweep(work: Path) -> None:

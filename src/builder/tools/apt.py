@@ -12,6 +12,9 @@ from pathlib import Path
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
+# What Debian adds to a suite's name; others do as well ("bookworm-pgdg") and sign with their keys.
+OWN_POCKETS = ("", "-updates", "-security", "-proposed-updates")
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -83,8 +86,7 @@ def sources_for(suite: str, etc: Path = Path("/etc")) -> str | None:
         return None
     paragraphs = []
     for source in machine_sources(etc):
-        kept = [name for name in source.suites if name == own or name.startswith(f"{own}-")]
-        kept = [name for name in kept if not name.endswith("-backports")]
+        kept = [name for name in source.suites if name.removeprefix(own) in OWN_POCKETS]
         if not kept or "main" not in source.components:
             continue
         suites = " ".join(suite + name.removeprefix(own) for name in kept)
