@@ -113,7 +113,7 @@ def lints(text: str) -> Iterable[str]:
     for number, line in enumerate(text.splitlines(), 1):
         if re.match(r"#\s*(syntax|escape|check)\s*=", line, re.IGNORECASE):
             yield f"line {number}: a parser directive would change, or fetch, the frontend"
-        if len(line.encode()) >= LONGEST_LINE:
+        if len(line.encode()) > LONGEST_LINE:
             yield f"line {number}: longer than BuildKit reads ({LONGEST_LINE} bytes)"
     for keyword, rest in instructions(text):
         if keyword not in KEYWORDS:

@@ -95,6 +95,7 @@ def build(run: Run, name: str) -> Outcome:
     Raises a ``BuilderError`` of the kind that says what went wrong; ``ProofError`` when the image
     was built and is not what the recipe promises.
     """
+    run.catalogue.engine(name)  # a wrong recipe is told also where no engine answers
     _need_digests(docker.engine())
     _need_directories(run.settings)
     with run.stage("plan"):

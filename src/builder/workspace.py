@@ -23,7 +23,7 @@ def workspace(cache: Path) -> Iterator[Path]:
     """
     work = cache / "work"
     work.mkdir(parents=True, exist_ok=True)
-    with FileLock(work / ".sweep.lock"):
+    with FileLock(cache / "work.lock"):
         _sweep(work)
         folder = Path(tempfile.mkdtemp(dir=work))
         lock = FileLock(f"{folder}.lock")
