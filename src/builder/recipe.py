@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -83,10 +85,16 @@ def _problems(
     found: dict[tuple[int, str, str], Problem] = {}
     for item in error.errors(include_url=False):
         path = _document_path(item["loc"])
-        key = ".".join(str(part) for part in path)
+        key = ".".join(_key(part) for part in path if part != "[key]")
         problem = Problem(file, line_of(path, places), key, _message(item, path, model))
         found.setdefault((problem.line, key, problem.message), problem)
     return sorted(found.values(), key=lambda problem: problem.line)
+
+
+def _key(part: str | int) -> str:
+    """A key as TOML would write it; whatever stands in it, it is one line without escapes."""
+    plain = isinstance(part, int) or re.fullmatch(r"[A-Za-z0-9_-]+", part)
+    return str(part) if plain else json.dumps(part)
 
 
 def _document_path(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -108,7 +116,9 @@ def parse(text: str, file: Path, model: type[R]) -> tuple[R | None, tuple[Proble
     """The model that a TOML text holds and no problems, or ``None`` and all its problems."""
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also nested too deep, a number too long
+    except RecursionError:
+        return None, (Problem(file, 1, "", "not TOML: nested too deep"),)
+    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         message = str(error)
         line = text.count("\n") + 1
         if "(at line " in message:
