@@ -74,3 +74,18 @@ def test_another_distribution_has_no_debian_sources(etc: Path) -> None:
 
 def test_no_source_of_its_own_suite(etc: Path) -> None:
     assert apt.sources_for("trixie", etc) is None
+
+
+@pytest.mark.parametrize("suite", ["bookworm-pgdg", "bookworm-backports", "bookworm-fasttrack"])
+def test_others_that_name_their_suites_after_debians_are_left_out(etc: Path, suite: str) -> None:
+    (etc / "apt" / "sources.list").write_text(f"deb http://o.example.invalid/apt {suite} main\n")
+    assert apt.sources_for("trixie", etc) is None
+
+
+@pytest.mark.parametrize("options", ["", "[arch=amd64]", "[ arch=amd64 signed-by=/x.gpg ]"])
+def test_options_in_brackets_are_passed_over(etc: Path, options: str) -> None:
+    line = f"deb {options} http://m.example.invalid/debian bookworm main # why\n"
+    (etc / "apt" / "sources.list.d" / "x.list").write_text(line)
+    text = apt.sources_for("trixie", etc)
+    assert text is not None
+    assert "URIs: http://m.example.invalid/debian\nSuites: trixie\n" in text

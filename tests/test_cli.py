@@ -128,3 +128,57 @@ def test_settings_that_are_wrong_are_all_told(
     assert done.returncode == 4
     for name in ("namespace", "foo", "jobs", str(folder / "settings.toml")):
         assert name in done.stderr
+
+
+def test_what_is_not_there_is_told_with_what_is(builder: Builder, tmp_path: Path) -> None:
+    done = builder("show", "helo-sm120")
+    assert done.returncode == 3
+    assert "did you mean hello-sm120" in done.stderr
+    done = builder("list", "--catalogue", tmp_path)
+    assert done.returncode == 3
+    assert "holds no recipes/ directory" in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_catalogue_is_found_from_below_or_by_a_variable(
+    builder: Builder, catalogue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert builder("list", cwd=catalogue / "recipes" / "bases").stdout == ""
+    assert builder("list", cwd=REPOSITORY / "tests").stdout != ""
+    monkeypatch.setenv("BUILDER_CATALOGUE", str(catalogue))
+    assert builder("list").stdout == ""
+
+
+def test_a_wrong_recipe_is_told_also_where_no_engine_answers(
+    builder: Builder, catalogue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    (catalogue / "recipes" / "bad-1.toml").write_text('engine = "bad"\n')
+    for command in ("build", "show", "smoke"):
+        done = builder(command, "bad-1", "--catalogue", catalogue)
+        assert done.returncode == 3, command
+        assert "bad-1.toml:1: version: is missing" in done.stderr
+
+
+def test_output_that_nobody_takes_is_no_fault_of_builder(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "builder", "schema"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 10
+    assert "the disk is full" in done.stderr
+    with subprocess.Popen(
+        [sys.executable, "-m", "builder", "list", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+    assert not list(tmp_path.rglob("crashes"))

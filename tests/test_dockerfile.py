@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.dockerfile import Rendered, lints, render
+from builder.dockerfile import LONGEST_LINE, Rendered, lints, render
 from builder.errors import RecipeError
 from builder.plan import RegistryRoot, plan, plan_base
 from builder.platforms import Platforms
@@ -236,3 +236,34 @@ def test_control_characters_are_what_is_refused() -> None:
     assert both("a\nb") is None
     assert both("\x1b[31m") is None
     assert both('quote " and $(x)') is not None
+
+
+@pytest.mark.parametrize("value", ["x" * 4000, '"' * 4000, "\U0001f600" * 2000, "\\" * 4000])
+def test_a_very_long_value_is_data(value: str) -> None:
+    assert both(value) is not None
+    check(value)
+
+
+def test_a_longer_value_is_refused() -> None:
+    assert both("x" * 4001) is None
+
+
+def test_a_line_that_buildkit_does_not_read_is_refused() -> None:
+    fits = "FROM x\nENV A=" + "x" * (LONGEST_LINE - 6) + "\n"
+    buildkit.parse_string(fits)
+    assert list(lints(fits)) == []
+    longer = fits.replace("A=", "AA=")
+    with pytest.raises(buildkit.GoParseError):
+        buildkit.parse_string(longer)
+    assert [line for line in lints(longer) if "line 2: longer than" in line]
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.Dockerfile")), ids=lambda file: file.name)
+def test_nothing_is_fetched_but_debian_packages_and_no_shell_reads_a_recipe(file: Path) -> None:
+    text = file.read_text()
+    assert "syntax=" not in text
+    for command in buildkit.parse_string(text):
+        if command.cmd.lower() == "run":
+            assert command.json
+            (network,) = [flag for flag in command.flags if flag.startswith("--network=")]
+            assert network == "--network=none" or any("apt-get" in word for word in command.value)

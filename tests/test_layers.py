@@ -68,3 +68,11 @@ def test_only_the_command_line_prints_and_exits() -> None:
             called = node.func if isinstance(node, ast.Call) else None
             assert not (isinstance(called, ast.Name) and called.id in {"print", "exit"}), file
             assert not (isinstance(called, ast.Attribute) and called.attr == "exit"), file
+
+
+def test_imports_have_the_one_form_that_is_read_above() -> None:
+    for file in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                assert not [a for a in node.names if a.name.split(".")[0] == "builder"], file
+            assert not (isinstance(node, ast.ImportFrom) and node.level), file

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from builder import trees
 from builder.dockerfile import render
-from builder.errors import FetchError
+from builder.errors import FetchError, RecipeError
 from builder.plan import RegistryRoot, plan
 from builder.platforms import Platforms
 from catalogues import AMD64, load, mmdebstrap, rendered
@@ -36,6 +38,11 @@ def replaced(name: str, old: str, new: str) -> Callable[[Path], None]:
         file.write_text(text.replace(old, new, 1))
 
     return change
+
+
+def put(file: Path) -> None:
+    file.parent.mkdir()
+    file.touch()
 
 
 RECIPE = f"recipes/{NAME}.toml"
@@ -70,8 +77,12 @@ def test_what_decides_the_image_changes_the_key(root: Path, change: Callable[[Pa
         replaced(RECIPE, 'tags       = ["0.1.0"]', 'tags       = ["0.1.0", "latest"]'),
         replaced(RECIPE, 'says = ["version: 1', 'says = ["Version: 1'),
         replaced(RECIPE, "disk = 3.0", "disk = 4.0"),
+        replaced(RECIPE, 'family  = "cmake"', 'family = "cmake"\nnotes = ["for people"]'),
+        replaced(RECIPE, 'has    = ["auto", "cpu", "cuda"]', "has = []"),
+        replaced("recipes/bases/cuda-13.0.toml", 'summary = "', 'summary = "Behold: '),
         replaced(RECIPE, "[cuda]", "# a comment\n[cuda]"),
-        lambda root: (root / "engines/hello-sm120/__pycache__").mkdir(),
+        lambda root: put(root / "engines/hello-sm120/__pycache__/x.pyc"),
+        lambda root: put(root / "engines/hello-sm120/.git/HEAD"),
         lambda root: os.utime(root / "engines/hello-sm120/CMakeLists.txt", (1, 1)),
     ],
 )
@@ -119,3 +130,92 @@ def test_a_tree_may_not_lead_out_of_itself(tmp_path: Path) -> None:
         trees.identity(tree)
     with pytest.raises(FetchError, match="there is no source tree"):
         trees.identity(tmp_path / "nowhere")
+
+
+def test_another_process_comes_to_the_same_key(root: Path) -> None:
+    code = f"from catalogues import rendered; print(rendered({str(root)!r}, {NAME!r}).key)"
+    code = "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n" + code.replace(
+        f"({str(root)!r}", f"(Path({str(root)!r})"
+    )
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", code, str(Path(__file__).parent)],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert keys == {rendered(root, NAME).key}
+
+
+def tree_of(folder: Path, files: dict[str, str]) -> str:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return trees.identity(folder)
+
+
+def test_a_tree_is_its_names_and_contents(tmp_path: Path) -> None:
+    kinds = [
+        {"a": "x", "b": "y"},
+        {"a": "y", "b": "x"},
+        {"a": "xy", "b": ""},
+        {"a": "x", "c": "y"},
+        {"a": "x", "d/b": "y"},
+        {"a": "x"},
+    ]
+    found = [tree_of(tmp_path / str(number), files) for number, files in enumerate(kinds)]
+    assert len(set(found)) == len(kinds)
+    assert tree_of(tmp_path / "again", kinds[0]) == found[0]
+
+
+def test_a_link_is_not_what_it_leads_to(tmp_path: Path) -> None:
+    found = set()
+    for number, target in enumerate(["a", "b", None]):
+        folder = tmp_path / str(number)
+        tree_of(folder, {"a": "x", "b": "x"})
+        if target:
+            (folder / "c").symlink_to(target)
+        else:
+            (folder / "c").write_text("x")
+        found.add(trees.identity(folder))
+    assert len(found) == 3
+
+
+def test_names_that_are_not_utf_8_are_names(tmp_path: Path) -> None:
+    tree = os.fsencode(tmp_path)
+    Path(os.fsdecode(tree + b"/file\xff")).touch()
+    one = trees.identity(tmp_path)
+    Path(os.fsdecode(tree + b"/link\xff")).symlink_to(os.fsdecode(b"file\xff"))
+    assert trees.identity(tmp_path) != one
+
+
+def test_a_link_to_itself_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    try:
+        trees.identity(tmp_path)
+    except FetchError as error:
+        assert "leads nowhere" in str(error)  # noqa: PT017  (Python 3.13 and later take it)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        (RECIPE, 'base    = "cuda-13.0"', 'base = "debian-trixie"', "has no stage devel"),
+        (BASE, 'base    = "debian-trixie"', 'base = "other"', "has no stage root"),
+    ],
+)
+def test_a_base_must_have_the_stages_that_are_needed(
+    root: Path, file: str, old: str, new: str, said: str
+) -> None:
+    other = (root / BASE).read_text().replace('name    = "cuda-13.0"', 'name = "other"')
+    (root / "recipes" / "bases" / "other.toml").write_text(other)
+    replaced(file, old, new)(root)
+    with pytest.raises(RecipeError, match=said) as error:
+        rendered(root, NAME)
+    assert f"{Path(file).name}:{error.value.problems[0].line}: base: " in str(error.value)
+    assert error.value.problems[0].line > 1

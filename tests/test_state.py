@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,58 @@ def test_space_is_asked_of_the_disk_that_a_new_directory_would_be_on(tmp_path: P
     need_space(tmp_path / "not" / "yet", 0.001, "a test")
     with pytest.raises(SpaceError, match=r"a test needs 1000000\.0 GiB"):
         need_space(tmp_path / "not" / "yet", 1e6, "a test")
+
+
+def test_a_write_that_fails_leaves_the_record_that_was_there(tmp_path: Path) -> None:
+    record.write(tmp_path, RECORD)
+    wrong = replace(RECORD, base={"x": object()})  # type: ignore[dict-item]
+    with pytest.raises(TypeError):
+        record.write(tmp_path, wrong)
+    assert record.read(tmp_path, "x-1", "k" * 64) == RECORD
+    assert len(list((tmp_path / "records" / "x-1").iterdir())) == 1
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe", b"\x00" * 100, b'{"verdict": null}'])
+def test_foreign_bytes_are_no_record(tmp_path: Path, damage: bytes) -> None:
+    record.write(tmp_path, RECORD).write_bytes(damage)
+    assert record.read(tmp_path, "x-1", "k" * 64) is None
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.99])
+def test_a_truncated_record_is_no_record(tmp_path: Path, fraction: float) -> None:
+    path = record.write(tmp_path, RECORD)
+    text = path.read_text()
+    path.write_text(text[: int((len(text) - 2) * fraction)])
+    assert record.read(tmp_path, "x-1", "k" * 64) is None
+
+
+def test_a_run_does_not_sweep_itself(tmp_path: Path) -> None:
+    with workspace(tmp_path) as outer:
+        (outer / "file").touch()
+        with workspace(tmp_path) as inner:
+            assert inner != outer
+        assert (outer / "file").exists()
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_nobody_sweeps_between_a_directory_and_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "from pathlib import Path\nfrom builder.workspace import workspace\n"
+        f"with workspace(Path({str(tmp_path)!r})):\n    pass\n"
+    )
+    others: list[subprocess.Popen[bytes]] = []
+    make = tempfile.mkdtemp
+
+    def made_while_another_run_begins(**options: Path) -> str:
+        folder = make(**options)
+        others.append(subprocess.Popen([sys.executable, "-c", code]))
+        with suppress(subprocess.TimeoutExpired):  # it waits, as it should
+            others[0].wait(2)
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made_while_another_run_begins)
+    with workspace(tmp_path) as mine:
+        assert others[0].wait(60) == 0
+        assert mine.is_dir()
