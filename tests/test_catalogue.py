@@ -102,3 +102,15 @@ def test_an_engine_with_one_version_needs_no_version(catalogue: Path) -> None:
 def test_no_catalogue_at_all(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="holds no recipes/ directory"):
         load(tmp_path)
+
+
+def test_an_engine_whose_only_file_is_wrong_is_told_what_is_wrong(catalogue: Path) -> None:
+    (catalogue / "recipes" / "broken-1.toml").write_text("nonsense")
+    with pytest.raises(RecipeError, match=r"broken-1\.toml:1: not TOML"):
+        load(catalogue).engine("broken")
+
+
+def test_a_health_page_needs_a_port(catalogue: Path) -> None:
+    add(catalogue, "hello-sm120-0.1.0", ("port       = 8080\n", ""))
+    with pytest.raises(RecipeError, match="health is a page on port"):
+        load(catalogue).engine("hello-sm120-0.1.0")

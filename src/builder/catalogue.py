@@ -64,7 +64,16 @@ class Catalogue:
         return entry
 
     def _only_version_of(self, engine: str) -> Entry[Recipe] | None:
-        versions = [e for e in self.engines.values() if e.recipe and e.recipe.engine == engine]
+        versions = [
+            entry
+            for entry in self.engines.values()
+            # Of a file that cannot be read only its own name is known.
+            if (
+                entry.recipe.engine == engine
+                if entry.recipe
+                else entry.name.startswith(f"{engine}-")
+            )
+        ]
         if len(versions) > 1:
             names = ", ".join(sorted(entry.name for entry in versions))
             raise RecipeError(f"{engine} has several versions", names, "name one of them")

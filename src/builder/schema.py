@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
+    model_validator,
 )
 
 NAME = r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$"
@@ -221,6 +222,12 @@ class Image(Model):
     health: TreePath | None = None
     """Path of the health page on ``port``, without the leading slash."""
     env: dict[VariableName, Value] = {}
+
+    @model_validator(mode="after")
+    def _health_needs_a_port(self) -> Image:
+        if self.health is not None and self.port is None:
+            raise ValueError("health is a page on port: say which")
+        return self
 
 
 class Build(Model):
