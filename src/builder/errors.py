@@ -5,20 +5,26 @@ The exit codes are part of the command line's contract and are listed in ``build
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 
+_USERINFO = re.compile(r"//[^/@\s]+@")
+
+
 class BuilderError(Exception):
     """A failure that is explained to the user without a traceback.
 
-    ``what`` failed, ``why`` (may be several lines), and the ``hint``: what to do next.
+    ``what`` failed, ``why`` (may be several lines), and the ``hint``: what to do next.  The
+    user and password of a URL are hidden: what other tools print may hold a mirror's.
     """
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, what: str, why: str = "", hint: str = "") -> None:
+        what, why, hint = (_USERINFO.sub("//***@", text) for text in (what, why, hint))
         super().__init__(what, why, hint)
         self.what = what
         self.why = why

@@ -32,7 +32,7 @@ COMMIT = r"^[0-9a-f]{40}$"
 SHA256 = r"^[0-9a-f]{64}$"
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 TREE_PATH = r"^[A-Za-z0-9._+/-]+$"
-GIT_URL = r"^(?:https?|ssh|git|file)://[A-Za-z0-9._~:/?#@!&'()*+,;=%-]+$"
+GIT_URL = r"^(?:https?|ssh|git|file)://(?![^/]*:[^/]*@)[A-Za-z0-9._~:/?#@!&'()*+,;=%-]+$"
 CMAKE_TARGET = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 VERSION = r"^[a-zA-Z0-9]+(?:[._-][a-zA-Z0-9]+)*$"
 
@@ -47,7 +47,7 @@ PATTERNS = {
     SHA256: "must be a full sha256: 64 lower-case hex digits",
     DIGEST: "must be a full digest: sha256: and 64 lower-case hex digits",
     TREE_PATH: "must be a path of letters, digits and . _ + - /",
-    GIT_URL: "must be an https, http, ssh, git or file URL",
+    GIT_URL: "must be an https, http, ssh, git or file URL, without a password",
     CMAKE_TARGET: "must be the name of a cmake target",
 }
 """What each pattern asks for, in words."""

@@ -1,0 +1,44 @@
+"""Errors tell what failed, and no secrets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder import errors
+from builder.errors import BuilderError, FetchError
+from builder.recipe import parse
+from builder.schema import Recipe
+
+
+def test_every_kind_of_error_has_an_exit_code_of_its_own() -> None:
+    kinds = BuilderError.__subclasses__()
+    codes = [kind.exit_code for kind in kinds]
+    assert len(set(codes)) == len(codes)
+    assert set(codes) <= errors.EXIT_CODES.keys()
+
+
+def test_the_password_of_a_url_is_hidden() -> None:
+    said = "403 Forbidden for url: https://me:secret@index.example.invalid/simple/x"
+    error = FetchError("cannot fetch x", said, "see https://token@mirror.example.invalid")
+    assert "secret" not in str(error)
+    assert "token" not in str(error)
+    assert "https://***@index.example.invalid/simple/x" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("url", "taken"),
+    [
+        ("https://git.example.invalid/a/b.git", True),
+        ("ssh://git@git.example.invalid:22/a/b", True),
+        ("https://me:secret@git.example.invalid/a", False),
+        ("git@git.example.invalid:a/b", False),
+        ("--upload-pack=touch", False),
+        ("ext::sh -c x", False),
+    ],
+)
+def test_a_recipe_holds_no_password(url: str, taken: bool) -> None:
+    text = f'source = {{ git = "{url}", commit = "{"0" * 40}" }}\n'
+    _, problems = parse(text, Path("x.toml"), Recipe)
+    assert ("source.git" not in {problem.key for problem in problems}) is taken
