@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-
 _USERINFO = re.compile(r"//[^/@\s]+@")
 
 
