@@ -93,6 +93,10 @@ def test_the_schema_is_the_committed_one_and_takes_every_recipe(
         jsonschema.validate(tomllib.loads(file.read_text()), schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"unknown": 1}, schema)
+    # An editor knows what builder refuses, where a pattern can tell.
+    patterns = json.dumps(schema)
+    assert "[0-9a-f]{64}" in patterns
+    assert ("[0-9a-f]{40}" in patterns) is (name == "recipe")
 
 
 def test_doctor_looks_at_everything(builder: Builder) -> None:

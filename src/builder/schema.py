@@ -82,19 +82,22 @@ def _inside_the_tree(value: str) -> str:
     return value
 
 
-Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(_plain)]
-Value = Annotated[str, AfterValidator(_plain)]
-Name = Annotated[Text, StringConstraints(pattern=NAME, max_length=64)]
-Version = Annotated[Text, StringConstraints(pattern=VERSION)]
-Sha256 = Annotated[Text, StringConstraints(pattern=SHA256)]
-Digest = Annotated[Text, StringConstraints(pattern=DIGEST)]
-Commit = Annotated[Text, StringConstraints(pattern=COMMIT)]
+# Constraints stand before validators: only then are they in the JSON Schema as well.
+PLAIN = AfterValidator(_plain)
+Text = Annotated[str, StringConstraints(min_length=1), PLAIN]
+Value = Annotated[str, PLAIN]
+Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64), PLAIN]
+Version = Annotated[str, StringConstraints(pattern=VERSION), PLAIN]
+Sha256 = Annotated[str, StringConstraints(pattern=SHA256), PLAIN]
+Digest = Annotated[str, StringConstraints(pattern=DIGEST), PLAIN]
+Commit = Annotated[str, StringConstraints(pattern=COMMIT), PLAIN]
 License = Annotated[Text, AfterValidator(_spdx)]
-DebianPackage = Annotated[Text, StringConstraints(pattern=DEBIAN_PACKAGE)]
-TreePath = Annotated[Text, StringConstraints(pattern=TREE_PATH), AfterValidator(_inside_the_tree)]
-ImagePath = Annotated[Text, StringConstraints(pattern=r"^/[A-Za-z0-9._+/-]*$")]
-DefineName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")]
-VariableName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+DebianPackage = Annotated[str, StringConstraints(pattern=DEBIAN_PACKAGE), PLAIN]
+TreePath = Annotated[
+    str, StringConstraints(pattern=TREE_PATH), PLAIN, AfterValidator(_inside_the_tree)
+]
+DefineName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$"), PLAIN]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), PLAIN]
 
 
 def _scalar_kind(value: Any) -> str | None:
@@ -134,7 +137,7 @@ class PathSource(Model):
 class PypiSource(Model):
     """An sdist from PyPI, by name, version and digest."""
 
-    pypi: Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*$")]
+    pypi: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*$"), PLAIN]
     """Project name on PyPI."""
     version: Version
     sha256: Sha256
@@ -144,8 +147,9 @@ class GitSource(Model):
     """A commit of a git repository."""
 
     git: Annotated[
-        Text,
+        str,
         StringConstraints(pattern=GIT_URL),
+        PLAIN,
     ]
     """URL of the repository; git's own configuration may rewrite it."""
     ref: Text | None = None
@@ -175,7 +179,7 @@ class Cuda(Model):
     """What CUDA code the image holds."""
 
     arch: Annotated[
-        list[Annotated[Text, StringConstraints(pattern=CUDA_ARCH)]], Field(min_length=1)
+        list[Annotated[str, StringConstraints(pattern=CUDA_ARCH), PLAIN]], Field(min_length=1)
     ]
     """Values of CMAKE_CUDA_ARCHITECTURES: "120", "120a-real", ..."""
     vmm: bool = False
@@ -187,7 +191,7 @@ class Cmake(Model):
 
     source: TreePath = "."
     """Directory of the CMakeLists.txt, inside the source tree."""
-    targets: list[Annotated[Text, StringConstraints(pattern=CMAKE_TARGET)]] = []
+    targets: list[Annotated[str, StringConstraints(pattern=CMAKE_TARGET), PLAIN]] = []
     """What to build; empty: everything. What is installed is cmake's affair."""
     define: dict[DefineName, DefineValue] = {}
     """-D definitions; true and false become ON and OFF."""
@@ -214,8 +218,10 @@ class Debian(Model):
 class Image(Model):
     """The image as people see it."""
 
-    repository: Annotated[Text, StringConstraints(pattern=REPOSITORY, max_length=200)]
-    tags: Annotated[list[Annotated[Text, StringConstraints(pattern=TAG)]], Field(min_length=1)]
+    repository: Annotated[str, StringConstraints(pattern=REPOSITORY, max_length=200), PLAIN]
+    tags: Annotated[
+        list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]], Field(min_length=1)
+    ]
     entrypoint: Annotated[list[Text], Field(min_length=1)]
     command: list[Value] = []
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
@@ -252,7 +258,7 @@ class RunProbe(Model):
 class OptionProbe(Model):
     """The program's --help knows an option, and certain values of it."""
 
-    option: Annotated[Text, StringConstraints(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_-]*$")]
+    option: Annotated[str, StringConstraints(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_-]*$"), PLAIN]
     program: Text | None = None
     """Default: the image's entrypoint."""
     has: list[Text] = []
@@ -262,9 +268,9 @@ class OptionProbe(Model):
 class LibraryProbe(Model):
     """A library of the image: its GPU code and what it needs."""
 
-    library: Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9._+/-]+$")]
+    library: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+/-]+$"), PLAIN]
     """File name, or the end of its path."""
-    architectures: list[Annotated[Text, StringConstraints(pattern=r"^sm_[0-9]+[af]?$")]] = []
+    architectures: list[Annotated[str, StringConstraints(pattern=r"^sm_[0-9]+[af]?$"), PLAIN]] = []
     """Machine code (not only PTX) that must be there."""
     needs: list[Text] = []
     needs_not: list[Text] = []
@@ -324,11 +330,11 @@ class Root(Model):
     """Where the Debian root comes from."""
 
     suite: Name
-    image: Annotated[Text, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._/:-]*$")]
+    image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._/:-]*$"), PLAIN]
     """The registry image to start from, with its tag."""
     digest: Digest | None = None
     """Pin of that image; without it the registry is asked each time, aloud."""
-    as_of: Annotated[Text, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    as_of: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$"), PLAIN]
     """Day of the package set: move it to draw newer packages."""
     packages: list[DebianPackage] = []
 
@@ -339,7 +345,7 @@ class Stage(Model):
     packages: list[DebianPackage] = []
     cross: list[DebianPackage] = []
     """Also these, where the build platform is not the target's."""
-    libraries: list[Annotated[Text, StringConstraints(pattern=r"^lib[A-Za-z0-9_+-]+$")]] = []
+    libraries: list[Annotated[str, StringConstraints(pattern=r"^lib[A-Za-z0-9_+-]+$"), PLAIN]] = []
     """CUDA libraries to ship: "libcudart", ..."""
 
 
