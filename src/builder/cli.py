@@ -200,6 +200,8 @@ def _describe(rendered: Any) -> dict[str, Any]:
     plan = rendered.plan
     described: dict[str, Any] = {
         "name": plan.name,
+        "summary": plan.recipe.summary,
+        "notes": list(getattr(plan.recipe, "notes", [])),
         "file": str(plan.file),
         "family": plan.recipe.family,
         "key": rendered.key,

@@ -165,8 +165,9 @@ def summary(record: Record, built: bool) -> None:
 
 def plan(described: dict[str, Any]) -> None:
     """A resolved plan, and below it those of its bases."""
-    apart = {"base", "labels", "packages", "scripts"}
+    apart = {"base", "labels", "notes", "packages", "scripts"}
     lines = [(name, str(value)) for name, value in described.items() if name not in apart]
+    lines += [("note", note) for note in described["notes"]]
     for context, files in described["packages"].items():
         lines += [(context, f"{name} {version}  sha256:{sha}") for name, version, sha in files]
     lines += [("script", f"{name}  sha256:{sha}") for name, sha in described["scripts"].items()]

@@ -33,9 +33,6 @@ class Engine:
     version: str
     architecture: str
     """As ``uname -m`` names it."""
-    cpus: int
-    memory: int
-    """Bytes."""
     root: Path
     driver: str
     runtimes: tuple[str, ...]
@@ -134,8 +131,6 @@ def engine() -> Engine:
     return Engine(
         version=info.server_version,
         architecture=info.architecture or "",
-        cpus=info.n_cpu or 1,
-        memory=info.mem_total or 0,
         root=Path(info.docker_root_dir or "/var/lib/docker"),
         driver=info.driver or "",
         runtimes=tuple(sorted(info.runtimes or {})),
