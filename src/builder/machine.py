@@ -26,6 +26,10 @@ ENGINE_LOG = Path("/var/log/dockerd.log")
 PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "containerd")
 # bookworm's docker.io is 20.10 and has no buildx. These four of trixie need no newer libc.
 BOOKWORM_TAKES_FROM = "trixie"
+PID_FILES = {
+    "dockerd": Path("/var/run/docker.pid"),
+    "containerd": Path("/var/run/docker/containerd/containerd.pid"),
+}
 START_PATIENCE = 60.0  # seconds
 
 
@@ -138,16 +142,34 @@ def use_containerd_store() -> None:
     DAEMON_JSON.write_text(json.dumps({"features": {"containerd-snapshotter": True}}) + "\n")
 
 
+def forget_the_dead(name: str, pid_file: Path) -> None:
+    """Remove a pid file whose process is gone, is a zombie, or is another program by now.
+
+    An engine that was killed leaves its pid file behind, and a new one refuses to start while a
+    process of that number exists, whatever it is (proc(5) for the fields).
+    """
+    try:
+        status = Path(f"/proc/{int(pid_file.read_text())}/status").read_text()
+    except (OSError, ValueError):
+        status = ""
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    if fields.get("Name") != name or fields.get("State", "").startswith("Z"):
+        pid_file.unlink(missing_ok=True)
+
+
 def start_engine() -> None:
     """Start the engine and wait until it answers; raises ``WorldError`` when it does not."""
+    started: subprocess.Popen[bytes] | None = None
     if Path("/run/systemd/system").is_dir():
         say("starting docker.service")
         run(["systemctl", "start", "docker"], "starting docker.service")
     else:
         program = shutil.which("dockerd") or "/usr/sbin/dockerd"
         say(f"starting {program} (log: {ENGINE_LOG})")
+        for name, pid_file in PID_FILES.items():
+            forget_the_dead(name, pid_file)
         with ENGINE_LOG.open("ab") as log:
-            subprocess.Popen(
+            started = subprocess.Popen(
                 [program],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -159,10 +181,14 @@ def start_engine() -> None:
     while time.monotonic() < deadline:
         if SOCKET.exists() and engine_answers():
             return
+        if started is not None and started.poll() is not None:
+            break
         time.sleep(0.3)
     tail = ENGINE_LOG.read_text(errors="replace").splitlines()[-8:] if ENGINE_LOG.exists() else []
     raise WorldError(
-        f"the engine did not answer within {START_PATIENCE:.0f} s",
+        "the engine does not start"
+        if started is not None and started.poll() is not None
+        else f"the engine did not answer within {START_PATIENCE:.0f} s",
         "\n".join(tail),
         f"see {ENGINE_LOG} or `journalctl -u docker`",
     )
