@@ -47,7 +47,8 @@ def bare(run: pipeline.Run, work: Path) -> float:
     assert rendered.base is not None
     images = {stage: roots.image_of(rendered.base, stage) for stage in rendered.base.plan.stages}
     suite = pipeline.suite_of(rendered)
-    gathered = sources.gather(rendered.plan, suite, run.settings.cache_dir, work, run.say)
+    materials = sources.Materials(run.settings.cache_dir, run.say)
+    gathered = sources.gather(rendered.plan, suite, materials, work)
     laid_out = context.assemble(rendered, gathered, images, 0, work)
     command = [docker.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
     command += ["--target=image", "--provenance=false", "--output=type=image,name=bench:bare"]

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from builder.errors import Problem, RecipeError
 from builder.positions import line_numbers, line_of
 from builder.recipe import parse, read_text, suggestion
-from builder.schema import BaseRecipe, Recipe
+from builder.schema import BaseRecipe, GitSource, PickPatch, PullPatch, Recipe
 
 R = TypeVar("R", Recipe, BaseRecipe)
 Check = Callable[[R], Iterable[tuple[tuple[str | int, ...], str]]]
@@ -134,7 +134,9 @@ def _entries(folder: Path, model: type[R], families: Mapping[str, Check[R]]) -> 
     for name, stems in declared.items():
         for stem in stems:
             entry = entries[stem]
-            found = list(entry.problems) + _family_problems(entry, families)
+            found = list(entry.problems)
+            found += _patch_problems(entry)
+            found += _family_problems(entry, families)
             path = ("engine",) if model is Recipe else ("name",)
             others = [f"{other}.toml" for other in stems if other != stem]
             if others:
@@ -153,6 +155,18 @@ def _read(file: Path, model: type[R]) -> Entry[R]:
         return Entry(file.stem, file, "", None, problems)
     recipe, problems = parse(text, file, model)
     return Entry(file.stem, file, text, recipe, problems)
+
+
+def _patch_problems(entry: Entry[Any]) -> Iterable[Problem]:
+    """A pull request, or a range of commits, is of a repository: its own, or the source's."""
+    recipe = entry.recipe
+    if not isinstance(recipe, Recipe) or isinstance(recipe.source, GitSource):
+        return
+    for index, patch in enumerate(recipe.patch):
+        if isinstance(patch, PullPatch) and patch.git is None:
+            yield entry.problem(("patch", index, "pull"), "of which repository? Say git = URL")
+        if isinstance(patch, PickPatch) and patch.pick.git is None:
+            yield entry.problem(("patch", index, "pick"), "of which repository? Say git = URL")
 
 
 def _family_problems(entry: Entry[R], families: Mapping[str, Check[R]]) -> list[Problem]:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import sys
 import time
 import traceback
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from builder import __version__
+from builder import __version__, cli_sources  # noqa: F401  (it registers its commands)
+from builder.command import (
+    EVERYDAY,
+    PLUMBING,
+    CatalogueOption,
+    JsonOption,
+    OfflineOption,
+    RecipeName,
+    app,
+    catalogue_at,
+    new_run,
+    print_json,
+)
 from builder.errors import (
-    EXIT_CODES,
     INTERNAL,
     INTERRUPTED,
     BuilderError,
@@ -25,42 +34,6 @@ from builder.errors import (
     SpaceError,
     WorldError,
 )
-
-if TYPE_CHECKING:
-    from builder.catalogue import Catalogue
-    from builder.pipeline import Run
-    from builder.settings import Settings
-
-EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()) + "."
-
-app = typer.Typer(
-    name="builder",
-    help="The image farm for sm_120 inference engines: recipes in, proved Docker images out.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-EVERYDAY = "Everyday"
-PLUMBING = "Plumbing"
-
-RecipeName = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or of an engine with one version")
-]
-CatalogueOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--catalogue",
-        metavar="DIR",
-        envvar="BUILDER_CATALOGUE",
-        help="Repository that holds recipes/. Default: the one around the working directory, "
-        "else the one that builder was installed from.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 
 
 def _version(wanted: bool) -> None:
@@ -81,51 +54,15 @@ def _main(
     """Take part in every command: nothing but --version."""
 
 
-def _root(catalogue: Path | None) -> Path:
-    if catalogue is not None:
-        return catalogue.resolve()
-    for start in (Path.cwd(), Path(__file__).resolve().parent):
-        for folder in (start, *start.parents):
-            if (folder / "recipes" / "bases").is_dir():
-                return folder
-    raise RecipeError(
-        "there is no recipes/ directory here or above",
-        hint="change into a checkout of the farm, or name one with --catalogue DIR",
-    )
-
-
-def _catalogue(folder: Path | None) -> Catalogue:
-    from builder import catalogue, families
-
-    engines = {name: family.check for name, family in families.ENGINES.items()}
-    bases = {name: family.check for name, family in families.BASES.items()}
-    return catalogue.load(_root(folder), engines, bases)
-
-
-def _run(folder: Path | None, *, rebuild: bool = False, jobs: int | None = None) -> Run:
-    from builder import console, settings
-    from builder.pipeline import Run
-
-    chosen: Settings = settings.load()
-    if jobs is not None:
-        chosen = chosen.model_copy(update={"jobs": jobs})
-    progress = console.BuildProgress()
-    return Run(_catalogue(folder), chosen, progress.say, progress.watch, rebuild=rebuild)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2))
-
-
 @app.command("list", rich_help_panel=EVERYDAY)
 def list_recipes(catalogue: CatalogueOption = None, as_json: JsonOption = False) -> None:
     """List all recipes: name, family, base and what the engine is.
 
     A recipe that is wrong is listed with what is wrong with it, and the exit code is 3.
     """
-    found = _catalogue(catalogue)
+    found = catalogue_at(catalogue)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "recipes": [
                     {
@@ -170,13 +107,13 @@ def show(
     """
     from builder import pipeline
 
-    rendered = pipeline.resolve(_run(catalogue), recipe, _build_architecture())
+    rendered = pipeline.resolve(new_run(catalogue), recipe, _build_architecture())
     if dockerfile:
         typer.echo(rendered.text, nl=False)
         return
     described = _describe(rendered)
     if as_json:
-        _print_json(described)
+        print_json(described)
     else:
         from builder import console
 
@@ -213,6 +150,26 @@ def _describe(rendered: Any) -> dict[str, Any]:
 
 
 @app.command(rich_help_panel=EVERYDAY)
+def explain(
+    recipe: RecipeName, catalogue: CatalogueOption = None, as_json: JsonOption = False
+) -> None:
+    """Tell what the image of a recipe will be made of, and who decides each part.
+
+    The source and its patches, each with its reason and when it may go; every cmake definition
+    with its origin (builder, the family, or the recipe); the base; what the image must prove.
+    Nothing is fetched or built.
+    """
+    from builder import console
+    from builder.explaining import explained
+
+    told = explained(catalogue_at(catalogue), recipe)
+    if as_json:
+        print_json(told)
+    else:
+        console.explanation(told)
+
+
+@app.command(rich_help_panel=EVERYDAY)
 def build(
     recipe: RecipeName,
     catalogue: CatalogueOption = None,
@@ -232,6 +189,7 @@ def build(
             "compiles carry.",
         ),
     ] = None,
+    offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Build the image of a recipe, prove it, and give it its tags.
@@ -242,12 +200,12 @@ def build(
     """
     from builder import console, pipeline
 
-    run = _run(catalogue, rebuild=rebuild, jobs=jobs)
+    run = new_run(catalogue, rebuild=rebuild, offline=offline, jobs=jobs)
     with console.BuildProgress() as progress:
         run.say, run.watch = progress.say, progress.watch
         outcome = pipeline.build(run, recipe)
     if as_json:
-        _print_json({"built": outcome.built, **outcome.record.as_json()})
+        print_json({"built": outcome.built, **outcome.record.as_json()})
     else:
         console.summary(outcome.record, outcome.built)
 
@@ -263,9 +221,9 @@ def smoke(
     """
     from builder import pipeline
 
-    record = pipeline.prove(_run(catalogue), recipe)
+    record = pipeline.prove(new_run(catalogue), recipe)
     if as_json:
-        _print_json(record.as_json())
+        print_json(record.as_json())
     else:
         from builder import console
 
@@ -286,7 +244,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
     findings = list(doctor.examine(settings.load()))
     if as_json:
-        _print_json([asdict(finding) for finding in findings])
+        print_json([asdict(finding) for finding in findings])
     else:
         from builder import console
 
@@ -311,7 +269,7 @@ def schema(
     """
     from builder.schema import json_schema
 
-    _print_json(json_schema(base))
+    print_json(json_schema(base))
 
 
 def _explain(error: BuilderError) -> None:

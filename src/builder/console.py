@@ -26,8 +26,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from builder.desk import Change
+from builder.diagnosis import STATES, Finding
 from builder.image import Step
+from builder.pins import Standing
+from builder.pulls import Drift
 from builder.record import Record
+from builder.upstream import Lag
 
 NEW_STEP = re.compile(r"#\d+ (?:\[((?!internal|context)[^\]]+)\] (.*)|(exporting layers)$)")
 RUN_OPTIONS = re.compile(r"(?<=^RUN )(?:--\S+ )+")
@@ -222,3 +227,142 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         drawn.add_row(*(escape(cell) for cell in row))
     out.print(drawn)
+
+
+def line(text: str) -> None:
+    """One line of a result."""
+    out.print(text, markup=False)
+
+
+def findings(found: Sequence[Finding], notes: Sequence[str]) -> None:
+    """What becomes of patches: a line each, and below it what there is to know of the others."""
+    if not found:
+        err.print("no recipe has a patch")
+    rows = [
+        (finding.recipe, finding.patch, _target(finding), finding.state, _short(finding))
+        for finding in found
+    ]
+    table(("recipe", "patch", "on", "", ""), rows)
+    for finding in found:
+        if not finding.good and (finding.details or finding.commits):
+            line(f"\n{finding.recipe}: {finding.patch} on {_target(finding)}: {finding.state}")
+            for detail in finding.details:
+                line("\n".join(f"  {part}" for part in detail.splitlines()))
+            for commit in finding.commits:
+                line(f"  {'brought by' if finding.state == 'upstream' else 'changed by'} {commit}")
+    for note in notes:
+        line(note)
+
+
+def _target(finding: Finding) -> str:
+    named = finding.target if finding.target != finding.commit else ""
+    return f"{named} {finding.commit[:9]}".strip()
+
+
+def _short(finding: Finding) -> str:
+    return STATES[finding.state] + (f": {'; '.join(finding.details)}" if finding.good else "")
+
+
+def change(changed: Change, found: Sequence[Finding]) -> None:
+    """The difference that a command makes to a recipe, and what becomes of its patches."""
+    if not changed.changed:
+        err.print(f"{changed.file.name} is up to date", markup=False)
+        return
+    out.file.write(changed.difference)
+    if found:
+        line("")
+        findings(found, ())
+
+
+def drift(changes: Sequence[Drift]) -> None:
+    """What became of frozen pull requests."""
+    rows = [
+        (
+            each.recipe,
+            f"pull {each.pull}",
+            each.state,
+            f"{each.frozen[:9]} -> {each.head[:9] or 'nothing'}",
+            each.merged,
+            each.told,
+        )
+        for each in changes
+    ]
+    table(("recipe", "patch", "", "head", "merged by", "GitHub says"), rows)
+    for each in changes:
+        if each.changes:
+            line(f"\n{each.recipe}: pull {each.pull} changed since it was frozen:\n{each.changes}")
+
+
+def lags(rows: Sequence[tuple[str, Lag]]) -> None:
+    """Recipes whose upstream is ahead; those that are up to date are counted."""
+    behind = [(name, lag) for name, lag in rows if lag.ahead or lag.rewritten]
+    table(
+        ("recipe", "upstream", "", "since", ""),
+        [
+            (
+                name,
+                f"{lag.target.name} {lag.target.commit[:9]}",
+                f"{lag.ahead} commits ahead",
+                lag.since,
+                "the pin is not in its history" if lag.rewritten else "",
+            )
+            for name, lag in behind
+        ],
+    )
+    err.print(f"{len(rows) - len(behind)} of {len(rows)} are up to date")
+
+
+def standings(found: Sequence[Standing]) -> None:
+    """Pins, and whether they can still be fetched."""
+    rows = [
+        (
+            "ok" if each.good else "GONE",
+            each.pin.recipe,
+            each.pin.kind,
+            each.pin.what,
+            each.pin.where,
+        )
+        for each in found
+    ]
+    table(("", "recipe", "kind", "pin", "from"), rows)
+
+
+def explanation(told: dict[str, Any]) -> None:
+    """What an image will be made of, in the order in which it is made."""
+    line(f"{told['name']}: {told['summary']} ({told['license']})\n{told['url']}")
+    _paragraph("It is made from", told["source"])
+    for patch in told["patches"]:
+        line(f"\nPatched with {patch['name']}: {patch['why']}")
+        about = {
+            "from": patch["where"],
+            "discussed at": patch["upstream"],
+            "may go when": patch["drop_when"],
+            "allowed": ", ".join(patch["allowed"]),
+            "proved by": patch["proved_by"] or "nothing in the image",
+        }
+        _pairs([(f"  {name}", value) for name, value in about.items() if value])
+    for base in told["bases"]:
+        line(f"\nOn the base {base['name']}: {base['summary']}")
+        lines = {"of NVIDIA's wheels": ", ".join(base["brings"])}
+        lines |= {f"Debian, {k}": ", ".join(v) for k, v in base["packages"].items()}
+        _pairs([(f"  {name}", value) for name, value in lines.items() if value])
+    line(f"\n{told['family_is']}")
+    for number, definitions in enumerate(told["definitions"], 1):
+        line(f"\ncmake call {number} is told (the last one of a name wins):")
+        for origin in dict.fromkeys(each["from"] for each in definitions):
+            line(f"  by {origin}:")
+            mine = [each for each in definitions if each["from"] == origin]
+            _pairs([(f"    {each['name']}", each["value"]) for each in mine])
+    image = told["image"]
+    _paragraph("The image", [f"is {', '.join(image['tags'])}", f"runs {image['runs']}"])
+    if image["port"]:
+        line(f"  listens on {image['port']}, health page /{image['health'] or ''}")
+    for name, value in image["env"].items():
+        line(f"  sets {name}={value}")
+    _paragraph("It must prove that", told["promises"])
+    _paragraph("To know", told["notes"])
+
+
+def _paragraph(title: str, lines: Sequence[str]) -> None:
+    if lines:
+        line("\n".join([f"\n{title}", *(f"  {each}" for each in lines)]))

@@ -16,7 +16,9 @@ from functools import cached_property
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from builder.errors import RecipeError
+from builder.families.compiling import link_faults
 from builder.plan import BasePlan, Plan
+from builder.schema import Recipe
 
 FORMAT = 1
 """Of the key: raise it when the same inputs come to mean another image."""
@@ -86,6 +88,8 @@ def render(plan: Plan | BasePlan) -> Rendered:
     template = _environment().get_template(plan.family.TEMPLATE)
     text = template.render(**plan.variables())
     broken = list(lints(text))
+    if isinstance(plan, Plan):
+        broken += link_lints(text, plan.recipe)
     if broken:
         raise RecipeError(f"the Dockerfile of {plan.name} is not acceptable", "\n".join(broken))
     return Rendered(plan, text, render(plan.base) if plan.base else None)
@@ -122,6 +126,17 @@ def lints(text: str) -> Iterable[str]:
             yield f"{keyword} {rest}: continues on the next line"
         if keyword == "RUN":
             yield from _run_lints(rest)
+
+
+def link_lints(text: str, recipe: Recipe) -> Iterable[str]:
+    """What a cmake call of a rendered Dockerfile lacks so that it links: none may be forgotten.
+
+    With ``vmm = true`` each needs the driver's stub, or the build fails at its last link.
+    """
+    for keyword, rest in instructions(text):
+        _, bracket, command = rest.partition("[")
+        if keyword == "RUN" and bracket:
+            yield from link_faults(json.loads(bracket + command), recipe)
 
 
 def _run_lints(rest: str) -> Iterable[str]:

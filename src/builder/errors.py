@@ -102,6 +102,12 @@ class SpaceError(BuilderError):
     exit_code = 10
 
 
+class PatchError(BuilderError):
+    """A patch does not apply, changes nothing, or is none."""
+
+    exit_code = 11
+
+
 class Interrupted(BaseException):
     """Ctrl-C, or a polite kill.  Like KeyboardInterrupt, but nothing on the way swallows it."""
 
@@ -120,6 +126,7 @@ EXIT_CODES: dict[int, str] = {
     UntriedError.exit_code: "a proof could not be tried",
     BusyError.exit_code: "another run is at work on the same recipe",
     SpaceError.exit_code: "not enough disk space",
+    PatchError.exit_code: "a patch does not apply, or does nothing",
     INTERNAL: "a fault of builder itself (a report is written)",
     INTERRUPTED: "interrupted",
 }

@@ -40,6 +40,8 @@ class Run:
     say: Callable[[str], None]
     watch: Watch
     rebuild: bool = False
+    offline: bool = False
+    """Nothing is fetched: what is not mirrored or cached is an error."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -97,7 +99,7 @@ def build(run: Run, name: str) -> Outcome:
     """
     run.catalogue.engine(name)  # a wrong recipe is told also where no engine answers
     _need_digests(docker.engine())
-    _need_directories(run.settings)
+    run.settings.need_directories()
     with run.stage("plan"):
         rendered = resolve(run, name)
         known = None if run.rebuild else recognise(run, rendered)
@@ -130,19 +132,6 @@ def _need_digests(engine: docker.Engine) -> None:
             'put {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and '
             "start it again",
         )
-
-
-def _need_directories(settings: Settings) -> None:
-    for name in ("cache_dir", "state_dir"):
-        folder: Path = getattr(settings, name)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WorldError(
-                f"the directory {folder} cannot be made",
-                error.strerror or str(error),
-                f"set BUILDER_{name.upper()} to one that can",
-            ) from error
 
 
 def _log_path(state: Path, name: str) -> Path:
@@ -275,9 +264,10 @@ def _build_stages(
     """Gather a plan's inputs and build the stages that ``references`` names."""
     name = rendered.plan.name
     with run.stage(f"fetch {name}"):
-        gathered = sources.gather(
-            rendered.plan, suite_of(rendered), run.settings.cache_dir, work, run.say
+        materials = sources.Materials(
+            run.settings.cache_dir, run.say, base_images.get("devel"), run.offline
         )
+        gathered = sources.gather(rendered.plan, suite_of(rendered), materials, work)
         laid_out = context.assemble(rendered, gathered, base_images, run.settings.jobs, work)
     with run.stage(f"build {name}"):
         return {
@@ -337,7 +327,7 @@ def prove(run: Run, name: str) -> Record:
 
     Raises ``WorldError`` where the engine does not have the image of the recipe as it is now.
     """
-    _need_directories(run.settings)
+    run.settings.need_directories()
     rendered = resolve(run, name)
     found = _image_of_key(run, rendered)
     if found is None:

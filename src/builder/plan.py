@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,20 @@ from builder.catalogue import Catalogue, Entry
 from builder.errors import RecipeError
 from builder.lock import Locked
 from builder.platforms import Platforms
-from builder.schema import BaseRecipe, GitSource, PathSource, PypiSource, Recipe
+from builder.schema import (
+    ArchiveSource,
+    BaseRecipe,
+    FilePatch,
+    GitSource,
+    Patch,
+    PathSource,
+    PickPatch,
+    PullPatch,
+    PypiSource,
+    Recipe,
+    ScriptPatch,
+    Source,
+)
 
 SCRIPTS = package_files("builder") / "inside"
 
@@ -33,10 +46,57 @@ class SourceTree:
 
 @dataclass(frozen=True, slots=True)
 class GitCommit:
-    """A commit (40 hex digits) of a repository: git's own identity of the tree."""
+    """A commit (40 hex digits) of a repository: git's own identity of the tree.
+
+    ``moved`` has the URLs of submodules that are not where .gitmodules says, by path.
+    """
 
     url: str
     commit: str
+    submodules: bool = True
+    moved: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A file of PyPI; the source is ``subdirectory`` of what it holds."""
+
+    file: Locked
+    subdirectory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A tar or zip file by URL and sha256 (hex); the source is ``subdirectory`` in it."""
+
+    url: str
+    sha256: str
+    subdirectory: str
+
+
+SourceChoice = SourceTree | GitCommit | Released | Archive
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPatch:
+    """A patch, resolved: ``url`` is the repository of its commits, ``content`` a file's bytes."""
+
+    name: str
+    """For people: "pull 6", "file tma.patch"."""
+    patch: Patch
+    url: str = ""
+    content: bytes = b""
+
+    def inputs(self) -> dict[str, Any]:
+        """What of it decides the tree, as JSON data: the reasons and the URL do not."""
+        apart = {"why", "drop_when", "upstream", "probe", "git"}
+        data: dict[str, Any] = self.patch.model_dump(mode="json", exclude=apart)
+        for kind in ("pick", "script"):
+            if kind in data:
+                data[kind].pop("git")
+        if self.content:
+            data["sha256"] = hashlib.sha256(self.content).hexdigest()
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +174,8 @@ class Plan:
     recipe: Recipe
     file: Path
     platforms: Platforms
-    source: SourceTree | GitCommit | Locked
+    source: SourceChoice
+    patches: tuple[PlannedPatch, ...]
     packages: Mapping[str, tuple[Locked, ...]]
     scripts: Mapping[str, str]
     base: BasePlan
@@ -136,18 +197,26 @@ class Plan:
 
     @property
     def source_identity(self) -> str:
-        """The revision: a commit, or the sha256 of a tree or an sdist."""
+        """The revision: a commit, or the sha256 of a tree or of a file."""
         match self.source:
             case SourceTree(identity=identity):
                 return identity
             case GitCommit(commit=commit):
                 return commit
-            case Locked(sha256=digest):
+            case Released(file=file):
+                return file.sha256
+            case Archive(sha256=digest):
                 return digest
 
     def inputs(self) -> dict[str, Any]:
         """Everything but the Dockerfile and the base that decides the image, as JSON data."""
-        return {**_common_inputs(self), "source": self.source_identity, "labels": self.labels()}
+        return {
+            **_common_inputs(self),
+            "source": self.source_identity,
+            "source_part": _part_of(self.source),
+            "patches": [patch.inputs() for patch in self.patches],
+            "labels": self.labels(),
+        }
 
     def labels(self) -> dict[str, str]:
         """Labels that follow from the recipe: OCI image annotations, and our own."""
@@ -157,13 +226,15 @@ class Plan:
             "org.opencontainers.image.description": recipe.summary,
             "org.opencontainers.image.version": recipe.version,
             "org.opencontainers.image.revision": self.source_identity,
-            "org.opencontainers.image.source": recipe.url or _where(recipe.source),
+            "org.opencontainers.image.source": recipe.url or where(recipe.source),
             "org.opencontainers.image.licenses": recipe.license,
             "builder.recipe": recipe.name,
             "builder.architectures": " ".join(recipe.cuda.arch),
         }
         if recipe.url:
             labels["org.opencontainers.image.url"] = recipe.url
+        if self.patches:
+            labels["builder.patches"] = ", ".join(patch.name for patch in self.patches)
         return labels
 
     def variables(self) -> Mapping[str, Any]:
@@ -176,11 +247,22 @@ class Plan:
         }
 
 
-def _where(source: PathSource | GitSource | PypiSource) -> str:
+def _part_of(source: SourceChoice) -> str:
+    """What of the source is taken, where it is not all of it."""
+    match source:
+        case GitCommit(submodules=False):
+            return "without submodules"
+        case Released(subdirectory=folder) | Archive(subdirectory=folder) if folder != ".":
+            return folder
+    return ""
+
+
+def where(source: Source) -> str:
+    """Where a source comes from, for people."""
     match source:
         case PathSource(path=path):
             return path
-        case GitSource(git=url):
+        case GitSource(git=url) | ArchiveSource(archive=url):
             return url
         case PypiSource(pypi=name):
             return f"pypi:{name}"
@@ -257,8 +339,8 @@ def plan(
     Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
     source tree of an in-repo engine is not there.
     """
-    recipe = entry.recipe
-    assert recipe is not None
+    assert entry.recipe is not None
+    recipe = complete(entry.recipe)
     family = families.ENGINES[recipe.family]
     base = plan_base(catalogue, recipe.base, platforms, root)
     _need_stages(entry, base, "devel", "runtime")
@@ -266,20 +348,65 @@ def plan(
         recipe=recipe,
         file=entry.file,
         platforms=platforms,
-        source=_source(recipe.source, catalogue.root),
+        source=resolve_source(recipe.source, catalogue.root),
+        patches=resolve_patches(entry, catalogue.root),
         packages=family.packages(recipe, entry.file.parent, platforms),
         scripts=_scripts(family.SCRIPTS),
         base=base,
     )
 
 
-def _source(
-    source: PathSource | GitSource | PypiSource, root: Path
-) -> SourceTree | GitCommit | Locked:
+def complete(recipe: Recipe) -> Recipe:
+    """A recipe with what its family knows, and with the proofs of its patches."""
+    probes = [patch.probe for patch in recipe.patch if patch.probe is not None]
+    proved = recipe.model_copy(update={"probe": [*recipe.probe, *probes]})
+    return families.ENGINES[recipe.family].complete(proved)
+
+
+def resolve_source(source: Source, root: Path) -> SourceChoice:
+    """Where a source is, with paths below ``root``, the repository.
+
+    Raises ``FetchError`` when the tree of an in-repo engine is not there.
+    """
     match source:
         case PathSource(path=path):
             return SourceTree(root / path, trees.identity(root / path))
-        case GitSource(git=url, commit=commit):
-            return GitCommit(url, commit)
-        case PypiSource(pypi=name, version=version, sha256=digest):
-            return Locked(name, version, digest)
+        case GitSource():
+            return GitCommit(source.git, source.commit, source.submodules, source.submodule)
+        case PypiSource(pypi=name, version=version, sha256=digest, subdirectory=folder):
+            return Released(Locked(name, version, digest), folder)
+        case ArchiveSource(archive=url, sha256=digest, subdirectory=folder):
+            return Archive(url, digest, folder)
+
+
+def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...]:
+    """The patches of a recipe, with the contents of those that are files of ``root/patches``.
+
+    Raises ``RecipeError`` when such a file cannot be read.
+    """
+    assert entry.recipe is not None
+    source = entry.recipe.source
+    home = source.git if isinstance(source, GitSource) else ""
+    found = []
+    for index, patch in enumerate(entry.recipe.patch):
+        match patch:
+            case FilePatch(file=name):
+                content = _patch_file(entry, index, root / "patches" / name)
+                found.append(PlannedPatch(f"file {name}", patch, content=content))
+            case PullPatch(pull=number):
+                found.append(PlannedPatch(f"pull {number}", patch, patch.git or home))
+            case PickPatch(pick=pick):
+                name = f"pick {pick.after[:9]}..{pick.to[:9]}"
+                found.append(PlannedPatch(name, patch, pick.git or home))
+            case ScriptPatch(script=script):
+                found.append(PlannedPatch(f"script {script.path}", patch, script.git))
+    return tuple(found)
+
+
+def _patch_file(entry: Entry[Recipe], index: int, file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        message = f"cannot read {file}: {error.strerror}"
+        problem = entry.problem(("patch", index, "file"), message)
+        raise RecipeError(f"a patch of {entry.name} is not there", problems=(problem,)) from error

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ValidationError
 
 from builder.errors import Problem, RecipeError
 from builder.positions import line_numbers, line_of
-from builder.schema import PATTERNS, BaseRecipe, Recipe
+from builder.schema import PATCHES, PATTERNS, PROBES, SOURCES, BaseRecipe, Recipe
 
 R = TypeVar("R", Recipe, BaseRecipe)
-TAGS = {"git", "path", "pypi", "run", "option", "library", "bool", "int", "str"}
+TAGS = {*SOURCES, *PROBES, *PATCHES, "bool", "int", "str"}
 
 
 def suggestion(word: str, known: list[str]) -> str:
@@ -100,13 +100,17 @@ def _key(part: str | int) -> str:
 def _document_path(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """The path in the document of an error's location, without the tags of pydantic's unions."""
     path: tuple[str | int, ...] = ()
+    untagged: set[tuple[str | int, ...]] = set()
     for index, part in enumerate(loc):
         last = index == len(loc) - 1
         tag_of_table = not last and (
-            path == ("source",) or (path[:1] == ("probe",) and len(path) == 2)
+            path == ("source",)
+            or (path[:1] in {("probe",), ("patch",)} and len(path) == 2)
+            or (path[:1] == ("patch",) and path[2:] == ("probe",))
         )
         tag_of_scalar = path[-2:-1] in {("define",), ("config",)}
-        if part in TAGS and (tag_of_table or tag_of_scalar):
+        if part in TAGS and (tag_of_table or tag_of_scalar) and path not in untagged:
+            untagged.add(path)
             continue
         path = (*path, part)
     return path

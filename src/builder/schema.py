@@ -18,8 +18,12 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
+    TypeAdapter,
+    ValidationError,
     model_validator,
 )
+
+from builder.errors import RecipeError
 
 NAME = r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$"
 # Repository and tag: the OCI distribution specification, "Pulling manifests".
@@ -33,6 +37,10 @@ SHA256 = r"^[0-9a-f]{64}$"
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 TREE_PATH = r"^[A-Za-z0-9._+/-]+$"
 GIT_URL = r"^(?:https?|ssh|git|file)://(?![^/]*:[^/]*@)[A-Za-z0-9._~:/?#@!&'()*+,;=%-]+$"
+WEB_URL = r"^https?://(?![^/]*@)[A-Za-z0-9._~:/?#&!'()*+,;=%-]+$"
+# git-check-ref-format(1), and no leading "-": a ref is never an option.
+REF = r"^(?![-/.])(?!.*(?:\.\.|@\{|//|\.lock(?:/|$)|/$|\.$))[^\s~^:?*\[\\]+$"
+PATH_GLOB = r"^[A-Za-z0-9._+*?/-]+$"
 CMAKE_TARGET = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 VERSION = r"^[a-zA-Z0-9]+(?:[._-][a-zA-Z0-9]+)*$"
 
@@ -48,6 +56,9 @@ PATTERNS = {
     DIGEST: "must be a full digest: sha256: and 64 lower-case hex digits",
     TREE_PATH: "must be a path of letters, digits and . _ + - /",
     GIT_URL: "must be an https, http, ssh, git or file URL, without a password",
+    WEB_URL: "must be an https or http URL, without a user",
+    REF: "must be the name of a tag or a branch, as git-check-ref-format allows it",
+    PATH_GLOB: "must be a path, in which * stands for anything and ? for one character",
     CMAKE_TARGET: "must be the name of a cmake target",
 }
 """What each pattern asks for, in words."""
@@ -82,6 +93,14 @@ def _inside_the_tree(value: str) -> str:
     return value
 
 
+def _regular_expression(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"must be a regular expression: {error}") from error
+    return value
+
+
 # Constraints stand before validators: only then are they in the JSON Schema as well.
 PLAIN = AfterValidator(_plain)
 Text = Annotated[str, StringConstraints(min_length=1), PLAIN]
@@ -95,6 +114,11 @@ License = Annotated[Text, AfterValidator(_spdx)]
 DebianPackage = Annotated[str, StringConstraints(pattern=DEBIAN_PACKAGE), PLAIN]
 TreePath = Annotated[
     str, StringConstraints(pattern=TREE_PATH), PLAIN, AfterValidator(_inside_the_tree)
+]
+GitUrl = Annotated[str, StringConstraints(pattern=GIT_URL), PLAIN]
+Ref = Annotated[str, StringConstraints(pattern=REF, max_length=200), PLAIN]
+PathGlob = Annotated[
+    str, StringConstraints(pattern=PATH_GLOB), PLAIN, AfterValidator(_inside_the_tree)
 ]
 DefineName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$"), PLAIN]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), PLAIN]
@@ -135,44 +159,86 @@ class PathSource(Model):
 
 
 class PypiSource(Model):
-    """An sdist from PyPI, by name, version and digest."""
+    """An sdist or a wheel from PyPI, by name, version and digest."""
 
     pypi: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*$"), PLAIN]
     """Project name on PyPI."""
     version: Version
     sha256: Sha256
+    subdirectory: TreePath = "."
+    """The source, inside what the file holds (an sdist's own top directory is taken off)."""
+
+
+class ArchiveSource(Model):
+    """A tar or zip archive, by URL and digest."""
+
+    archive: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN]
+    """URL of the file."""
+    sha256: Sha256
+    subdirectory: TreePath = "."
+    """The source, inside the archive; its top directory is named like any other."""
 
 
 class GitSource(Model):
     """A commit of a git repository."""
 
-    git: Annotated[
-        str,
-        StringConstraints(pattern=GIT_URL),
-        PLAIN,
-    ]
+    git: GitUrl
     """URL of the repository; git's own configuration may rewrite it."""
-    ref: Text | None = None
+    ref: Ref | None = None
     """Tag or branch, for people: the commit decides."""
     commit: Commit
+    submodules: bool = True
+    """False: what the tree pins of other repositories is left out."""
+    submodule: dict[TreePath, GitUrl] = {}
+    """URL by path, where .gitmodules names one that has moved."""
+
+    @model_validator(mode="after")
+    def _no_urls_of_what_is_left_out(self) -> GitSource:
+        if self.submodule and not self.submodules:
+            raise ValueError("submodule has no use where submodules = false")
+        return self
+
+
+SOURCES = ("git", "path", "pypi", "archive")
 
 
 def _source_kind(value: Any) -> str | None:
+    return _only_key(value, SOURCES)
+
+
+def _only_key(value: Any, kinds: tuple[str, ...]) -> str | None:
+    """The one of ``kinds`` that a table has as a key; None where it has none, or several."""
     keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
-    found = [kind for kind in ("git", "path", "pypi") if kind in keys]
+    found = [kind for kind in kinds if kind in keys]
     return found[0] if len(found) == 1 else None
 
 
 Source = Annotated[
     Annotated[GitSource, Tag("git")]
     | Annotated[PathSource, Tag("path")]
-    | Annotated[PypiSource, Tag("pypi")],
+    | Annotated[PypiSource, Tag("pypi")]
+    | Annotated[ArchiveSource, Tag("archive")],
     Discriminator(
         _source_kind,
         custom_error_type="source",
-        custom_error_message="needs exactly one of: git, path, pypi",
+        custom_error_message=f"needs exactly one of: {', '.join(SOURCES)}",
     ),
 ]
+
+
+class Track(Model):
+    """What upstream offers next: where the pin is moved to, and what patches are tried on."""
+
+    tag: Annotated[str, StringConstraints(pattern=PATH_GLOB), PLAIN] | None = None
+    """Newest of the tags of this shape ("b*"), numbers counted as numbers."""
+    branch: Ref | None = None
+    """Head of this branch."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Track:
+        if (self.tag is None) == (self.branch is None):
+            raise ValueError("needs exactly one of: tag, branch")
+        return self
 
 
 class Cuda(Model):
@@ -208,6 +274,19 @@ class Python(Model):
     """-D definitions of the cmake that the build backend calls."""
 
 
+class Llama(Model):
+    """What is particular to one tree of the llama.cpp family."""
+
+    build_number: Annotated[int, Field(ge=1)]
+    """What --version prints: ``git rev-list --count`` of the pin's full history."""
+    build_commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-z.]{4,40}$"), PLAIN] | None = (
+        None
+    )
+    """What --version prints as the commit; default: 9 digits of the pin."""
+    ui: bool = False
+    """Embed the web page of the server; only where the tree holds it, built."""
+
+
 class Debian(Model):
     """Debian packages beside those of the base."""
 
@@ -222,7 +301,8 @@ class Image(Model):
     tags: Annotated[
         list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]], Field(min_length=1)
     ]
-    entrypoint: Annotated[list[Text], Field(min_length=1)]
+    entrypoint: list[Text] = []
+    """What the container runs; a family may know it."""
     command: list[Value] = []
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     health: TreePath | None = None
@@ -252,6 +332,8 @@ class RunProbe(Model):
     says: list[Text] = []
     """Each must stand in what it prints, on either stream."""
     says_not: list[Text] = []
+    matches: list[Annotated[Text, AfterValidator(_regular_expression)]] = []
+    """Regular expressions (Python's), each of which must match somewhere in what it prints."""
     status: Annotated[int, Field(ge=0, le=255)] = 0
 
 
@@ -280,9 +362,7 @@ PROBES = ("run", "option", "library")
 
 
 def _probe_kind(value: Any) -> str | None:
-    keys = value if isinstance(value, dict) else type(value).model_fields
-    found = [kind for kind in PROBES if kind in keys]
-    return found[0] if len(found) == 1 else None
+    return _only_key(value, PROBES)
 
 
 Probe = Annotated[
@@ -293,6 +373,112 @@ Probe = Annotated[
         _probe_kind,
         custom_error_type="probe",
         custom_error_message="needs exactly one of: run, option, library",
+    ),
+]
+
+
+class AnyPatch(Model):
+    """What every patch says, whatever its kind."""
+
+    why: Text
+    """What is wrong without it."""
+    drop_when: Text | None = None
+    """When it may go."""
+    upstream: Text | None = None
+    """Where it is discussed: "OWNER/REPOSITORY#NUMBER"."""
+    leave_out: list[PathGlob] = []
+    """Files of the patch that the target does not have: "tests/*"."""
+    fuzz: Annotated[int, Field(ge=0, le=2)] = 0
+    """Lines of context, of the three at each end of a hunk, that may differ."""
+    three_way: bool = False
+    """Merge with the version that the patch was made for, where its lines moved."""
+    probe: Probe | None = None
+    """How the finished image shows it."""
+
+
+class FilePatch(AnyPatch):
+    """A diff that this repository holds."""
+
+    file: TreePath
+    """Below ``patches/``."""
+
+
+class PullPatch(AnyPatch):
+    """A pull request, frozen: the diff between two commits, whatever becomes of the request."""
+
+    pull: Annotated[int, Field(ge=1)]
+    base: Commit
+    """Where its branch left the target branch; an ancestor of ``head``."""
+    head: Commit
+    git: GitUrl | None = None
+    """Repository of the pull request; default: the source's."""
+
+
+class Pick(Model):
+    """A range of commits, as ``git cherry-pick after..to`` takes it."""
+
+    after: Commit
+    """The last commit that is not taken."""
+    to: Commit
+    git: GitUrl | None = None
+    """Default: the source's."""
+
+
+class PickPatch(AnyPatch):
+    """Commits of some branch, one after the other."""
+
+    pick: Pick
+
+
+class Script(Model):
+    """A program that edits the tree."""
+
+    git: GitUrl
+    commit: Commit
+    path: TreePath
+    """The program in the tree of ``commit``: Python (.py), or anything with a #! line."""
+    sha256: Sha256 | None = None
+    """Of the program, where it is known from elsewhere."""
+    arguments: list[Value] = []
+    at: Annotated[str, StringConstraints(pattern=r"^(?:/[A-Za-z0-9._+-]+)+$"), PLAIN] = "/tree"
+    """Where the program finds the tree, and its working directory."""
+    seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    """It is stopped after that."""
+
+    @model_validator(mode="after")
+    def _not_over_the_system(self) -> Script:
+        if ".." in self.at.split("/") or self.at.split("/")[1] in SYSTEM_DIRECTORIES:
+            raise ValueError(f"at = {self.at!r} would hide what the program runs on")
+        return self
+
+
+SYSTEM_DIRECTORIES = frozenset(
+    {"bin", "dev", "etc", "lib", "lib64", "patch", "proc", "sbin", "sys"}
+)
+
+
+class ScriptPatch(AnyPatch):
+    """A program that edits the tree; what it changed is the patch."""
+
+    script: Script
+
+
+PATCHES = ("file", "pull", "pick", "script")
+
+
+def _patch_kind(value: Any) -> str | None:
+    return _only_key(value, PATCHES)
+
+
+Patch = Annotated[
+    Annotated[FilePatch, Tag("file")]
+    | Annotated[PullPatch, Tag("pull")]
+    | Annotated[PickPatch, Tag("pick")]
+    | Annotated[ScriptPatch, Tag("script")],
+    Discriminator(
+        _patch_kind,
+        custom_error_type="patch",
+        custom_error_message=f"needs exactly one of: {', '.join(PATCHES)}",
     ),
 ]
 
@@ -312,7 +498,11 @@ class Recipe(Model):
     notes: list[Text] = []
     """For people: what it is for, what is known to be wrong with it."""
     source: Source
+    track: Track | None = None
+    patch: list[Patch] = []
+    """Applied in order."""
     cuda: Cuda
+    llama: Llama | None = None
     cmake: list[Cmake] = []
     python: Python | None = None
     debian: Debian = Debian()
@@ -372,6 +562,23 @@ class BaseRecipe(Model):
     runtime: Stage = Stage()
     wheel: list[Wheel] = []
     build: Build = Build()
+
+
+def checked_url(value: str) -> str:
+    """A URL that git may be given, from elsewhere than a recipe; raises ``RecipeError``."""
+    return _checked(GitUrl, value, GIT_URL)
+
+
+def checked_ref(value: str) -> str:
+    """The name of a tag or a branch, or a commit; raises ``RecipeError``."""
+    return _checked(Ref, value, REF)
+
+
+def _checked(kind: Any, value: str, pattern: str) -> str:
+    try:
+        return str(TypeAdapter(kind).validate_python(value))
+    except ValidationError as error:
+        raise RecipeError(f"{value!r}: {PATTERNS[pattern]}") from error
 
 
 def json_schema(base: bool = False) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from pydantic_settings import (
 from builder.errors import WorldError
 from builder.schema import REPOSITORY
 
+API = r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$"
+
 RootWay = Literal["auto", "registry", "mmdebstrap"]
 
 
@@ -45,6 +47,9 @@ class Settings(BaseSettings):
     state_dir: Path = Field(default_factory=lambda: user_state_path("builder"))
     """Records and logs."""
 
+    github_api: Annotated[str, StringConstraints(pattern=API)] = "https://api.github.com"
+    """Where GitHub's REST API is: another one for GitHub Enterprise."""
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -61,6 +66,19 @@ class Settings(BaseSettings):
     def repository(self, name: str) -> str:
         """The repository of an image, with the namespace."""
         return f"{self.namespace}/{name}" if self.namespace else name
+
+    def need_directories(self) -> None:
+        """Make the cache's and the state's directory; raises ``WorldError`` where it cannot."""
+        for name in ("cache_dir", "state_dir"):
+            folder: Path = getattr(self, name)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise WorldError(
+                    f"the directory {folder} cannot be made",
+                    error.strerror or str(error),
+                    f"set BUILDER_{name.upper()} to one that can",
+                ) from error
 
 
 def load() -> Settings:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder import trees
+from builder import checkout
 from builder.errors import FetchError, SpaceError, WorldError
-from builder.lock import Locked
-from builder.plan import SCRIPTS, BasePlan, BootstrappedRoot, GitCommit, Plan, SourceTree
+from builder.patches import Workshop, apply_all
+from builder.plan import SCRIPTS, BasePlan, BootstrappedRoot, GitCommit, Plan
 from builder.platforms import Platforms
-from builder.tools import apt, git, pypi
+from builder.tools import apt, pypi
+from builder.tools.repositories import Repositories
 
 Say = Callable[[str], None]
 PATH_EXCLUDES = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
@@ -36,19 +36,34 @@ class Sources:
     """deb822 text: where this machine gets Debian's packages."""
 
 
-def gather(plan: Plan | BasePlan, suite: str, cache: Path, work: Path, say: Say) -> Sources:
-    """Fetch, verify and unpack what ``plan`` names below the directory ``work``.
+@dataclass(frozen=True, slots=True)
+class Materials:
+    """What inputs are gathered with: the cache, the engine's image that scripts of patches run
+    in (None: none is there), and whether nothing may be fetched."""
+
+    cache: Path
+    say: Say
+    image: str | None = None
+    offline: bool = False
+
+
+def gather(plan: Plan | BasePlan, suite: str, materials: Materials, work: Path) -> Sources:
+    """Fetch, verify, unpack and patch what ``plan`` names below the directory ``work``.
 
     ``suite`` is that of the Debian root.  Raises ``FetchError`` for what cannot be had or is not
-    what was pinned, ``WorldError`` for a tool that is missing.
+    what was pinned, ``PatchError`` for a patch that does not fit, ``WorldError`` for a tool that
+    is missing.
     """
+    say = materials.say
     folders: dict[str, Path] = {}
     if plan.scripts:
         folders["inside"] = _scripts(plan, work / "inside")
     for context, locked in plan.packages.items():
-        folders[context] = _together(pypi.fetch(locked, cache, say), work / context)
+        folders[context] = _together(
+            pypi.fetch(locked, materials.cache, say, offline=materials.offline), work / context
+        )
     if isinstance(plan, Plan):
-        folders["source"] = _source(plan, cache, work, say)
+        folders["source"] = _source(plan, materials, work)
     sources = apt.sources_for(suite)
     apt_sources = None
     if sources is not None:
@@ -90,45 +105,26 @@ def _together(files: list[Path], folder: Path) -> Path:
     return folder
 
 
-def _source(plan: Plan, cache: Path, work: Path, say: Say) -> Path:
+def _source(plan: Plan, materials: Materials, work: Path) -> Path:
     """A context whose only entry is the tree: a .dockerignore of the tree must not thin it."""
     context = work / "source"
     context.mkdir()
-    tree = context / "tree"
-    match plan.source:
-        case SourceTree():
-            _copy_tree(plan.source, tree)
-        case GitCommit(url=url, commit=commit):
-            say(f"fetching {commit} of {url}")
-            git.export(url, commit, cache, tree)
-        case Locked():
-            _unpack_sdist(plan.source, cache, work, say).rename(tree)
+    target = context / "tree"
+    cache, say, offline = materials.cache, materials.say, materials.offline
+    if not isinstance(plan.source, GitCommit) and not plan.patches:
+        checkout.unpack(plan.source, cache, target, say, offline=offline)
+        return context
+    repositories = Repositories(cache, work, say, offline=offline)
+    tree = checkout.tree_of(plan.source, repositories, work)
+    workshop = Workshop(repositories, work, materials.image, say)
+    patched = apply_all(workshop, tree, plan.patches)
+    repositories.sound(lambda: _export(repositories, patched, target))
     return context
 
 
-def _copy_tree(source: SourceTree, target: Path) -> None:
-    """Copy what was hashed, and check that it still is that."""
-    for file in trees.files(source.path):
-        copy = target / file.relative_to(source.path)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(file, copy, follow_symlinks=False)
-    if trees.identity(target) != source.identity:
-        raise FetchError(f"{source.path} changed while it was read", hint="run the build again")
-
-
-def _unpack_sdist(source: Locked, cache: Path, work: Path, say: Say) -> Path:
-    (archive,) = pypi.fetch([source], cache, say)
-    folder = work / "sdist"
-    try:
-        with tarfile.open(archive) as tar:
-            # "data" refuses absolute paths, "..", links that leave, and devices (PEP 706).
-            tar.extractall(folder, filter="data")
-    except tarfile.TarError as error:
-        raise FetchError(f"{archive.name} cannot be unpacked", str(error)) from error
-    inside = [path for path in folder.iterdir() if path.is_dir()]
-    if len(inside) != 1:
-        raise FetchError(f"{archive.name} is not an sdist", "it has no single top directory")
-    return inside[0]
+def _export(repositories: Repositories, tree: str, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    repositories.scratch.export(tree, target)
 
 
 def _bootstrap(

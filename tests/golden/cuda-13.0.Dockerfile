@@ -1,13 +1,13 @@
 # cuda-13.0: a CUDA toolkit to compile in, and the libraries to run on. Rendered by builder.
 FROM --platform=$BUILDPLATFORM base-root AS devel
-RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ccache", "cmake", "g++", "make", "ninja-build", "python3", "python3-venv"]
+RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ccache", "cmake", "g++", "libssl-dev", "make", "ninja-build", "python3", "python3-venv"]
 RUN --network=none --mount=type=bind,from=wheels,target=/wheels --mount=type=bind,from=inside,target=/inside ["python3", "/inside/assemble_cuda.py", "--root", "/usr/local/cuda", "--stub-compiler", "x86_64-linux-gnu-gcc", "--staging", "/staging", "--wheels", "/wheels", "--runtime", "libcudart", "--runtime", "libcublas", "--runtime", "libcublasLt"]
 RUN --network=none ["cp", "/staging/etc/ld.so.conf.d/cuda.conf", "/etc/ld.so.conf.d/cuda.conf"]
 RUN --network=none ["ldconfig"]
 ENV PATH="/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" CUDA_HOME="/usr/local/cuda" CCACHE_DIR="/ccache" CCACHE_MAXSIZE="20G" CCACHE_NOHASHDIR="1" CCACHE_COMPILERCHECK="content"
 
 FROM base-root AS runtime
-RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "libgomp1", "libstdc++6"]
+RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ca-certificates", "libgomp1", "libssl3t64", "libstdc++6"]
 COPY --from=devel /staging/ /
 COPY --from=inside --chmod=0755 healthcheck /usr/local/bin/healthcheck
 RUN --network=none ["sh", "-euc", "ldconfig; useradd --uid 10001 --create-home --shell /usr/sbin/nologin engine; rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/* /etc/*-"]

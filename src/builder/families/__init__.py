@@ -6,11 +6,12 @@ two dicts below; its Dockerfile is a template of the name that it gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from builder.families import cmake, cuda_wheels, debian_root, python_sdist
+from builder.families import cmake, cuda_wheels, debian_root, llama_cpp, python_sdist
+from builder.families.compiling import Layer
 from builder.lock import Locked
 from builder.platforms import Platforms
 from builder.schema import BaseRecipe, Recipe
@@ -30,10 +31,18 @@ class EngineFamily(Protocol):
         """What the recipe lacks, or says in vain."""
         ...
 
+    def complete(self, recipe: Recipe) -> Recipe:
+        """The recipe with what the family knows of each of its engines: image and proofs."""
+        ...
+
     def packages(
         self, recipe: Recipe, folder: Path, platforms: Platforms
     ) -> Mapping[str, tuple[Locked, ...]]:
         """Files of PyPI by the named context that holds them; lock paths start at ``folder``."""
+        ...
+
+    def definitions(self, recipe: Recipe, platforms: Platforms) -> Sequence[Sequence[Layer]]:
+        """For each cmake invocation its definitions, in layers: who says what; later ones win."""
         ...
 
     def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
@@ -67,6 +76,7 @@ class BaseFamily(Protocol):
 
 ENGINES: dict[str, EngineFamily] = {
     "cmake": cmake,
+    "llama-cpp": llama_cpp,
     "python-sdist": python_sdist,
 }
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.families.compiling import cuda_definitions, definition_arguments
+from builder.families.compiling import Layer, build, common_layers, configure
 from builder.lock import Locked
 from builder.platforms import Platforms
 from builder.schema import Recipe
@@ -21,6 +21,15 @@ def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("family",), "the family cmake needs a [[cmake]] table"
     if recipe.python is not None:
         yield ("python",), "the family cmake has no use for [python]"
+    if recipe.llama is not None:
+        yield ("llama",), "the family cmake has no use for [llama]"
+    if not recipe.image.entrypoint:
+        yield ("image",), "the family cmake needs an entrypoint"
+
+
+def complete(recipe: Recipe) -> Recipe:
+    """Nothing is known of an engine just because cmake builds it."""
+    return recipe
 
 
 def packages(
@@ -32,21 +41,25 @@ def packages(
     return {}
 
 
+def definitions(recipe: Recipe, platforms: Platforms) -> Sequence[Sequence[Layer]]:
+    """What every CUDA engine needs, then the recipe's own."""
+    common = common_layers(recipe, platforms)
+    return [[*common, Layer("recipe", part.define)] for part in recipe.cmake]
+
+
 def variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
-    """The arguments of each cmake invocation: the family's definitions, then the recipe's own."""
-    common = cuda_definitions(recipe, platforms)
-    invocations = []
-    for number, part in enumerate(recipe.cmake, 1):
-        source, folder = f"/src/{part.source}", f"/build/{number}"
-        targets = ["--target", *part.targets] if part.targets else []
-        invocations.append(
+    """The arguments of each cmake invocation."""
+    parts = zip(recipe.cmake, definitions(recipe, platforms), strict=True)
+    return {
+        "invocations": [
             {
-                "configure": [
-                    *("cmake", "-G", "Ninja", "-S", source, "-B", folder),
-                    *definition_arguments(common | dict(part.define)),
+                "configure": configure(number, part, layers),
+                "build": build(number, part),
+                "install": [
+                    *("cmake", "--install", f"/build/{number}"),
+                    *("--prefix", "/opt/engine", "--strip"),
                 ],
-                "build": ["cmake", "--build", folder, *targets],
-                "install": ["cmake", "--install", folder, "--prefix", "/opt/engine", "--strip"],
             }
-        )
-    return {"invocations": invocations}
+            for number, (part, layers) in enumerate(parts, 1)
+        ]
+    }

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from builder.platforms import GNU_TRIPLETS, Platforms
-from builder.schema import Recipe
+from builder.schema import Cmake, Recipe
+
+Definitions = Mapping[str, str | int | bool]
+"""cmake's -D, by name."""
+
+
+class Layer(NamedTuple):
+    """Definitions, and who says so: "builder", "family X" or "recipe"."""
+
+    origin: str
+    definitions: Definitions
+
 
 TOOLKIT_LIBRARIES = "/usr/local/cuda/lib64"
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs"
 
 
-def cuda_definitions(recipe: Recipe, platforms: Platforms) -> dict[str, str | int | bool]:
-    """cmake definitions that make sm_120 code, link everywhere and use the compiler cache.
+def common_layers(recipe: Recipe, platforms: Platforms) -> list[Layer]:
+    """cmake definitions that make code for the recipe's GPUs, link everywhere and are cached.
 
     A library that needs the toolkit's or the driver's libraries is linked into executables, and
     the linker looks for what it needs in ``-rpath-link`` directories: ``LIBRARY_PATH`` does not
     help there (ld(1), "-rpath-link").
     """
-    link = f"-Wl,-rpath-link,{TOOLKIT_LIBRARIES}"
-    if recipe.cuda.vmm:
-        link += f":{DRIVER_STUB}"
+    link = f"-Wl,-rpath-link,{':'.join(link_directories(recipe))}"
     definitions: dict[str, str | int | bool] = {
         "CMAKE_BUILD_TYPE": "Release",
         "CMAKE_CUDA_ARCHITECTURES": ";".join(recipe.cuda.arch),
         "CMAKE_C_COMPILER_LAUNCHER": "ccache",
         "CMAKE_CXX_COMPILER_LAUNCHER": "ccache",
         "CMAKE_CUDA_COMPILER_LAUNCHER": "ccache",
-        "CMAKE_EXE_LINKER_FLAGS": link,
-        "CMAKE_SHARED_LINKER_FLAGS": link,
     }
     if platforms.cross:
         triplet = GNU_TRIPLETS[platforms.target]
@@ -41,12 +49,61 @@ def cuda_definitions(recipe: Recipe, platforms: Platforms) -> dict[str, str | in
             # arm64's char is unsigned and the device side would follow it without a word.
             "CMAKE_CUDA_FLAGS": "-Xcudafe --signed_chars",
         }
-    return definitions
+    return [
+        Layer("builder", definitions),
+        Layer(f"base {recipe.base}", dict.fromkeys(LINKER_FLAGS, link)),
+    ]
 
 
-def definition_arguments(definitions: Mapping[str, str | int | bool]) -> list[str]:
-    """``-D`` arguments of cmake; true and false become ON and OFF."""
-    return [f"-D{name}={definition_value(value)}" for name, value in definitions.items()]
+LINKER_FLAGS = ("CMAKE_EXE_LINKER_FLAGS", "CMAKE_SHARED_LINKER_FLAGS")
+
+
+def link_directories(recipe: Recipe) -> list[str]:
+    """Where the linker of every cmake call must look: the toolkit, with VMM the driver's stub."""
+    return [TOOLKIT_LIBRARIES, *([DRIVER_STUB] if recipe.cuda.vmm else [])]
+
+
+def _defines(word: str, name: str) -> bool:
+    return word.startswith((f"-D{name}=", f"-D{name}:", f"cmake.define.{name}="))
+
+
+def link_faults(arguments: Sequence[str], recipe: Recipe) -> Iterator[str]:
+    """What a command lacks so that its cmake links: nothing, where it configures nothing."""
+    configures = "-S" in arguments and arguments[:1] == ["cmake"]
+    if not configures and not any("cmake.define." in word for word in arguments):
+        return
+    for name in LINKER_FLAGS:
+        given = [word.split("=", 1)[1] for word in arguments if _defines(word, name)]
+        flags = given[-1] if given else ""
+        found = {
+            folder
+            for option in flags.split()
+            if option.startswith("-Wl,-rpath-link,")
+            for folder in option.removeprefix("-Wl,-rpath-link,").split(":")
+        }
+        for folder in link_directories(recipe):
+            if folder not in found:
+                yield f"{name} of a cmake call has no -rpath-link to {folder}: the link would fail"
+
+
+def merged(layers: Sequence[Layer]) -> Definitions:
+    """One set of definitions; a later layer goes before an earlier one."""
+    return {name: value for layer in layers for name, value in layer.definitions.items()}
+
+
+def configure(number: int, part: Cmake, layers: Sequence[Layer]) -> list[str]:
+    """The cmake call that configures ``part`` of the source into ``/build/NUMBER``."""
+    definitions = merged(layers).items()
+    return [
+        *("cmake", "-G", "Ninja", "-S", f"/src/{part.source}", "-B", f"/build/{number}"),
+        *(f"-D{name}={definition_value(value)}" for name, value in definitions),
+    ]
+
+
+def build(number: int, part: Cmake) -> list[str]:
+    """The cmake call that compiles the targets of ``part``, or everything."""
+    targets = ["--target", *part.targets] if part.targets else []
+    return ["cmake", "--build", f"/build/{number}", *targets]
 
 
 def definition_value(value: str | int | bool) -> str:

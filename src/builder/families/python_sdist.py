@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from builder import lock
 from builder.errors import RecipeError
-from builder.families.compiling import cuda_definitions, definition_value
+from builder.families.compiling import Layer, common_layers, definition_value, merged
 from builder.lock import Locked
 from builder.platforms import Platforms
 from builder.schema import PypiSource, Recipe
@@ -25,6 +25,15 @@ def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("cmake",), "the family python-sdist has no use for [[cmake]]: see [python] define"
     if not isinstance(recipe.source, PypiSource):
         yield ("source",), "the family python-sdist takes its source from PyPI: pypi = NAME"
+    if recipe.llama is not None:
+        yield ("llama",), "the family python-sdist has no use for [llama]"
+    if not recipe.image.entrypoint:
+        yield ("image",), "the family python-sdist needs an entrypoint"
+
+
+def complete(recipe: Recipe) -> Recipe:
+    """Nothing is known of an engine just because it is a Python package."""
+    return recipe
 
 
 def packages(
@@ -42,11 +51,18 @@ def packages(
     return {"build-wheels": locked.build, "runtime-wheels": locked.runtime}
 
 
+def definitions(recipe: Recipe, platforms: Platforms) -> Sequence[Sequence[Layer]]:
+    """What every CUDA engine needs, then the recipe's own."""
+    assert recipe.python is not None
+    common = common_layers(recipe, platforms)
+    return [[*common, Layer("recipe", recipe.python.define)]]
+
+
 def variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
     """Config settings for the backend: cmake's definitions, then the recipe's own."""
     assert recipe.python is not None
-    definitions = cuda_definitions(recipe, platforms) | dict(recipe.python.define)
-    settings = {f"cmake.define.{name}": value for name, value in definitions.items()}
+    (layers,) = definitions(recipe, platforms)
+    settings = {f"cmake.define.{name}": value for name, value in merged(layers).items()}
     settings |= dict(recipe.python.config)
     arguments: list[str] = []
     for name, value in settings.items():

@@ -62,6 +62,10 @@ def prove_run(probe: RunProbe, sealed: Sealed) -> Iterator[Check]:
     for text in probe.says:
         passed = text in done.output
         yield Check("says", subject, text, text if passed else excerpt(done.output), passed)
+    for pattern in probe.matches:
+        found = re.search(pattern, done.output)
+        said = excerpt(found[0] if found else done.output)
+        yield Check("says", subject, f"/{pattern}/", said, found is not None)
     for text in probe.says_not:
         passed = text not in done.output
         yield Check("says not", subject, text, "not there" if passed else text, passed)

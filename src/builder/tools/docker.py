@@ -21,6 +21,11 @@ from builder.errors import BuildError, SpaceError, UntriedError, WorldError
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
 
+
+class TimedOutError(UntriedError):
+    """A container was stopped because it did not end."""
+
+
 INSTALL_HINT = (
     "on Debian or Ubuntu as root, ./farm installs it; elsewhere install Docker with buildx"
 )
@@ -238,16 +243,18 @@ def run(
     entrypoint: str,
     timeout: float,
     driver_stub: Path | None = None,
+    extra: Sequence[str] = (),
 ) -> Finished:
     """Run a program of an image, sealed: no network, read-only root, no privileges.
 
-    ``driver_stub`` stands in for the driver's libcuda.so.1.  Raises ``UntriedError`` when the
-    container cannot be started, or does not end within ``timeout`` seconds.
+    ``driver_stub`` stands in for the driver's libcuda.so.1; ``extra`` are more options of
+    ``docker run``.  Raises ``UntriedError`` when the container cannot be started,
+    ``TimedOutError`` when it does not end within ``timeout`` seconds.
     """
     name = f"builder-{uuid4().hex[:12]}"
     options = ["--rm", "--name", name, "--network=none", "--read-only", "--tmpfs=/tmp"]
     options += ["--cap-drop=ALL", "--security-opt=no-new-privileges", "--pids-limit=512"]
-    options.append(f"--entrypoint={entrypoint}")
+    options += [f"--entrypoint={entrypoint}", *extra]
     if driver_stub is not None:
         options.append(f"--volume={driver_stub}:/run/driver/libcuda.so.1:ro")
         options.append("--env=LD_LIBRARY_PATH=/run/driver")
@@ -262,7 +269,7 @@ def run(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise UntriedError(
+        raise TimedOutError(
             f"{' '.join([entrypoint, *command])} did not end",
             f"stopped after {timeout:.0f} s",
         ) from error

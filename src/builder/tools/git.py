@@ -1,116 +1,212 @@
-"""Git: exact commits out of bare mirrors.
+"""Git, as an executable: git's own configuration rules (insteadOf, proxies, credential helpers).
 
-GitPython starts the git executable, so git's own configuration rules: ``url.<base>.insteadOf``,
-proxies, credential helpers.  Every URL and commit was checked by the schema and stands behind
-``--``.
+Every call is a list of arguments and stands in a repository that is named, never looked for.
+URLs, refs and commits were checked by the schema; here they are checked again, because
+.gitmodules and ``--to`` bring others.  What of git's configuration or of a tree's attributes
+would change contents is switched off: a tree is what its commit holds, byte for byte.
 """
 
 from __future__ import annotations
 
-import hashlib
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from filelock import FileLock
-
-from builder.errors import FetchError, WorldError
-
-if TYPE_CHECKING:
-    from git import Repo
+from builder.errors import BuilderError, FetchError, SpaceError, WorldError
 
 ATTEMPTS = 4
-# What git says when asking again may help; everything else is an answer.
+# What git and curl say when asking again may help; everything else is an answer.
 PASSING = (
     "Could not resolve host",
     "Connection timed out",
     "Connection refused",
     "Connection reset",
+    "Empty reply from server",
+    "Operation too slow",
+    "Operation timed out",
     "early EOF",
     "unexpected disconnect",
+    "transfer closed",
+    "RPC failed",
+    "invalid index-pack output",
     "The requested URL returned error: 429",
     "The requested URL returned error: 5",
 )
-ENVIRONMENT = {
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",
-    "LC_ALL": "C",
+LOCKED_OUT = (
+    "Authentication failed",
+    "could not read Username",
+    "could not read Password",
+    "Permission denied",
+    "returned error: 401",
+    "returned error: 403",
+)
+SLOW_BYTES, SLOW_SECONDS = "1000", "60"  # a server that is slower for so long is given up
+COMMIT = re.compile(r"[0-9a-f]{40}")
+URL = re.compile(r"(?:https?|ssh|git|file)://[^\x00-\x20\x7f]+")
+SCP_LIKE = re.compile(r"(?![-/])([A-Za-z0-9._-]+@[A-Za-z0-9.-]+):(?!/)([^\x00-\x20\x7f]+)")
+NETWORK = "file:git:http:https:ssh"
+UNSET = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_NAMESPACE",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_DIFF_OPTS",
+)
+NEUTRAL = {
+    "core.autocrlf": "false",
+    "core.attributesFile": "/dev/null",
+    "core.quotePath": "true",
+    "core.fsmonitor": "false",
+    "core.hooksPath": "/dev/null",
+    "core.fileMode": "true",
+    "core.symlinks": "true",
+    "apply.whitespace": "nowarn",
+    "apply.ignoreWhitespace": "no",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "advice.detachedHead": "false",
 }
 
 
-def export(url: str, commit: str, cache: Path, target: Path) -> None:
-    """Write the tree of ``commit`` (40 hex digits) below ``target``, without ``.git``.
+class GitError(Exception):
+    """A git command failed; ``said`` is what it printed as the reason."""
 
-    The commit is fetched at depth 1 into the mirror of ``url`` unless it is there.  Raises
-    ``FetchError`` when the repository does not have it, or does not answer.
+    def __init__(self, arguments: tuple[str, ...], status: int, said: str) -> None:
+        super().__init__(f"git {arguments[0]}: {said}")
+        self.status = status
+        self.said = said
+
+    @property
+    def passing(self) -> bool:
+        """Whether asking again may help."""
+        return any(text in self.said for text in PASSING)
+
+    @property
+    def locked_out(self) -> bool:
+        """Whether the server wants other credentials, or none of us."""
+        return any(text in self.said for text in LOCKED_OUT)
+
+
+def run(
+    repository: Path,
+    *arguments: str,
+    stdin: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+    network: bool = False,
+    hold: Sequence[int] = (),
+) -> tuple[bytes, str]:
+    """Run git on a bare repository; return its output, and what it said on the side.
+
+    Without ``network`` no transport may be used, whatever a partial clone would like to fetch.
+    ``hold`` are file descriptors that git keeps open: a lock on one of them lasts as long as git
+    does, also where we are killed.
+    Raises ``GitError``; ``WorldError`` where there is no git, ``SpaceError`` on a full disk.
     """
-    mirror = cache / "git" / f"{hashlib.sha256(url.encode()).hexdigest()[:20]}.git"
-    mirror.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{mirror}.lock"):
-        repository = _open(mirror)
-        if not _has(repository, commit):
-            _fetch(repository, url, commit)
-        if not _has(repository, commit):
-            raise FetchError(
-                f"{commit} of {url} is no commit", hint="pin a commit, not a tag object or a tree"
-            )
-        _check_out(repository, commit, target)
-
-
-def _open(mirror: Path) -> Repo:
+    command = ["git"]
+    for name, value in NEUTRAL.items():
+        command += ["-c", f"{name}={value}"]
+    command += [f"--git-dir={repository}", *arguments]
     try:
-        from git import InvalidGitRepositoryError, NoSuchPathError, Repo
-    except ImportError as error:
-        raise WorldError("there is no git on this machine", str(error), "install git") from error
-    try:
-        repository = Repo(mirror)
-    except (InvalidGitRepositoryError, NoSuchPathError):
-        repository = Repo.init(mirror, bare=True)
-    repository.git.update_environment(**ENVIRONMENT)
-    return repository
+        done = subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            check=False,
+            env=_environment(network) | dict(environment or {}),
+            pass_fds=hold,
+        )
+    except FileNotFoundError as error:
+        raise WorldError("there is no git on this machine", hint="install git") from error
+    said = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode != 0:
+        if "No space left on device" in said:
+            raise SpaceError("the disk is full", f"while git wrote to {repository}")
+        raise GitError(arguments, done.returncode, said)
+    return done.stdout, said
 
 
-def _has(repository: Repo, commit: str) -> bool:
-    from git import GitCommandError
+def _environment(network: bool) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if name not in UNSET}
+    environment.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", SLOW_BYTES)
+    environment.setdefault("GIT_HTTP_LOW_SPEED_TIME", SLOW_SECONDS)
+    return environment | {
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ALLOW_PROTOCOL": NETWORK if network else "none",
+        "GIT_LFS_SKIP_SMUDGE": "1",
+        "LC_ALL": "C",
+    }
 
-    try:
-        return str(repository.git.cat_file("-t", commit)) == "commit"
-    except GitCommandError:
-        return False
+
+def text(repository: Path, *arguments: str) -> str:
+    """What git prints, as one text without the last line's end."""
+    return run(repository, *arguments)[0].decode("utf-8", "surrogateescape").rstrip("\n")
 
 
-def _fetch(repository: Repo, url: str, commit: str) -> None:
-    from git import GitCommandError
+def initialise(repository: Path) -> None:
+    """Make a bare repository without anybody's template."""
+    repository.mkdir(parents=True, exist_ok=True)
+    run(repository, "init", "--quiet", "--bare", "--template=", str(repository))
+
+
+def ask(repository: Path, *arguments: str, stdin: bytes = b"", hold: Sequence[int] = ()) -> bytes:
+    """Run a command that uses the network; where asking again may help it is asked again.
+
+    Raises ``GitError``.
+    """
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
     retrying = Retrying(
-        retry=retry_if_exception(lambda error: any(word in str(error) for word in PASSING)),
+        retry=retry_if_exception(lambda error: isinstance(error, GitError) and error.passing),
         stop=stop_after_attempt(ATTEMPTS),
         wait=wait_random_exponential(multiplier=0.5, max=20),
         reraise=True,
     )
-    try:
-        retrying(repository.git.fetch, "--depth=1", "--no-tags", "--quiet", "--", url, commit)
-    except GitCommandError as error:
-        said = str(error.stderr).replace("stderr:", "").strip().strip("'").strip()
+    return bytes(retrying(run, repository, *arguments, stdin=stdin, network=True, hold=hold)[0])
+
+
+def unanswered(url: str, what: str, error: GitError) -> FetchError:
+    """What to tell of a repository that did not give what was asked for."""
+    if error.passing:
+        return FetchError(
+            f"cannot fetch {what} of {url}: it does not answer",
+            error.said,
+            f"it was asked {ATTEMPTS} times; try again when the network is better",
+        )
+    if error.locked_out:
+        return FetchError(
+            f"cannot fetch {what} of {url}: it does not let us in",
+            error.said,
+            "check the URL, and git's credentials for it",
+        )
+    return FetchError(
+        f"cannot fetch {what} of {url}",
+        error.said,
+        "check the commit and the URL; `git ls-remote` shows whether the repository answers",
+    )
+
+
+def checked_url(url: str) -> str:
+    """A URL that git may be given; ``user@host:path`` becomes an ssh URL.
+
+    Raises ``FetchError`` for a transport that runs commands, an option, a local path.
+    """
+    found = SCP_LIKE.fullmatch(url)
+    if found and "://" not in url:
+        return f"ssh://{found[1]}/{found[2]}"
+    if not URL.fullmatch(url):
         raise FetchError(
-            f"cannot fetch {commit} of {url}",
-            said,
-            "check the commit and the URL; `git ls-remote` shows whether the repository answers",
-        ) from error
+            f"{url!r} is no URL that git is given", "only https, http, ssh, git and file are"
+        )
+    return url
 
 
-def _check_out(repository: Repo, commit: str, target: Path) -> None:
-    """Write exactly what the commit holds: ``git archive`` would leave out export-ignore paths."""
-    from git import GitCommandError
-
-    target.mkdir()
-    index = target.with_suffix(".index")
-    git = repository.git
-    try:
-        with git.custom_environment(GIT_INDEX_FILE=str(index)):
-            git(c="core.autocrlf=false").read_tree(commit)
-            git(c="core.autocrlf=false", work_tree=str(target)).checkout_index("--all")
-    except GitCommandError as error:
-        raise FetchError(f"the tree of {commit} cannot be written", str(error.stderr)) from error
-    finally:
-        index.unlink(missing_ok=True)
+def checked_commit(commit: str) -> str:
+    """A commit of 40 hex digits; raises ``BuilderError`` for anything else."""
+    if not COMMIT.fullmatch(commit):
+        raise BuilderError(f"{commit!r} is no full commit", "it has 40 hex digits")
+    return commit

@@ -7,7 +7,6 @@ ours.  A file is named by its digest: which wheel of which platform it is follow
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import subprocess
 import sys
@@ -15,15 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from uuid import uuid4
 
 from builder.errors import FetchError
+from builder.tools.downloads import TIMEOUT, retrying, store
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage, PyPISimple
-
-TIMEOUT = 60.0  # seconds without a byte
-ATTEMPTS = 4
 
 
 class File(Protocol):
@@ -44,14 +40,21 @@ def cached(file: File, cache: Path) -> Path | None:
     return found[0] if found else None
 
 
-def fetch(files: Iterable[File], cache: Path, say: Callable[[str], None]) -> list[Path]:
+def fetch(
+    files: Iterable[File], cache: Path, say: Callable[[str], None], *, offline: bool = False
+) -> list[Path]:
     """Fetch what is not in the cache; return the paths, in order.
 
     Raises ``FetchError`` when the index does not answer, does not have the file, or gives other
-    bytes than the digest says.
+    bytes than the digest says, and where a file is not in the cache and ``offline``.
     """
     wanted = list(files)
     missing = [file for file in wanted if cached(file, cache) is None]
+    if missing and offline:
+        names = ", ".join(f"{file.name} {file.version}" for file in missing)
+        raise FetchError(
+            f"not in the cache: {names}", "and nothing is fetched (--offline)", "builder mirror"
+        )
     if missing:
         say(f"fetching {len(missing)} of {len(wanted)} files from the package index")
         with _client() as client:
@@ -88,21 +91,28 @@ def _client() -> Iterator[PyPISimple]:
 
 
 def _fetch_one(client: PyPISimple, file: File, cache: Path, say: Callable[[str], None]) -> None:
-    import requests
-    from pypi_simple import NoSuchProjectError
-    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
-
-    retrying = Retrying(
-        retry=retry_if_exception(_worth_retrying),
-        stop=stop_after_attempt(ATTEMPTS),
-        wait=wait_random_exponential(multiplier=0.5, max=20),
-        reraise=True,
-    )
-    try:
-        package = retrying(_find, client, file)
+    with _explained(file):
+        package = retrying(lambda: _find(client, file))
         size = f" ({package.size / 1e6:.1f} MB)" if package.size else ""
         say(f"fetching {package.filename}{size}")
-        retrying(_download, client, package, file, cache)
+        name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
+        retrying(lambda: store(client.s, package.url, name, file.sha256, folder))
+
+
+def check(file: File) -> None:
+    """Raise ``FetchError`` unless the index still offers the file; it is not fetched."""
+    with _client() as client, _explained(file):
+        retrying(lambda: _find(client, file))
+
+
+@contextmanager
+def _explained(file: File) -> Iterator[None]:
+    """Turn what the client raises into a ``FetchError``; a full disk stays one."""
+    import requests
+    from pypi_simple import NoSuchProjectError
+
+    try:
+        yield
     except NoSuchProjectError as error:
         raise FetchError(
             f"the package index has no project {file.name}",
@@ -118,15 +128,6 @@ def _fetch_one(client: PyPISimple, file: File, cache: Path, say: Callable[[str],
         ) from error
 
 
-def _worth_retrying(error: BaseException) -> bool:
-    import requests
-
-    if isinstance(error, requests.HTTPError):
-        return error.response.status_code == 429 or error.response.status_code >= 500
-    passing = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
-    return isinstance(error, passing)
-
-
 def _find(client: PyPISimple, file: File) -> DistributionPackage:
     page = client.get_project_page(file.name, timeout=TIMEOUT)
     for package in page.packages:
@@ -138,33 +139,3 @@ def _find(client: PyPISimple, file: File) -> DistributionPackage:
         "it has: " + (", ".join(of_version) or "no file of that version"),
         "the file was withdrawn, or the digest is not that of this version",
     )
-
-
-def _download(client: PyPISimple, package: DistributionPackage, file: File, cache: Path) -> None:
-    name = Path(package.filename).name
-    waiting = cache / "pypi" / f".{uuid4().hex}"
-    waiting.mkdir(parents=True)
-    try:
-        digest = hashlib.sha256()
-        with client.s.get(package.url, stream=True, timeout=TIMEOUT) as response:
-            response.raise_for_status()
-            with (waiting / name).open("wb") as sink:
-                for block in response.iter_content(1 << 20):
-                    digest.update(block)
-                    sink.write(block)
-        if digest.hexdigest() != file.sha256:
-            raise FetchError(
-                f"{name} is not what was pinned",
-                f"expected sha256 {file.sha256}, got {digest.hexdigest()}",
-                "the index, or something between, altered the file",
-            )
-        try:
-            waiting.rename(cache / "pypi" / file.sha256)
-        except OSError as error:
-            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
-                raise  # not just another run that was quicker
-    finally:
-        if waiting.exists():
-            for part in waiting.iterdir():
-                part.unlink()
-            waiting.rmdir()

@@ -1,0 +1,80 @@
+"""A source becomes a tree: of git's objects where it is patched or pinned by commit."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from builder import trees
+from builder.errors import FetchError
+from builder.plan import Archive, GitCommit, Released, SourceChoice, SourceTree
+from builder.tools import archives, downloads, pypi
+from builder.tools.repositories import Repositories
+
+Say = Callable[[str], None]
+
+
+def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str:
+    """The source as a tree of the scratch repository, submodules in their places.
+
+    ``work`` is an empty directory.  Raises ``FetchError``.
+    """
+    if isinstance(source, GitCommit):
+        return repositories.sound(
+            lambda: repositories.tree(
+                source.url, source.commit, submodules=source.submodules, moved=source.moved
+            )
+        )
+    folder = work / "files"
+    unpack(source, repositories.cache, folder, repositories.say, offline=repositories.offline)
+    tree = repositories.scratch.take(folder)
+    shutil.rmtree(folder)
+    return tree
+
+
+def unpack(
+    source: SourceTree | Released | Archive,
+    cache: Path,
+    target: Path,
+    say: Say,
+    *,
+    offline: bool,
+) -> None:
+    """Write a source that is no commit to the new directory ``target``.
+
+    Raises ``FetchError`` when it cannot be had, or is not what was pinned.
+    """
+    match source:
+        case SourceTree():
+            _copy_tree(source, target)
+        case Released(file=file, subdirectory=folder):
+            (archive,) = pypi.fetch([file], cache, say, offline=offline)
+            _unpack(archive, folder, target, sdist=not archive.name.endswith(".whl"))
+        case Archive(url=url, sha256=digest, subdirectory=folder):
+            archive = downloads.fetch(url, digest, cache, say, offline=offline)
+            _unpack(archive, folder, target, sdist=False)
+
+
+def _copy_tree(source: SourceTree, target: Path) -> None:
+    """Copy what was hashed, and check that it still is that."""
+    for file in trees.files(source.path):
+        copy = target / file.relative_to(source.path)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, copy, follow_symlinks=False)
+    if trees.identity(target) != source.identity:
+        raise FetchError(f"{source.path} changed while it was read", hint="run the build again")
+
+
+def _unpack(archive: Path, subdirectory: str, target: Path, *, sdist: bool) -> None:
+    """Write a directory of an archive; an sdist's single top directory is taken off."""
+    folder = target.with_name(f"{target.name}-unpacked")
+    archives.unpack(archive, folder)
+    top = folder
+    if sdist:
+        inside = [path for path in folder.iterdir() if path.is_dir()]
+        if len(inside) != 1:
+            raise FetchError(f"{archive.name} is not an sdist", "it has no single top directory")
+        top = inside[0]
+    archives.inside(top, subdirectory, archive.name).rename(target)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,297 @@
+"""Commands about sources and patches: what is pinned, what moved, what still fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.command import (
+    SOURCES,
+    CatalogueOption,
+    JsonOption,
+    OfflineOption,
+    RecipeName,
+    app,
+    catalogue_at,
+    print_json,
+)
+from builder.errors import FetchError, PatchError, RecipeError
+
+if TYPE_CHECKING:
+    from builder.catalogue import Catalogue, Entry
+    from builder.desk import Desk
+    from builder.schema import Recipe
+
+SomeRecipe = Annotated[
+    str | None, typer.Argument(metavar="[RECIPE]", help="Name of a recipe. Default: all of them.")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")
+]
+
+
+@contextmanager
+def _desk(catalogue: Catalogue, *, offline: bool) -> Iterator[Desk]:
+    from builder import console, settings
+    from builder.desk import desk
+
+    with desk(catalogue, settings.load(), console.say, offline=offline) as opened:
+        yield opened
+
+
+def _chosen(catalogue: Catalogue, name: str | None) -> list[Entry[Recipe]]:
+    """The recipe of that name, or all; raises ``RecipeError`` where one of them is wrong."""
+    if name is not None:
+        return [catalogue.engine(name)]
+    if catalogue.problems():
+        raise RecipeError("some recipes are wrong", problems=catalogue.problems())
+    return list(catalogue.engines.values())
+
+
+@app.command(rich_help_panel=SOURCES)
+def patches(
+    recipe: SomeRecipe = None,
+    catalogue: CatalogueOption = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against",
+            metavar="REF",
+            help="Try them on this tag, branch or commit as well. May be given several times.",
+        ),
+    ] = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Try every patch on its pin and on what upstream has now; nothing is built.
+
+    A patch applies, applies at an offset, is upstream already, is superseded (what it mends is
+    gone), or conflicts: then file, hunk and the lines that differ are shown, and the upstream
+    commits that changed them since the pin. The exit code is 11 when one does not apply to its
+    own pin. Upstream is what [track] in the recipe says, else the head of the default branch.
+    """
+    from builder import console
+    from builder.diagnosis import PIN, diagnose
+
+    found = catalogue_at(catalogue)
+    findings, notes = [], []
+    with _desk(found, offline=offline) as desk:
+        for entry in _chosen(found, recipe):
+            case = desk.case(entry)
+            if case.patches:
+                findings += list(diagnose(case, against or []))
+                notes += [f"{entry.name}: {note}" for note in dict.fromkeys(case.notes)]
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        console.findings(findings, notes)
+    bad = [f for f in findings if f.target == PIN and not f.good and f.state != "untried"]
+    if bad:
+        lines = [f"{finding.recipe}: {finding.patch}: {finding.state}" for finding in bad]
+        raise PatchError(
+            f"{len(bad)} of the patches do not apply to their own pin", "\n".join(lines)
+        )
+
+
+@app.command(rich_help_panel=SOURCES)
+def freeze(
+    recipe: RecipeName,
+    pull: Annotated[int, typer.Option("--pull", min=1, help="Number of the pull request.")],
+    catalogue: CatalogueOption = None,
+    repository: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Repository of the pull request. Default: the source's."),
+    ] = None,
+    onto: Annotated[
+        str | None,
+        typer.Option(metavar="BRANCH", help="Its target branch. Default: the default branch."),
+    ] = None,
+    why: Annotated[
+        str | None,
+        typer.Option(help="What is wrong without it. Default: the subject of its last commit."),
+    ] = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Write a pull request into a recipe as the two commits that it is today.
+
+    The base is where its branch left the target branch, so the diff is the one that people
+    review. A pull request that the recipe has already gets its new commits. Comments and order
+    of the file stay; then the patch is tried on the recipe's pin.
+    """
+    from builder import console
+    from builder.repinning import freeze as frozen
+
+    found = catalogue_at(catalogue)
+    entry = found.engine(recipe)
+    with _desk(found, offline=False) as desk:
+        change = frozen(desk, entry, pull, repository=repository, onto=onto, why=why)
+        findings = desk.findings(change)
+    console.change(change, findings)
+    if not dry_run:
+        change.write()
+
+
+@app.command(rich_help_panel=SOURCES)
+def drift(
+    recipe: SomeRecipe = None,
+    catalogue: CatalogueOption = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell of every frozen pull request whether it moved, was merged or is gone.
+
+    What changed since it was frozen is shown as a range-diff. Merged means that upstream has the
+    commits, or their contents; GitHub's API, where it answers, adds what only it knows (closed,
+    or merged as another commit).
+    """
+    from builder import console, settings
+    from builder.pulls import drift as drifted
+
+    found = catalogue_at(catalogue)
+    api = settings.load().github_api
+    with _desk(found, offline=offline) as desk:
+        changes = [
+            change for entry in _chosen(found, recipe) for change in drifted(desk.case(entry), api)
+        ]
+    if as_json:
+        print_json([{**asdict(change), "state": change.state} for change in changes])
+    else:
+        console.drift(changes)
+
+
+@app.command(rich_help_panel=SOURCES)
+def update(
+    recipe: RecipeName,
+    catalogue: CatalogueOption = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="REF", help="Tag, branch or commit. Default: what [track] says."),
+    ] = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Move the pin of a recipe, show the difference, and try its patches on the result.
+
+    The commit, the ref and the build number are written anew, and a version or tag that names
+    the old pin names the new one; then the file is renamed as well. Comments and order stay.
+    """
+    from builder import console
+    from builder.repinning import update as updated
+
+    found = catalogue_at(catalogue)
+    entry = found.engine(recipe)
+    with _desk(found, offline=False) as desk:
+        change = updated(desk, entry, to)
+        findings = desk.findings(change) if change.changed else []
+    console.change(change, findings)
+    if not dry_run:
+        change.write()
+
+
+@app.command(rich_help_panel=SOURCES)
+def outdated(
+    recipe: SomeRecipe = None,
+    catalogue: CatalogueOption = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List where upstream is ahead of a pin: by how many commits, and since when."""
+    from builder import console, upstream
+
+    found = catalogue_at(catalogue)
+    rows, failures = [], []
+    with _desk(found, offline=offline) as desk:
+        for entry in _chosen(found, recipe):
+            assert entry.recipe is not None
+            try:
+                lag = upstream.lag(entry.recipe, desk.repositories)
+            except FetchError as error:
+                failures.append(f"{entry.name}: {error.what}")
+                continue
+            if lag is not None:
+                rows.append((entry.name, lag))
+    if as_json:
+        print_json([{"recipe": name, **asdict(lag)} for name, lag in rows])
+    else:
+        console.lags(rows)
+    if failures:
+        raise FetchError(f"{len(failures)} upstreams could not be asked", "\n".join(failures))
+
+
+@app.command("verify-pins", rich_help_panel=SOURCES)
+def verify_pins(
+    recipe: SomeRecipe = None, catalogue: CatalogueOption = None, as_json: JsonOption = False
+) -> None:
+    """Ask whether everything that is pinned can still be fetched, from where the recipe says.
+
+    Commits and their submodules, the commits of patches, files of PyPI, archives, images of
+    bases. Mirrors do not count. The exit code is 5 when something is gone.
+    """
+    from builder import console
+    from builder.pins import pins_of, verify
+
+    found = catalogue_at(catalogue)
+    names = [entry.name for entry in _chosen(found, recipe)]
+    with _desk(found, offline=False) as desk:
+        standings = list(verify(pins_of(found, names, desk.workshop.work)))
+    if as_json:
+        print_json(
+            [
+                {
+                    "recipe": standing.pin.recipe,
+                    "kind": standing.pin.kind,
+                    "what": standing.pin.what,
+                    "where": standing.pin.where,
+                    "why": standing.why,
+                }
+                for standing in standings
+            ]
+        )
+    else:
+        console.standings(standings)
+    gone = [f"{s.pin.recipe}: {s.pin.kind} {s.pin.what}: {s.why}" for s in standings if not s.good]
+    if gone:
+        raise FetchError(
+            f"{len(gone)} of {len(standings)} pins cannot be fetched",
+            "\n".join(gone),
+            "a mirror that has them still builds: see `builder mirror` and --offline",
+        )
+
+
+@app.command(rich_help_panel=SOURCES)
+def mirror(recipe: SomeRecipe = None, catalogue: CatalogueOption = None) -> None:
+    """Fetch everything that is pinned and keep it, so that nothing of it can vanish.
+
+    Bare mirrors of the repositories with the pinned commits, submodules and pull requests, the
+    histories that the patch doctor reads, wheels, sdists and archives, all below the cache
+    directory (BUILDER_CACHE_DIR): keep that. Then `builder build --offline` and `builder patches
+    --offline` need no network. Debian's packages are not mirrored: a base must be built before.
+    """
+    from builder import console, pins
+
+    found = catalogue_at(catalogue)
+    failures = []
+    entries = _chosen(found, recipe)
+    with _desk(found, offline=False) as desk:
+        for entry in entries:
+            try:
+                for line in pins.mirror(desk.case(entry), entry):
+                    console.line(f"{entry.name}: {line}")
+            except (FetchError, PatchError) as error:
+                failures.append(f"{entry.name}: {error.what}")
+        bases = dict.fromkeys(
+            base
+            for entry in entries
+            for base in found.chain(entry.recipe.base if entry.recipe else None)
+        )
+        for name in bases:
+            base = found.base(name).recipe
+            assert base is not None
+            cache = desk.settings.cache_dir
+            for line in pins.mirror_base(base, cache, console.say, offline=False):
+                console.line(f"{name}: {line}")
+    if failures:
+        raise FetchError(f"{len(failures)} recipes could not be mirrored", "\n".join(failures))

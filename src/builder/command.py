@@ -1,0 +1,101 @@
+"""What all commands share: the application, its options, and how they find their recipes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from builder.errors import EXIT_CODES, RecipeError
+
+if TYPE_CHECKING:
+    from builder.catalogue import Catalogue
+    from builder.pipeline import Run
+    from builder.settings import Settings
+
+EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()) + "."
+
+app = typer.Typer(
+    name="builder",
+    help="The image farm for sm_120 inference engines: recipes in, proved Docker images out.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+EVERYDAY = "Everyday"
+SOURCES = "Sources and patches"
+PLUMBING = "Plumbing"
+
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or of an engine with one version")
+]
+CatalogueOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--catalogue",
+        metavar="DIR",
+        envvar="BUILDER_CATALOGUE",
+        help="Repository that holds recipes/. Default: the one around the working directory, "
+        "else the one that builder was installed from.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+
+
+OfflineOption = Annotated[
+    bool,
+    typer.Option(
+        "--offline",
+        help="Fetch nothing: what is neither mirrored nor cached is an error that names it.",
+    ),
+]
+
+
+def root_of(catalogue: Path | None) -> Path:
+    """The repository that holds recipes/; raises ``RecipeError`` where there is none."""
+    if catalogue is not None:
+        return catalogue.resolve()
+    for start in (Path.cwd(), Path(__file__).resolve().parent):
+        for folder in (start, *start.parents):
+            if (folder / "recipes" / "bases").is_dir():
+                return folder
+    raise RecipeError(
+        "there is no recipes/ directory here or above",
+        hint="change into a checkout of the farm, or name one with --catalogue DIR",
+    )
+
+
+def catalogue_at(folder: Path | None) -> Catalogue:
+    """Read all recipes; raises ``RecipeError`` where there are none to be found."""
+    from builder import catalogue, families
+
+    engines = {name: family.check for name, family in families.ENGINES.items()}
+    bases = {name: family.check for name, family in families.BASES.items()}
+    return catalogue.load(root_of(folder), engines, bases)
+
+
+def new_run(
+    folder: Path | None, *, rebuild: bool = False, offline: bool = False, jobs: int | None = None
+) -> Run:
+    """What a build is given, with the user's settings; raises ``WorldError`` for wrong ones."""
+    from builder import console, settings
+    from builder.pipeline import Run
+
+    chosen: Settings = settings.load()
+    if jobs is not None:
+        chosen = chosen.model_copy(update={"jobs": jobs})
+    progress = console.BuildProgress()
+    return Run(
+        catalogue_at(folder), chosen, progress.say, progress.watch, rebuild=rebuild, offline=offline
+    )
+
+
+def print_json(value: Any) -> None:
+    """Print a result for programs."""
+    typer.echo(json.dumps(value, indent=2))

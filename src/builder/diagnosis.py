@@ -1,0 +1,259 @@
+"""What becomes of a recipe's patches, on its pin and on what upstream has: nothing is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from builder import checkout, upstream
+from builder.diffs import FileDiff, NotADiffError, parse
+from builder.errors import BuilderError, FetchError, PatchError, UntriedError
+from builder.patches import Workshop, files_of, pieces
+from builder.patching import FITS, Conflict, Fate, attempt
+from builder.plan import GitCommit, PlannedPatch, SourceChoice
+from builder.schema import PickPatch, PullPatch, ScriptPatch, Track
+from builder.tools.git import GitError
+from builder.tools.repositories import GITLINK, Repositories
+from builder.upstream import Target
+
+MOST_COMMITS = 5
+MOST_LINES = 4  # of a conflict, that are looked up in the history
+PIN = "pin"
+STATES = {
+    "applies": "every line is where the patch expects it",
+    "offset": "every line is there, further up or down",
+    "fuzz": "applies with less context, as the recipe allows",
+    "merged": "applies by a three-way merge, as the recipe allows",
+    "upstream": "what it does is there already",
+    "superseded": "what it mends is gone",
+    "conflicts": "the lines that it expects have changed",
+    "broken": "it is no patch, does nothing, or its commits are gone",
+    "untried": "its script needs an engine with the recipe's base",
+}
+"""What each finding means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One patch on one tree.  ``commits`` are upstream's that explain the state."""
+
+    recipe: str
+    patch: str
+    target: str
+    commit: str
+    state: str
+    details: tuple[str, ...] = ()
+    commits: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether the patch applies."""
+        return self.state in FITS
+
+
+@dataclass
+class Case:
+    """The patches of a recipe, and where its source and its upstream are."""
+
+    name: str
+    source: SourceChoice
+    track: Track | None
+    patches: tuple[PlannedPatch, ...]
+    workshop: Workshop
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def repositories(self) -> Repositories:
+        """The mirrors."""
+        return self.workshop.repositories
+
+    def targets(self, against: Iterable[str]) -> Iterator[Target]:
+        """The pin, upstream's newest, and the refs that are asked for.
+
+        Raises ``FetchError`` for a ref that does not exist.
+        """
+        if not isinstance(self.source, GitCommit):
+            yield Target(PIN, "")
+            return
+        yield Target(PIN, self.source.commit)
+        url = self.source.url
+        yield upstream.tracked(url, self.track, self.repositories)
+        for ref in against:
+            yield upstream.resolve(url, ref, self.repositories)
+
+    def tree(self, target: Target) -> str:
+        """The tree of a target: whole where a script reads it, else what the patches touch."""
+        if target.name == PIN or not isinstance(self.source, GitCommit):
+            return checkout.tree_of(self.source, self.repositories, self.workshop.work)
+        url = self.source.url
+        scripts = any(isinstance(planned.patch, ScriptPatch) for planned in self.patches)
+        if scripts or self._reaches_into_a_submodule(target):
+            moved = GitCommit(url, target.commit, self.source.submodules, self.source.moved)
+            return checkout.tree_of(moved, self.repositories, self.workshop.work)
+        self.repositories.walk(url, target.commit)
+        return self.repositories.sound(lambda: self._partial(url, target.commit))
+
+    def _paths(self) -> list[str]:
+        """Every path that the patches touch; a script's is not known before it ran."""
+        found: set[str] = set()
+        for planned in self.patches:
+            if isinstance(planned.patch, ScriptPatch):
+                continue
+            try:
+                for piece in pieces(self.workshop, planned, ""):
+                    found.update(path for file in parse(piece.text) for path in file.paths)
+            except (BuilderError, NotADiffError):
+                continue  # told when the patch itself is tried
+        return sorted(found)
+
+    def _partial(self, url: str, commit: str) -> str:
+        scratch = self.workshop.scratch
+        tree = scratch.tree_of(commit)
+        paths = self._paths()
+        blobs = [item.object for item in scratch.items(tree, *paths)] if paths else []
+        self.repositories.contents(url, blobs)
+        return tree
+
+    def _reaches_into_a_submodule(self, target: Target) -> bool:
+        assert isinstance(self.source, GitCommit)
+        if not self.source.submodules:
+            return False
+        self.repositories.walk(self.source.url, target.commit)
+        scratch = self.workshop.scratch
+        links = self.repositories.sound(
+            lambda: [item.path for item in scratch.items(target.commit) if item.mode == GITLINK]
+        )
+        return any(path.startswith(f"{link}/") for path in self._paths() for link in links)
+
+
+def diagnose(case: Case, against: Iterable[str] = ()) -> Iterator[Finding]:
+    """Try every patch of a recipe, in order, on the pin, on upstream's newest, on other refs.
+
+    A patch that does not apply is left out for those behind it.  Raises ``FetchError`` when the
+    source itself cannot be had.
+    """
+    seen: set[str] = set()
+    for target in case.targets(against):
+        if target.commit in seen and target.name != PIN:
+            continue
+        seen.add(target.commit)
+        tree = case.tree(target)
+        for planned in case.patches:
+            tree, finding = _try(case, planned, target, tree)
+            yield finding
+
+
+def _try(case: Case, planned: PlannedPatch, target: Target, tree: str) -> tuple[str, Finding]:
+    def found(state: str, details: Iterable[str] = (), commits: Iterable[str] = ()) -> Finding:
+        return Finding(
+            case.name,
+            planned.name,
+            target.name,
+            target.commit,
+            state,
+            tuple(details),
+            tuple(commits),
+        )
+
+    start = tree
+    moved: list[str] = []
+    worst = "applies"
+    try:
+        for piece in pieces(case.workshop, planned, tree):
+            files = files_of(planned, piece, case.notes.append)
+            fate = attempt(
+                case.workshop.scratch,
+                tree,
+                files,
+                fuzz=planned.patch.fuzz,
+                three_way=planned.patch.three_way,
+            )
+            if fate.state not in FITS:
+                details = [str(conflict) for conflict in fate.conflicts]
+                named = _explain(case, planned, target, fate, files)
+                return start, found(fate.state, details, named)
+            moved += [f"{path}, hunk {hunk}: {by:+} lines" for path, hunk, by in fate.offsets]
+            worst = max(worst, fate.state, key=list(STATES).index)
+            tree = fate.tree
+    except UntriedError as error:
+        return start, found("untried", [error.what])
+    except (PatchError, FetchError) as error:
+        return start, found("broken", [error.what, *error.why.splitlines()])
+    if tree == start:
+        return start, found("broken", ["it changes nothing"])
+    return tree, found(worst, moved)
+
+
+def _explain(
+    case: Case, planned: PlannedPatch, target: Target, fate: Fate, files: list[FileDiff]
+) -> list[str]:
+    """The commits of upstream that brought the patch, or took its lines away."""
+    if not isinstance(case.source, GitCommit):
+        return []
+    try:
+        history = History(case, target)
+        if fate.state == "upstream":
+            return history.bringers(planned, files)
+        return history.changers(fate.conflicts)
+    except (FetchError, GitError):
+        return []  # the history is not to be had: the finding stands without names
+
+
+class History:
+    """Upstream's commits since the pin, up to a target."""
+
+    def __init__(self, case: Case, target: Target) -> None:
+        assert isinstance(case.source, GitCommit)
+        self._repositories = case.repositories
+        self._scratch = case.workshop.scratch
+        self._url = case.source.url
+        self._until = target.commit
+        self._range = (
+            target.commit if target.name == PIN else f"{case.source.commit}..{target.commit}"
+        )
+        self._repositories.walk(self._url, case.source.commit, target.commit)
+
+    def bringers(self, planned: PlannedPatch, files: list[FileDiff]) -> list[str]:
+        """Who brought what the patch does: its merge, or the first that has its lines."""
+        head = ""
+        if isinstance(planned.patch, PullPatch):
+            head = planned.patch.head
+        elif isinstance(planned.patch, PickPatch):
+            head = planned.patch.pick.to
+        if (
+            head
+            and not self._scratch.lacks([head])
+            and self._scratch.is_ancestor(head, self._until)
+        ):
+            return [self._named(self._scratch.merge_of(head, self._until) or head)]
+        for file in files:
+            lines = [line for hunk in file.hunks for line in hunk.added if line.strip()]
+            lines = lines or [line for hunk in file.hunks for line in hunk.removed if line.strip()]
+            for line in sorted(lines, key=len, reverse=True)[:MOST_LINES]:
+                found = self._touching(file.path, line.rstrip(b"\r\n").decode("utf-8", "replace"))
+                if found:
+                    return found[-1:]
+        return []
+
+    def changers(self, conflicts: Iterable[Conflict]) -> list[str]:
+        """Who changed the lines that the patch expects."""
+        names: dict[str, None] = {}
+        for conflict in conflicts:
+            lines = [line for line in conflict.expected if line.strip()]
+            for line in sorted(lines, key=len, reverse=True)[:MOST_LINES]:
+                names |= dict.fromkeys(self._touching(conflict.path, line))
+            if not names:
+                names |= dict.fromkeys(self._touching(conflict.path))
+        return list(names)[:MOST_COMMITS]
+
+    def _touching(self, path: str, line: str | None = None) -> list[str]:
+        """Commits, newest first, that touched a file, or how often a line stands in it."""
+        self._repositories.contents(self._url, self._scratch.logged(self._range, path))
+        pickaxe = [f"-S{line}"] if line is not None else []
+        found = self._scratch.text(
+            *("log", "--format=%h %cs %s", "--no-renames", *pickaxe, self._range, "--", path)
+        )
+        return found.splitlines()
+
+    def _named(self, commit: str) -> str:
+        return self._scratch.text("log", "-1", "--format=%h %cs %s", commit)

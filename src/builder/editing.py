@@ -1,0 +1,99 @@
+"""Changes to recipe files that people wrote: comments, order and layout stay."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import tomlkit
+from tomlkit.items import AoT, Table
+
+from builder.schema import GitSource, PullPatch, Recipe
+from builder.upstream import Target
+
+Path = tuple[str | int, ...]
+SHORT_COMMIT = 7  # digits of a commit that are taken for one
+
+
+def edited(text: str, changes: Mapping[Path, Any]) -> str:
+    """A TOML text with other values at some paths; tables on the way must be there."""
+    document = tomlkit.parse(text)
+    for path, value in changes.items():
+        table: Any = document
+        for part in path[:-1]:
+            table = table[part]
+        table[path[-1]] = value
+    return tomlkit.dumps(document)
+
+
+def moved(text: str, recipe: Recipe, target: Target, build_number: int) -> str:
+    """A recipe's text with its pin at another commit, and what follows from that.
+
+    The ref becomes the target's name, the build number that of the new commit; a version or a
+    tag that named the old pin (its ref, its build number, the start of its commit) names the new
+    one.
+    """
+    changes: dict[Path, Any] = {("source", "commit"): target.commit}
+    if target.name != target.commit:
+        changes["source", "ref"] = target.name
+    if recipe.llama is not None:
+        changes["llama", "build_number"] = build_number
+    names: dict[Path, str] = {("version",): recipe.version}
+    names |= {("image", "tags", index): tag for index, tag in enumerate(recipe.image.tags)}
+    for path, name in names.items():
+        new = _renamed(name, recipe, target, build_number)
+        if new != name:
+            changes[path] = new
+    return edited(text, changes)
+
+
+def _renamed(name: str, recipe: Recipe, target: Target, build_number: int) -> str:
+    """What a name of the old pin is called at the new one; any other name stays."""
+    source = recipe.source
+    assert isinstance(source, GitSource)
+    by_name = target.name if target.name != target.commit else target.commit[:9]
+    if name == source.ref:
+        return by_name
+    if source.ref == f"v{name}":
+        return by_name.removeprefix("v")
+    if recipe.llama is not None and name == f"b{recipe.llama.build_number}":
+        return f"b{build_number}"
+    if len(name) >= SHORT_COMMIT and source.commit.startswith(name):
+        return target.commit[: len(name)]
+    return name
+
+
+def frozen(text: str, recipe: Recipe, patch: PullPatch) -> str:
+    """A recipe's text with a pull request's base and head, in a new ``[[patch]]`` if need be."""
+    for index, known in enumerate(recipe.patch):
+        if isinstance(known, PullPatch) and (known.pull, known.git) == (patch.pull, patch.git):
+            return edited(
+                text, {("patch", index, "base"): patch.base, ("patch", index, "head"): patch.head}
+            )
+    document = tomlkit.parse(text)
+    table = tomlkit.table()
+    for key, value in patch.model_dump(exclude_defaults=True).items():
+        table.add(key, value)
+    return tomlkit.dumps(_with_patch(document, table))
+
+
+def _with_patch(document: tomlkit.TOMLDocument, table: Table) -> tomlkit.TOMLDocument:
+    patches = document.get("patch")
+    if isinstance(patches, AoT):
+        patches.append(table)
+        return document
+    patches = tomlkit.aot()
+    patches.append(table)
+    if not document.as_string().endswith("\n\n"):
+        document.add(tomlkit.nl())
+    document.add("patch", patches)
+    return document
+
+
+def difference(old: str, new: str, name: str, new_name: str) -> str:
+    """The unified diff of two texts."""
+    lines = difflib.unified_diff(
+        old.splitlines(keepends=True), new.splitlines(keepends=True), name, new_name
+    )
+    return "".join(lines)

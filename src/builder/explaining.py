@@ -1,0 +1,136 @@
+"""A recipe explained: what its image will be made of, and who decides each part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder import families
+from builder.catalogue import Catalogue
+from builder.families.compiling import definition_value
+from builder.plan import complete, resolve_patches, where
+from builder.platforms import Platforms
+from builder.schema import (
+    ArchiveSource,
+    GitSource,
+    LibraryProbe,
+    OptionProbe,
+    PathSource,
+    Probe,
+    PypiSource,
+    Recipe,
+    RunProbe,
+)
+
+
+def explained(catalogue: Catalogue, name: str) -> dict[str, Any]:
+    """What there is to say of a recipe, as JSON data.
+
+    Raises ``RecipeError`` when there is no such recipe, or it is wrong.
+    """
+    entry = catalogue.engine(name)
+    assert entry.recipe is not None
+    recipe = complete(entry.recipe)
+    family = families.ENGINES[recipe.family]
+    return {
+        "name": recipe.name,
+        "summary": recipe.summary,
+        "license": recipe.license,
+        "url": recipe.url or where(recipe.source),
+        "notes": list(recipe.notes),
+        "source": _source(recipe),
+        "patches": [
+            {
+                "name": planned.name,
+                "why": planned.patch.why,
+                "drop_when": planned.patch.drop_when or "",
+                "upstream": planned.patch.upstream or "",
+                "where": planned.url,
+                "allowed": _allowed(planned.patch.model_dump()),
+                "proved_by": _probe(planned.patch.probe) if planned.patch.probe else "",
+            }
+            for planned in resolve_patches(entry, catalogue.root)
+        ],
+        "bases": [_base(catalogue, base) for base in catalogue.chain(recipe.base)],
+        "family": recipe.family,
+        "family_is": (family.__doc__ or "").splitlines()[0].replace("`", ""),
+        "definitions": [
+            [
+                {"name": key, "value": definition_value(value), "from": layer.origin}
+                for layer in layers
+                for key, value in layer.definitions.items()
+            ]
+            for layers in family.definitions(recipe, Platforms("amd64"))
+        ],
+        "image": {
+            "runs": " ".join([*recipe.image.entrypoint, *recipe.image.command]),
+            "port": recipe.image.port,
+            "health": recipe.image.health,
+            "env": dict(recipe.image.env),
+            "tags": [f"{recipe.image.repository}:{tag}" for tag in recipe.image.tags],
+        },
+        "promises": [_probe(probe) for probe in recipe.probe],
+    }
+
+
+def _source(recipe: Recipe) -> list[str]:
+    match recipe.source:
+        case GitSource() as source:
+            lines = [f"{source.git}", f"commit {source.commit}"]
+            lines += [f"which was {source.ref}"] if source.ref else []
+            lines += [] if source.submodules else ["without its submodules"]
+            lines += [f"submodule {path} from {url}" for path, url in source.submodule.items()]
+        case PypiSource() as source:
+            lines = [f"PyPI: {source.pypi} {source.version}", f"sha256 {source.sha256}"]
+            lines += _part(source.subdirectory)
+        case ArchiveSource() as source:
+            lines = [source.archive, f"sha256 {source.sha256}", *_part(source.subdirectory)]
+        case PathSource(path=path):
+            lines = [f"{path} of this repository"]
+    if recipe.track is not None:
+        lines.append(f"followed by {recipe.track.tag or recipe.track.branch} upstream")
+    return lines
+
+
+def _part(subdirectory: str) -> list[str]:
+    return [] if subdirectory == "." else [f"of it {subdirectory}"]
+
+
+def _allowed(patch: dict[str, Any]) -> list[str]:
+    """What a recipe allows for a patch beyond applying it exactly."""
+    found = [f"{patch['fuzz']} lines of fuzz"] if patch["fuzz"] else []
+    found += ["a three-way merge"] if patch["three_way"] else []
+    found += [f"leaving out {glob}" for glob in patch["leave_out"]]
+    return found
+
+
+def _base(catalogue: Catalogue, name: str) -> dict[str, Any]:
+    base = catalogue.base(name).recipe
+    assert base is not None
+    return {
+        "name": base.name,
+        "summary": base.summary,
+        "brings": [f"{wheel.name} {wheel.version}" for wheel in base.wheel],
+        "packages": {
+            "devel": list(base.devel.packages),
+            "runtime": list(base.runtime.packages),
+        },
+    }
+
+
+def _probe(probe: Probe) -> str:
+    """A promise in one line."""
+    match probe:
+        case RunProbe():
+            said = [f"says {text!r}" for text in probe.says]
+            said += [f"matches /{pattern}/" for pattern in probe.matches]
+            said += [f"does not say {text!r}" for text in probe.says_not]
+            return f"{' '.join(probe.run)} exits {probe.status}" + "".join(f", {x}" for x in said)
+        case OptionProbe():
+            said = [f"has {', '.join(probe.has)}"] if probe.has else []
+            said += [f"lacks {', '.join(probe.lacks)}"] if probe.lacks else []
+            return f"{probe.option} in --help" + "".join(f", {part}" for part in said)
+        case LibraryProbe():
+            said = [f"has code for {' '.join(probe.architectures)}"] if probe.architectures else []
+            said += [f"needs {', '.join(probe.needs)}"] if probe.needs else []
+            said += [f"does not need {', '.join(probe.needs_not)}"] if probe.needs_not else []
+            return f"{probe.library} is there" + "".join(f", {part}" for part in said)

@@ -1,0 +1,280 @@
+"""A tree becomes a patched tree, or an error that says which patch does not fit, and why."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from builder import diffs
+from builder.diffs import FileDiff, NotADiffError
+from builder.errors import PatchError, UntriedError
+from builder.patching import FITS, Fate, attempt
+from builder.plan import PlannedPatch
+from builder.schema import PickPatch, PullPatch, Script, ScriptPatch
+from builder.tools import docker
+from builder.tools.repositories import Repositories
+from builder.tools.scratch import EMPTY_TREE, Scratch
+
+Say = Callable[[str], None]
+SCRIPT_LIMITS = ("--memory=2g", "--ulimit=fsize=268435456", "--env=HOME=/tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One diff of a patch: a range of commits has several, all others one."""
+
+    name: str
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What patches are made and tried with.
+
+    ``image`` is the engine's image that scripts run in; None where there is none.
+    """
+
+    repositories: Repositories
+    work: Path
+    image: str | None
+    say: Say
+
+    @property
+    def scratch(self) -> Scratch:
+        """Where trees are made."""
+        return self.repositories.scratch
+
+
+def apply_all(workshop: Workshop, tree: str, patches: tuple[PlannedPatch, ...]) -> str:
+    """Apply patches in order; return the new tree.
+
+    Raises ``PatchError`` for the first one that does not fit or changes nothing, ``FetchError``
+    when its commits cannot be had, ``UntriedError`` for a script without an engine.
+    """
+    for planned in patches:
+        before = tree
+        for piece in pieces(workshop, planned, tree):
+            files = files_of(planned, piece, workshop.say)
+            fate = attempt(
+                workshop.scratch,
+                tree,
+                files,
+                fuzz=planned.patch.fuzz,
+                three_way=planned.patch.three_way,
+            )
+            if fate.state not in FITS:
+                raise _refusal(piece, fate)
+            for path, hunk, moved in fate.offsets:
+                workshop.say(f"{piece.name}: hunk {hunk} of {path} applies {moved:+} lines away")
+            tree = fate.tree
+        if tree == before:
+            raise PatchError(
+                f"{planned.name} changes nothing", hint="drop it, or mend it: see `builder patches`"
+            )
+        workshop.say(f"{planned.name} is applied")
+    return tree
+
+
+def files_of(planned: PlannedPatch, piece: Piece, say: Say) -> list[FileDiff]:
+    """The files of a diff, without those that the recipe leaves out.
+
+    Raises ``PatchError`` when it is no diff that may be applied, or nothing is left of it.
+    """
+    try:
+        files = diffs.parse(piece.text)
+    except NotADiffError as error:
+        raise PatchError(f"{piece.name} is not a patch that can be applied", str(error)) from error
+    kept, left = diffs.without(files, planned.patch.leave_out)
+    if left:
+        say(f"{piece.name}: left out, as the recipe says: {', '.join(left)}")
+    if not kept:
+        raise PatchError(
+            f"nothing is left of {piece.name}",
+            f"leave_out takes all of it: {', '.join(left)}",
+            "narrow leave_out, or drop the patch",
+        )
+    return kept
+
+
+def pieces(workshop: Workshop, planned: PlannedPatch, tree: str) -> Iterator[Piece]:
+    """The diffs that a patch consists of; a script's is what it makes of ``tree``.
+
+    Raises like ``apply_all``.
+    """
+    match planned.patch:
+        case PullPatch(base=base, head=head):
+            yield Piece(planned.name, _between(workshop.repositories, planned, base, head))
+        case PickPatch(pick=pick):
+            yield from _picked(workshop.repositories, planned, pick.after, pick.to)
+        case ScriptPatch(script=script):
+            yield Piece(planned.name, _scripted(workshop, planned, script, tree))
+        case _:
+            yield Piece(planned.name, planned.content)
+
+
+def _need_ancestor(repositories: Repositories, name: str, url: str, base: str, head: str) -> None:
+    repositories.walk(url, head)
+    if not repositories.scratch.lacks([base]) and repositories.sound(
+        lambda: repositories.scratch.is_ancestor(base, head)
+    ):
+        return
+    raise PatchError(
+        f"{name} is no diff of a branch",
+        f"{base} is not an ancestor of {head} in {url}",
+        "`builder freeze` finds the commit that the branch left from",
+    )
+
+
+def _between(repositories: Repositories, planned: PlannedPatch, base: str, head: str) -> bytes:
+    """The diff of a pull request, computed from its two commits."""
+    _need_ancestor(repositories, planned.name, planned.url, base, head)
+    return diff_of(repositories, planned.url, base, head, planned.name)
+
+
+def diff_of(repositories: Repositories, url: str, old: str, new: str, name: str) -> bytes:
+    """The diff between two walked commits.
+
+    Raises ``PatchError`` where there is none.
+    """
+    repositories.changed(url, old, new)
+    text = repositories.sound(lambda: repositories.scratch.diff(old, new))
+    if not text:
+        raise PatchError(f"{name} changes nothing", f"{old} and {new} have the same tree")
+    return text
+
+
+def _picked(
+    repositories: Repositories, planned: PlannedPatch, after: str, last: str
+) -> Iterator[Piece]:
+    """A diff for each commit of a range, oldest first."""
+    _need_ancestor(repositories, planned.name, planned.url, after, last)
+    listing = repositories.sound(
+        lambda: repositories.scratch.text(
+            "log", "--reverse", "--format=%H %P%x09%s", f"{after}..{last}"
+        )
+    )
+    if not listing:
+        raise PatchError(f"{planned.name} changes nothing", f"there is no commit after {after}")
+    for line in listing.splitlines():
+        names, _, subject = line.partition("\t")
+        commit, *parents = names.split(" ")
+        if len(parents) > 1:
+            raise PatchError(
+                f"{planned.name} holds the merge {commit[:12]} ({subject})",
+                "a merge is no change of its own",
+                "pick the ranges before and behind it",
+            )
+        name = f"commit {commit[:12]} ({subject})"
+        text = diff_of(
+            repositories, planned.url, parents[0] if parents else EMPTY_TREE, commit, name
+        )
+        yield Piece(name, text)
+
+
+def _scripted(workshop: Workshop, planned: PlannedPatch, script: Script, tree: str) -> bytes:
+    """Run a script on a copy of the tree, sealed off; what it changed is the diff.
+
+    Raises ``PatchError`` when it fails, does not end, or changes nothing.
+    """
+    program = _program(workshop.repositories, planned, script)
+    if workshop.image is None:
+        raise UntriedError(
+            f"{planned.name} runs in a container, and there is no image for it yet",
+            hint="build the recipe's base first: `builder build` does",
+        )
+    folder = workshop.work / f"script-{uuid4().hex}"
+    folder.mkdir()
+    try:
+        copy = folder / "tree"
+        workshop.repositories.sound(lambda: workshop.scratch.export(tree, copy))
+        file = folder / Path(script.path).name
+        file.write_bytes(program)
+        file.chmod(0o755)
+        _run_script(workshop.image, planned.name, script, file, copy)
+        changed = workshop.scratch.take(copy)
+        text = workshop.scratch.diff(tree, changed)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if not text:
+        raise PatchError(
+            f"{planned.name} exited 0 and changed nothing",
+            "it did not find what it edits, and did not say so",
+            "drop it, or pin a revision that fits the source",
+        )
+    return text
+
+
+def _program(repositories: Repositories, planned: PlannedPatch, script: Script) -> bytes:
+    def read() -> bytes | None:
+        tree = repositories.pin(planned.url, script.commit)
+        return repositories.scratch.file(tree, script.path)
+
+    program = repositories.sound(read)
+    if program is None:
+        raise PatchError(
+            f"{planned.name} is not there", f"{script.commit} of {planned.url} has no such file"
+        )
+    found = hashlib.sha256(program).hexdigest()
+    if script.sha256 is not None and found != script.sha256:
+        raise PatchError(
+            f"{planned.name} is not what was pinned",
+            f"expected sha256 {script.sha256}, got {found}",
+        )
+    return program
+
+
+def _run_script(image: str, name: str, script: Script, file: Path, tree: Path) -> None:
+    where = f"/patch/{file.name}"
+    python = script.path.endswith(".py")
+    try:
+        done = docker.run(
+            image,
+            [*([where] if python else []), *script.arguments],
+            entrypoint="python3" if python else where,
+            timeout=float(script.seconds),
+            extra=(
+                *SCRIPT_LIMITS,
+                f"--user={os.getuid()}:{os.getgid()}",
+                f"--volume={file}:{where}:ro",
+                f"--volume={tree}:{script.at}",
+                f"--workdir={script.at}",
+            ),
+        )
+    except docker.TimedOutError as error:
+        raise PatchError(
+            f"{name} did not end",
+            f"it was stopped after {script.seconds} s",
+            "it runs without network: does it wait for one? [script] seconds gives it more time",
+        ) from error
+    if done.status != 0:
+        lines = done.output.strip().splitlines()[-12:]
+        raise PatchError(
+            f"{name} failed with exit status {done.status}",
+            "\n".join(lines),
+            "it sees the tree and nothing else, read-only, without network",
+        )
+
+
+def _refusal(piece: Piece, fate: Fate) -> PatchError:
+    details = "\n".join(str(conflict) for conflict in fate.conflicts)
+    if fate.state == "upstream":
+        return PatchError(
+            f"{piece.name} is in the source already",
+            hint="drop it from the recipe; `builder patches` names the commit that brought it",
+        )
+    if fate.state == "superseded":
+        return PatchError(
+            f"{piece.name} does not apply: what it mends is gone",
+            details,
+            "drop it, if the source no longer needs it; `builder patches` names the commits",
+        )
+    return PatchError(
+        f"{piece.name} does not apply",
+        details,
+        "`builder patches` names the commits that changed these lines",
+    )

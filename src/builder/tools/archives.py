@@ -1,0 +1,51 @@
+"""Tar and zip files become directories; nothing is written outside of them."""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+
+from builder.errors import FetchError
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack a tar (of any compression) or a zip (a wheel is one) into the new ``target``.
+
+    Raises ``FetchError`` when it is neither, or a member would leave the directory.
+    """
+    try:
+        if zipfile.is_zipfile(archive):
+            _unpack_zip(archive, target)
+        else:
+            with tarfile.open(archive) as tar:
+                # "data" refuses absolute paths, "..", links that leave, and devices (PEP 706).
+                tar.extractall(target, filter="data")
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        raise FetchError(f"{archive.name} cannot be unpacked", str(error)) from error
+
+
+def _unpack_zip(archive: Path, target: Path) -> None:
+    with zipfile.ZipFile(archive) as found:
+        for member in found.infolist():
+            path = PurePosixPath(member.filename)
+            mode = member.external_attr >> 16  # of Unix, where the archive was made on one
+            if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
+                raise FetchError(f"{archive.name} has the member {member.filename!r}, outside")
+            if stat.S_ISLNK(mode):
+                raise FetchError(f"{archive.name} has the link {member.filename!r} in a zip file")
+            written = Path(found.extract(member, target))
+            if mode & 0o111 and written.is_file():
+                written.chmod(0o755)
+
+
+def inside(folder: Path, subdirectory: str, archive: str) -> Path:
+    """``subdirectory`` of an unpacked archive; raises ``FetchError`` where it has none."""
+    found = folder / subdirectory
+    if not found.is_dir() or not found.resolve().is_relative_to(folder.resolve()):
+        names = sorted(path.name for path in folder.iterdir())[:12]
+        raise FetchError(
+            f"{archive} has no directory {subdirectory}", f"at its top: {', '.join(names)}"
+        )
+    return found

@@ -1,0 +1,316 @@
+"""A throw-away repository that sees the objects of mirrors, and in which trees are made.
+
+Trees are put together in an index of their own, without any file on disk: submodules take the
+places that their commits are pinned to, patches are applied, and what comes out has git's own
+identity.  It is no partial clone: what is not there is an error, never fetched in passing.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from builder.errors import FetchError
+from builder.tools import git
+from builder.tools.git import GitError
+
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+# First in rank (gitattributes(5)): no attribute of a tree may change what is written or read.
+ATTRIBUTES = "* -text !eol !ident !filter !working-tree-encoding !diff !merge !export-subst\n"
+DIFF = (
+    *("diff-tree", "-r", "-p", "--full-index", "--binary", "--no-renames", "--no-color"),
+    *("--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/", "--unified=3"),
+    "--diff-algorithm=myers",
+)
+OFFSET = re.compile(r"Hunk #(\d+) succeeded at (\d+) \(offset (-?\d+) lines?\)")
+CHECKING = re.compile(r"Checking patch (.*)\.\.\.")
+
+
+class NotApplicableError(Exception):
+    """A diff does not fit a tree; the text is what git said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An entry of a tree: mode ("100644", "160000", ...), object and path."""
+
+    mode: str
+    object: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A diff that was applied: the new tree, and how its hunks found their places."""
+
+    tree: str
+    offsets: tuple[tuple[str, int, int], ...]
+    """Path, number of the hunk, lines that it moved by."""
+    reduced: bool
+    """Context was left out to find a place."""
+    merged: bool
+    """A three-way merge was needed."""
+
+
+class Scratch:
+    """A new bare repository at ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        git.initialise(folder)
+        (folder / "info").mkdir(exist_ok=True)
+        (folder / "info" / "attributes").write_text(ATTRIBUTES)
+        self._seen: list[str] = []
+
+    def see(self, objects: Iterable[Path]) -> None:
+        """See what these directories of objects hold, now and later."""
+        for folder in objects:
+            if str(folder) not in self._seen and folder.is_dir():
+                self._seen.append(str(folder))
+        alternates = self.folder / "objects" / "info" / "alternates"
+        alternates.parent.mkdir(exist_ok=True)
+        alternates.write_text("".join(f"{path}\n" for path in self._seen))
+
+    def run(self, *arguments: str, stdin: bytes = b"", index: Path | None = None) -> bytes:
+        """git on this repository; raises ``GitError``."""
+        environment = {"GIT_INDEX_FILE": str(index)} if index else {}
+        return git.run(self.folder, *arguments, stdin=stdin, environment=environment)[0]
+
+    def text(self, *arguments: str) -> str:
+        """What git prints on this repository, without the last line's end."""
+        return self.run(*arguments).decode("utf-8", "surrogateescape").rstrip("\n")
+
+    def tree_of(self, commit: str) -> str:
+        """The tree of a commit."""
+        return self.text("rev-parse", "--verify", f"{commit}^{{tree}}")
+
+    def items(self, tree: str, *paths: str) -> Iterator[Item]:
+        """All entries below a tree, or those at ``paths``."""
+        listing = self.run("ls-tree", "-r", "-z", "--full-tree", tree, "--", *paths)
+        for line in listing.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+            about, path = line.split("\t", 1)
+            mode, _, name = about.split(" ")
+            yield Item(mode, name, path)
+
+    def read(self, name: str) -> bytes:
+        """The contents of a blob."""
+        return self.run("cat-file", "blob", name)
+
+    def file(self, tree: str, path: str) -> bytes | None:
+        """The contents of a file of a tree, or None where there is none."""
+        for item in self.items(tree, path):
+            if item.path == path and item.mode != "160000":
+                return self.read(item.object)
+        return None
+
+    def lacks(self, names: Iterable[str]) -> list[str]:
+        """Those objects that are nowhere to be seen."""
+        asked = list(dict.fromkeys(names))
+        listing = self.run(
+            "cat-file", "--batch-check", stdin="".join(f"{name}\n" for name in asked).encode()
+        )
+        lines = listing.decode().splitlines()
+        return [name for name, line in zip(asked, lines, strict=True) if line.endswith(" missing")]
+
+    @contextmanager
+    def _index(self, tree: str) -> Iterator[Path]:
+        index = self.folder / f"index-{uuid4().hex}"
+        try:
+            self.run("read-tree", tree, index=index)
+            yield index
+        finally:
+            index.unlink(missing_ok=True)
+
+    def compose(self, tree: str, parts: Mapping[str, str]) -> str:
+        """``tree`` with other trees in the places of its submodules."""
+        if not parts:
+            return tree
+        changes = []
+        for path, part in parts.items():
+            changes.append(f"0 {'0' * 40}\t{path}\0")
+            for item in self.items(part):
+                changes.append(f"{item.mode} {item.object}\t{path}/{item.path}\0")
+        with self._index(tree) as index:
+            told = "".join(changes).encode("utf-8", "surrogateescape")
+            self.run("update-index", "-z", "--index-info", stdin=told, index=index)
+            return self._written(index)
+
+    def _written(self, index: Path) -> str:
+        # Objects of a partial clone may be absent; whatever is written out is read before.
+        return self.run("write-tree", "--missing-ok", index=index).decode().strip()
+
+    def take(self, folder: Path) -> str:
+        """The tree of a directory on disk, every file of it, ignored by .gitignore or not."""
+        index = self.folder / f"index-{uuid4().hex}"
+        try:
+            self.run(
+                f"--work-tree={folder}", "add", "--all", "--force", "--", str(folder), index=index
+            )
+            return self._written(index)
+        finally:
+            index.unlink(missing_ok=True)
+
+    def apply(
+        self, tree: str, diff: bytes, *, fuzz: int = 0, three_way: bool = False, back: bool = False
+    ) -> Application:
+        """Apply a diff to a tree; ``back`` takes it out instead.
+
+        Raises ``NotApplicableError``.
+        """
+        options = ["--cached", "--verbose", "--whitespace=nowarn"]
+        options += [f"-C{3 - fuzz}"] if fuzz else []
+        options += ["--3way"] if three_way else []
+        options += ["--reverse"] if back else []
+        with self._index(tree) as index:
+            try:
+                _, said = git.run(
+                    self.folder,
+                    "apply",
+                    *options,
+                    "-",
+                    stdin=diff,
+                    environment={"GIT_INDEX_FILE": str(index)},
+                )
+            except GitError as error:
+                raise NotApplicableError(error.said) from error
+            return Application(
+                self._written(index),
+                tuple(_offsets(said)),
+                reduced="Context reduced to" in said,
+                merged=three_way and "Falling back to three-way" in said,
+            )
+
+    def diff(self, old: str, new: str) -> bytes:
+        """The diff between two trees or commits, with full object names and binary contents."""
+        return self.run(*DIFF, old, new)
+
+    def changes(self, old: str, new: str) -> list[tuple[Item, Item]]:
+        """What differs between two trees or commits: the old and the new entry of each path."""
+        listing = self.run(
+            "diff-tree", "-r", "-z", "--raw", "--no-renames", "--abbrev=40", old, new
+        )
+        return list(_raw(listing))
+
+    def is_ancestor(self, older: str, newer: str) -> bool:
+        """Whether ``older`` is ``newer`` or one of its ancestors."""
+        try:
+            self.run("merge-base", "--is-ancestor", older, newer)
+        except GitError as error:
+            if error.status == 1:
+                return False
+            raise
+        return True
+
+    def merge_base(self, one: str, other: str) -> str | None:
+        """The best common ancestor of two commits, or None."""
+        try:
+            return self.text("merge-base", one, other)
+        except GitError as error:
+            if error.status == 1:
+                return None
+            raise
+
+    def merge_of(self, commit: str, branch: str) -> str | None:
+        """The commit by which ``commit`` came into ``branch``: None where the branch just has it.
+
+        It is the first one, on the branch's own line, that descends from ``commit``.
+        """
+        path = ("rev-list", "--first-parent", "--ancestry-path", "--reverse")
+        found = self.text(*path, f"{commit}..{branch}").splitlines()
+        return found[0] if found else None
+
+    def logged(self, commits: str, *paths: str) -> list[str]:
+        """The blobs, old and new, that a range of commits changed, below ``paths``."""
+        raw = self.run(
+            *("log", "-z", "--raw", "--no-renames", "--abbrev=40", "--format=", commits),
+            *("--", *paths),
+        )
+        pairs = _raw(raw.lstrip(b"\0"))
+        return [item.object for pair in pairs for item in pair if item.mode != "160000"]
+
+    def export(self, tree: str, target: Path) -> None:
+        """Write a tree to the new directory ``target``, byte for byte."""
+        target.mkdir()
+        with self._index(tree) as index:
+            self.run(f"--work-tree={target}", "checkout-index", "--all", index=index)
+
+    def links(self, tree: str) -> Iterator[tuple[str, str]]:
+        """The symbolic links of a tree: path and target."""
+        for item in self.items(tree):
+            if item.mode == "120000":
+                yield item.path, self.read(item.object).decode("utf-8", "surrogateescape")
+
+
+def _offsets(said: str) -> Iterator[tuple[str, int, int]]:
+    path = ""
+    for line in said.splitlines():
+        checking = CHECKING.match(line)
+        if checking:
+            path = checking[1]
+        moved = OFFSET.match(line)
+        if moved:
+            yield path, int(moved[1]), int(moved[3])
+
+
+def _raw(listing: bytes) -> Iterator[tuple[Item, Item]]:
+    """The output of ``git diff-tree -z --raw`` (git-diff-tree(1), "Raw output format")."""
+    fields = listing.decode("utf-8", "surrogateescape").split("\0")
+    while len(fields) > 1:
+        about, path, *fields = fields
+        if not about.startswith(":"):  # a commit's own name, or the blank between two commits
+            fields = [path, *fields]
+            continue
+        old_mode, new_mode, old, new, _ = about[1:].split(" ")
+        yield Item(old_mode, old, path), Item(new_mode, new, path)
+
+
+def leaves(path: str, target: str) -> bool:
+    """Whether a link at ``path`` of a tree leads out of the tree."""
+    if target.startswith("/"):
+        return True
+    where = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    return where.split("/")[0] == ".."
+
+
+def submodule_urls(repository: Scratch, tree: str) -> dict[str, str]:
+    """What .gitmodules of a tree says: URL by path.
+
+    gitmodules(5).  Raises ``FetchError`` when it is not of git's configuration format.
+    """
+    content = repository.file(tree, ".gitmodules")
+    if not content:
+        return {}
+    try:
+        listing = repository.run(
+            *("config", "--file", "-", "--null", "--get-regexp", r"^submodule\..*\.(path|url)$"),
+            stdin=content,
+        )
+    except GitError as error:
+        if error.status == 1:
+            return {}
+        raise FetchError(".gitmodules cannot be read", error.said) from error
+    found: dict[str, dict[str, str]] = {}
+    for line in listing.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+        key, _, value = line.partition("\n")
+        section, _, field = key.rpartition(".")
+        found.setdefault(section, {})[field] = value
+    return {m["path"]: m["url"] for m in found.values() if "path" in m and "url" in m}
+
+
+def relative_url(url: str, parent: str) -> str:
+    """A submodule's URL, where it starts with ./ or ../, from its parent's (git-submodule(1))."""
+    if not url.startswith(("./", "../")):
+        return url
+    scheme, _, rest = parent.rstrip("/").partition("://")
+    parts: Sequence[str] = rest.split("/")
+    for step in url.split("/"):
+        if step == "..":
+            parts = parts[:-1]
+        elif step not in {".", ""}:
+            parts = [*parts, step]
+    return f"{scheme}://{'/'.join(parts)}"

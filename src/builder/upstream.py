@@ -1,0 +1,122 @@
+"""Where upstream stands: the newest tag or the head of a branch, and how far a pin is behind."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from builder.errors import FetchError
+from builder.schema import GitSource, Recipe, Track
+from builder.tools.git import COMMIT
+from builder.tools.mirrors import Advertised
+from builder.tools.repositories import Repositories
+
+PRE_RELEASE = re.compile(
+    r"(?:^|[._-]|\d)(?:a|alpha|b|beta|dev|pre|preview|rc)[._-]?\d*$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A commit, and the name that it is known by: a tag, a branch, or itself."""
+
+    name: str
+    commit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a pin is behind: commits of the target that it does not have, and since when."""
+
+    target: Target
+    ahead: int
+    since: str
+    """Day of the first of them (YYYY-MM-DD); empty where there is none."""
+    rewritten: bool
+    """The target does not descend from the pin."""
+
+
+def rank(tag: str) -> tuple[tuple[int, ...], bool, str]:
+    """The order of tags: numbers count as numbers, a pre-release stands before its release."""
+    number = re.match(r"\D*(\d+(?:[._]\d+)*)", tag)
+    numbers = tuple(int(part) for part in re.split(r"[._]", number[1])) if number else ()
+    rest = tag[number.end() :] if number else tag
+    return numbers, not (rest and PRE_RELEASE.search(rest)), rest
+
+
+def newest_tag(advertised: Advertised, glob: str) -> Target | None:
+    """The newest tag of that shape, or None."""
+    prefix = "refs/tags/"
+    names = [ref.removeprefix(prefix) for ref in advertised.refs if ref.startswith(prefix)]
+    fitting = [name for name in names if not name.endswith("^{}") and fnmatchcase(name, glob)]
+    if not fitting:
+        return None
+    name = max(fitting, key=rank)
+    commit = advertised.commit(prefix + name)
+    assert commit is not None
+    return Target(name, commit)
+
+
+def tracked(url: str, track: Track | None, repositories: Repositories) -> Target:
+    """What upstream offers next: as ``track`` says, without one the default branch's head.
+
+    Raises ``FetchError`` when the repository does not answer, or has no such tag or branch.
+    """
+    advertised = repositories.mirror(url).advertised()
+    if track is not None and track.tag is not None:
+        found = newest_tag(advertised, track.tag)
+        if found is None:
+            raise FetchError(f"{url} has no tag like {track.tag}", hint="correct [track]")
+        return found
+    name = track.branch if track is not None and track.branch else None
+    ref = f"refs/heads/{name}" if name else advertised.head
+    commit = advertised.refs.get(ref)
+    if commit is None:
+        raise FetchError(f"{url} has no branch {name or 'that HEAD names'}", hint="correct [track]")
+    return Target(ref.removeprefix("refs/heads/"), commit)
+
+
+def resolve(url: str, ref: str, repositories: Repositories) -> Target:
+    """A tag, a branch, or a full commit of a repository.
+
+    Raises ``FetchError`` when it has none of that name.
+    """
+    if COMMIT.fullmatch(ref):
+        return Target(ref, ref)
+    commit = repositories.mirror(url).advertised().commit(ref)
+    if commit is None:
+        raise FetchError(f"{url} has no tag and no branch {ref}", hint=f"see `git ls-remote {url}`")
+    return Target(ref, commit)
+
+
+def lag(recipe: Recipe, repositories: Repositories) -> Lag | None:
+    """How far a recipe is behind its upstream; None where its source is no git repository.
+
+    Raises ``FetchError``.
+    """
+    source = recipe.source
+    if not isinstance(source, GitSource):
+        return None
+    target = tracked(source.git, recipe.track, repositories)
+    if target.commit == source.commit:
+        return Lag(target, 0, "", rewritten=False)
+    repositories.walk(source.git, source.commit, target.commit)
+    scratch = repositories.scratch
+
+    def compare() -> Lag:
+        listing = scratch.text("log", "--format=%cs", f"{source.commit}..{target.commit}")
+        days = listing.splitlines()
+        rewritten = not scratch.is_ancestor(source.commit, target.commit)
+        return Lag(target, len(days), days[-1] if days else "", rewritten)
+
+    return repositories.sound(compare)
+
+
+def build_number(url: str, commit: str, repositories: Repositories) -> int:
+    """How many commits a commit's history has: ``git rev-list --count``.
+
+    Raises ``FetchError``.
+    """
+    repositories.walk(url, commit)
+    return repositories.sound(lambda: int(repositories.scratch.text("rev-list", "--count", commit)))

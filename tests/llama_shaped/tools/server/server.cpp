@@ -1,0 +1,92 @@
+// One request after the other, and each connection for one request: enough for a health page.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "arg.h"
+#include "llama.h"
+
+namespace {
+
+// SIGTERM and SIGINT as something to read. The first process of a container has no default action
+// for them: unhandled they would be ignored. Before any thread starts, so that all block them.
+int stop_descriptor() {
+    sigset_t stops;
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGTERM);
+    sigaddset(&stops, SIGINT);
+    sigprocmask(SIG_BLOCK, &stops, nullptr);
+    return signalfd(-1, &stops, SFD_CLOEXEC);
+}
+
+// -1, with errno set, where that is not possible.
+int listen_on(const std::string& host, int port) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) {
+        errno = EINVAL;
+        return -1;
+    }
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int yes = 1;
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+    const bool bound = bind(listener, generic, sizeof address) == 0 && listen(listener, 16) == 0;
+    return bound ? listener : -1;
+}
+
+std::string answer_to(const std::string& request) {
+    const bool healthy = request.rfind("GET /health ", 0) == 0;
+    const std::string body = healthy ? "{\"status\":\"ok\"}" : "{\"error\":\"no such page\"}";
+    return std::string("HTTP/1.1 ") + (healthy ? "200 OK" : "404 Not Found") +
+           "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " +
+           std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+void serve(int client) {
+    // A client that says nothing must not hold up the others, nor the end.
+    const timeval patience = {2, 0};
+    setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    std::string request;
+    char piece[1024];
+    while (request.find("\r\n\r\n") == std::string::npos && request.size() < 16384) {
+        const ssize_t count = recv(client, piece, sizeof piece, 0);
+        if (count <= 0) break;
+        request.append(piece, static_cast<std::size_t>(count));
+    }
+    const std::string answer = answer_to(request);
+    send(client, answer.data(), answer.size(), MSG_NOSIGNAL);
+    close(client);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const int stop = stop_descriptor();
+    common_params params;
+    if (const auto status = common_params_parse(argc, argv, params)) return *status;
+    const int listener = listen_on(params.host, params.port);
+    if (listener < 0) {
+        std::perror(("cannot listen on " + params.host).c_str());
+        return 1;
+    }
+    std::fprintf(stderr, "server is listening on http://%s:%d (%s)\n", params.host.c_str(),
+                 params.port, llama_device().c_str());
+    pollfd waiting[] = {{listener, POLLIN, 0}, {stop, POLLIN, 0}};
+    while (poll(waiting, 2, -1) >= 0 && waiting[1].revents == 0) {
+        const int client = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+        if (client >= 0) serve(client);
+    }
+    return 0;
+}
