@@ -32,7 +32,10 @@ class Upstream:
     def url(self) -> str:
         return f"file://{self.folder}"
 
-    def git(self, *arguments: str, stdin: bytes | None = None) -> str:
+    def git(self, *arguments: str) -> str:
+        return self.raw(*arguments).decode("utf-8", "surrogateescape").strip()
+
+    def raw(self, *arguments: str) -> bytes:
         # Every commit at its own second, so that the names of commits do not hang on the clock.
         self.clock += 60
         date = f"{self.clock} +0000"
@@ -41,11 +44,10 @@ class Upstream:
             cwd=self.folder,
             check=False,
             capture_output=True,
-            input=stdin,
             env=os.environ | {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date},
         )
         assert done.returncode == 0, (arguments, done.stderr.decode())
-        return done.stdout.decode("utf-8", "surrogateescape").strip()
+        return done.stdout
 
     def commit(self, message: str, **files: str | bytes | None) -> str:
         """Write files (``a__b`` is a/b, None deletes), commit all; return the commit."""

@@ -103,6 +103,8 @@ def joined(files: Sequence[FileDiff]) -> bytes:
 
 
 def _refuse(file: FileDiff) -> None:
+    if not file.paths:
+        raise NotADiffError("a part of it names no file")
     for path in file.paths:
         parts = path.split("/")
         if path.startswith("/") or ".." in parts or "" in parts or ".git" in map(str.lower, parts):
@@ -178,16 +180,23 @@ def _hunk(lines: list[bytes], at: int, header: re.Match[bytes]) -> tuple[int, Hu
         if kind not in {b" ", b"+", b"-", b"\\"}:
             raise NotADiffError(f"a hunk ends early: {header[0].decode()}")
         if kind == b"\\":
-            body[-1] = body[-1].rstrip(b"\n") if body else b""
+            _unend(body)
         else:
             old -= kind != b"+"
             new -= kind != b"-"
             body.append(line)
         at += 1
     if at < len(lines) and lines[at].startswith(b"\\"):
-        body[-1] = body[-1].rstrip(b"\n")
+        _unend(body)
         at += 1
     return at, Hunk(int(header[1]), tuple(body))
+
+
+def _unend(body: list[bytes]) -> None:
+    """Take the line feed off the last line: the diff said that there is none."""
+    if not body:
+        raise NotADiffError("a hunk begins with a remark on the line before it")
+    body[-1] = body[-1].removesuffix(b"\n")
 
 
 def _note(line: bytes, names: dict[str, str | None], modes: list[str]) -> None:

@@ -105,9 +105,16 @@ def _otherwise(
         return Fate("conflicts", tree, conflicts=tuple(leaving))
     conflicts = [conflict for file in files for conflict in _conflicts(scratch, tree, file)]
     if not conflicts:
-        conflicts = [Conflict(files[0].path, 0, said.strip() or "git refuses it")]
+        conflicts = [Conflict(files[0].path, 0, _reasons(said))]
     superseded = all(_superseded(scratch, tree, file) for file in files)
     return Fate("superseded" if superseded else "conflicts", tree, conflicts=tuple(conflicts))
+
+
+def _reasons(said: str) -> str:
+    """What git gave as the reasons, without the lines that it looked for."""
+    prefix = "error: "
+    lines = [line.removeprefix(prefix) for line in said.splitlines() if line.startswith(prefix)]
+    return "; ".join(line for line in lines if not line.startswith("while searching")) or said
 
 
 def _text(line: bytes) -> str:
