@@ -576,7 +576,8 @@ def checked_ref(value: str) -> str:
 
 def _checked(kind: Any, value: str, pattern: str) -> str:
     try:
-        return str(TypeAdapter(kind).validate_python(value))
+        adapter = TypeAdapter(kind, config=ConfigDict(regex_engine="python-re"))
+        return str(adapter.validate_python(value))
     except ValidationError as error:
         raise RecipeError(f"{value!r}: {PATTERNS[pattern]}") from error
 

@@ -1,0 +1,493 @@
+"""The commands about sources and patches, on real repositories, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Builder
+from upstreams import Upstream, numbered, smart_http
+
+RECIPE = """\
+# An engine of ours.
+engine  = "eng"
+version = "{version}"
+summary = "an engine"   # short
+license = "MIT"
+family  = "llama-cpp"
+base    = "cuda-13.0"
+
+[source]
+git    = "{url}"
+ref    = "{ref}"       # for people
+commit = "{commit}"    # decides
+
+[track]
+tag = "v*"
+
+[cuda]
+arch = ["120"]
+
+[llama]
+build_number = {number}   # counted
+
+[[cmake]]
+targets = ["llama-server"]
+{patches}
+[image]
+repository = "eng"
+tags       = ["{version}", "stays"]
+
+[[probe]]
+option = "--x"
+"""
+
+
+class Farm:
+    """A catalogue with one engine, the engine's upstream, and the command line."""
+
+    def __init__(self, catalogue: Path, folder: Path, builder: Builder) -> None:
+        self.catalogue = catalogue
+        self.recipes = catalogue / "recipes"
+        self.builder = builder
+        self.upstream = Upstream(folder / "served" / "eng")
+        self.url = self.upstream.url
+        self.pin = self.upstream.commit("one", **{"a.c": numbered(40), "b.c": "b\n"})
+        self.upstream.git("tag", "v0.1.0")
+
+    def write(self, patches: str = "", **other: Any) -> Path:
+        file = self.recipes / f"eng-{other.get('version', '0.1.0')}.toml"
+        values = {
+            "version": "0.1.0",
+            "url": self.url,
+            "ref": "v0.1.0",
+            "commit": self.pin,
+            "number": self.upstream.git("rev-list", "--count", self.pin),
+            "patches": patches,
+        }
+        file.write_text(RECIPE.format(**(values | other)))
+        return file
+
+    def run(self, *arguments: str, status: int = 0) -> str:
+        done = self.builder(*arguments, "--catalogue", self.catalogue)
+        assert done.returncode == status, done.stderr + done.stdout
+        assert "Traceback" not in done.stderr
+        self.said = done.stderr
+        return done.stdout
+
+    def json(self, *arguments: str, status: int = 0) -> Any:
+        return json.loads(self.run(*arguments, "--json", status=status))
+
+    def pull(self, number: int, **files: str) -> str:
+        head = self.upstream.pull(number, files, base=self.pin)
+        return (
+            f'\n[[patch]]   # needed\npull = {number}\nbase = "{self.pin}"\nhead = "{head}"\n'
+            'why  = "it breaks without"   # truly\n'
+        )
+
+
+@pytest.fixture
+def farm(
+    catalogue: Path, tmp_path: Path, builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> Farm:
+    monkeypatch.setenv("BUILDER_CACHE_DIR", str(tmp_path / "cache"))
+    return Farm(catalogue, tmp_path, builder)
+
+
+# patches
+
+
+def states(findings: Any) -> dict[str, str]:
+    return {finding["target"]: finding["state"] for finding in findings}
+
+
+def test_the_doctor_tells_of_the_pin_of_upstream_and_of_any_ref(farm: Farm) -> None:
+    farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}))
+    farm.upstream.commit("longer", **{"a.c": "x\n" + numbered(40)})
+    farm.upstream.git("tag", "v0.2.0")
+    farm.upstream.commit("other words", **{"a.c": "x\n" + numbered(40, line_19="changed here")})
+    changer = farm.upstream.head()
+    farm.upstream.commit("beside", **{"b.c": "bb\n"})
+    findings = farm.json("patches", "--against", "main", "--against", changer)
+    assert states(findings) == {
+        "pin": "applies",
+        "v0.2.0": "offset",
+        "main": "conflicts",
+        changer: "conflicts",
+    }
+    by_target = {finding["target"]: finding for finding in findings}
+    assert by_target["v0.2.0"]["details"] == ["a.c, hunk 1: +1 lines"]
+    (conflict,) = by_target["main"]["details"]
+    assert conflict.splitlines() == [
+        "a.c, hunk 1: other lines from line 18 on",
+        "  - line 19",
+        "  + changed here",
+    ]
+    (named,) = by_target["main"]["commits"]
+    assert named.startswith(changer[:7])
+    assert named.endswith("other words")
+    text = farm.run("patches", "eng", "--against", "main")
+    assert "the lines that it expects have changed" in text
+    assert f"changed by {named}" in text
+
+
+def test_what_is_upstream_is_named_however_it_came_there(farm: Farm) -> None:
+    for number, how in enumerate(("merge", "squash", "rebase"), 1):
+        farm.upstream.git("checkout", "--quiet", "-B", "main", farm.pin)
+        patch = farm.pull(number, **{"b.c": f"b\n{how} brought this\n"})
+        head = farm.upstream.git("rev-parse", f"refs/pull/{number}/head")
+        farm.upstream.commit("before", **{"a.c": numbered(40, line_1=how)})
+        if how == "merge":
+            farm.upstream.git("merge", "--quiet", "--no-ff", "-m", "merge it", head)
+        elif how == "squash":
+            farm.upstream.commit("squashed (#2)", **{"b.c": f"b\n{how} brought this\n"})
+        else:
+            farm.upstream.git("cherry-pick", head)
+        brought = farm.upstream.head()
+        farm.upstream.commit("behind", **{"a.c": numbered(40, line_2=how)})
+        farm.upstream.git("tag", "-f", f"v0.{number + 1}.0")
+        farm.write(patch)
+        findings = farm.json("patches")
+        assert findings[1]["state"] == "upstream", how
+        assert findings[1]["commits"][0].split()[0] == brought[:7], how
+
+
+def test_what_is_gone_is_superseded_and_who_took_it_is_named(farm: Farm) -> None:
+    farm.write(farm.pull(6, **{"b.c": "c\n"}))
+    farm.upstream.commit("b is rewritten", **{"b.c": "another thing\n"})
+    farm.upstream.git("tag", "v0.2.0")
+    farm.upstream.commit("b is no more", **{"b.c": None})
+    findings = farm.json("patches", "--against", "main")
+    assert states(findings) == {"pin": "applies", "v0.2.0": "superseded", "main": "superseded"}
+    assert findings[1]["commits"][0].endswith("b is rewritten")
+    assert findings[2]["commits"][0].endswith("b is no more")
+
+
+def test_a_patch_that_does_not_fit_its_own_pin_is_exit_11(farm: Farm) -> None:
+    patch = farm.pull(6, **{"a.c": numbered(40, line_20="twenty")})
+    farm.pin = farm.upstream.commit("it", **{"a.c": numbered(40, line_20="twenty")})
+    farm.write(patch)
+    farm.run("patches", status=11)
+    assert "eng-0.1.0: pull 6: upstream" in farm.said
+    broken = patch.replace(farm.upstream.git("rev-parse", "refs/pull/6/head"), farm.pin)
+    farm.write(broken.replace('base = "', f'base = "{"0" * 40}" #'))
+    farm.run("patches", status=11)
+    assert "eng-0.1.0: pull 6: broken" in farm.said
+
+
+def test_a_file_patch_is_tried_too_and_one_that_is_absent_has_its_line(farm: Farm) -> None:
+    (farm.catalogue / "patches").mkdir()
+    text = "--- a/b.c\n+++ b/b.c\n@@ -1 +1 @@\n-b\n+c\n"
+    (farm.catalogue / "patches" / "b.patch").write_text(text)
+    file = farm.write('\n[[patch]]\nfile = "b.patch"\nwhy = "x"\n')
+    assert states(farm.json("patches")) == {"pin": "applies"}
+    (farm.catalogue / "patches" / "b.patch").unlink()
+    farm.run("patches", status=3)
+    line = file.read_text().splitlines().index('file = "b.patch"') + 1
+    assert f"{file}:{line}: patch.0.file: cannot read" in farm.said
+
+
+def test_a_warm_mirror_answers_offline(farm: Farm) -> None:
+    farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}))
+    farm.upstream.commit("other", **{"a.c": numbered(40, line_19="changed")})
+    farm.upstream.git("tag", "v0.2.0")
+    farm.run("patches", "--offline", status=5)
+    assert "is not mirrored" in farm.said
+    before = farm.json("patches")
+    farm.upstream.folder.rename(farm.upstream.folder.with_name("gone"))
+    assert farm.json("patches", "--offline") == before
+    farm.run("patches", status=5)
+
+
+def test_a_submodules_file_is_patched_and_diagnosed(farm: Farm, tmp_path: Path) -> None:
+    part = Upstream(tmp_path / "served" / "part")
+    part.commit("part", **{"p.h": "1\n2\n3\n"})
+    farm.upstream.git("submodule", "--quiet", "add", part.url, "deps/part")
+    farm.pin = farm.upstream.record("with part")
+    farm.upstream.git("tag", "-f", "v0.2.0")
+    (farm.catalogue / "patches").mkdir()
+    text = "--- a/deps/part/p.h\n+++ b/deps/part/p.h\n@@ -1,3 +1,3 @@\n 1\n-2\n+two\n 3\n"
+    (farm.catalogue / "patches" / "p.patch").write_text(text)
+    farm.write('\n[[patch]]\nfile = "p.patch"\nwhy = "x"\n')
+    part.commit("newer", **{"p.h": "1\nII\n3\n"})
+    farm.upstream.git("-C", "deps/part", "pull", "--quiet", "origin", "main")
+    farm.upstream.record("part moves")
+    farm.upstream.git("tag", "v0.3.0")
+    assert states(farm.json("patches")) == {"pin": "applies", "v0.3.0": "superseded"}
+
+
+# freeze and drift
+
+
+def test_freeze_writes_base_and_head_and_keeps_the_file(farm: Farm) -> None:
+    file = farm.write()
+    before = file.read_text()
+    base = farm.upstream.commit("main goes on", **{"b.c": "bb\n"})
+    head = farm.upstream.pull(7, {"a.c": numbered(40, line_20="x")}, {"a.c": numbered(40)})
+    head = farm.upstream.pull(7, {"a.c": numbered(40, line_20="twenty")}, base=base)
+    farm.upstream.commit("and on", **{"b.c": "bbb\n"})
+    out = farm.run("freeze", "eng", "--pull", "7", "--dry-run")
+    assert f'+head = "{head}"' in out
+    assert file.read_text() == before
+    out = farm.run("freeze", "eng", "--pull", "7", "--why", 'it "breaks"')
+    assert "eng-0.1.0\tpull 7\tpin" in out
+    after = file.read_text()
+    assert after.startswith(before.rstrip("\n"))
+    assert f'base = "{base}"' in after
+    assert f'head = "{head}"' in after
+    farm.run("list")
+
+    moved = farm.upstream.pull(7, {"a.c": numbered(40, line_21="21")}, base=base)
+    with_comment = after.replace(f'head = "{head}"', f'head = "{head}"   # as of today')
+    file.write_text(with_comment)
+    farm.run("freeze", "eng", "--pull", "7")
+    assert file.read_text() == with_comment.replace(head, moved)
+
+
+def test_freeze_finds_the_base_of_what_was_merged(farm: Farm) -> None:
+    farm.write()
+    base = farm.upstream.commit("before", **{"b.c": "bb\n"})
+    head = farm.upstream.pull(7, {"a.c": numbered(40, line_20="twenty")}, base=base)
+    farm.upstream.commit("beside", **{"b.c": "bbb\n"})
+    farm.upstream.git("merge", "--quiet", "--no-ff", "-m", "merge it", head)
+    farm.upstream.commit("later", **{"b.c": "bbbb\n"})
+    out = farm.run("freeze", "eng", "--pull", "7", "--dry-run")
+    assert f'+base = "{base}"' in out
+
+
+def test_freeze_says_what_is_not_there(farm: Farm) -> None:
+    file = farm.write()
+    before = file.read_text()
+    farm.run("freeze", "eng", "--pull", "99", status=5)
+    assert "has no pull request 99" in farm.said
+    farm.upstream.pull(7, {"b.c": "c\n"})
+    farm.run("freeze", "eng", "--pull", "7", "--onto", "nowhere", status=5)
+    farm.run("freeze", "eng", "--pull", "7", "--repository", "ext::sh -c id", status=3)
+    farm.run("freeze", "eng", "--pull", "7", "--onto", "-x", status=3)
+    farm.run("freeze", "eng", "--pull", "0", status=2)
+    assert file.read_text() == before
+
+
+class Api(BaseHTTPRequestHandler):
+    """GitHub's API for one pull request, as its documentation has it."""
+
+    answers: dict[str, tuple[int, Any]]
+
+    def do_GET(self) -> None:
+        status, body = self.answers.get(self.path, (404, {"message": "Not Found"}))
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[int, Any]]]:
+    answers: dict[str, tuple[int, Any]] = {}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Api,), {"answers": answers}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("BUILDER_GITHUB_API", f"http://127.0.0.1:{server.server_port}")
+    yield answers
+    server.shutdown()
+    server.server_close()
+
+
+def test_drift_tells_what_became_of_a_pull_request(farm: Farm) -> None:
+    patch = farm.pull(6, **{"a.c": numbered(40, line_20="twenty")})
+    farm.write(patch)
+    (same,) = farm.json("drift")
+    assert (same["state"], same["changes"]) == ("unmoved", "")
+
+    moved = farm.upstream.pull(6, {"a.c": numbered(40, line_20="20!")}, base=farm.pin)
+    (drifted,) = farm.json("drift")
+    assert (drifted["state"], drifted["head"]) == ("moved", moved)
+    assert "-+twenty" in drifted["changes"].replace(" ", "")
+    assert "++20!" in drifted["changes"].replace(" ", "")
+    assert "pull 6 changed since it was frozen" in farm.run("drift", "eng")
+
+    farm.upstream.git("update-ref", "-d", "refs/pull/6/head")
+    assert farm.json("drift")[0]["state"] == "gone"
+
+    squashed = farm.upstream.commit("squashed", **{"a.c": numbered(40, line_20="twenty")})
+    farm.upstream.git("tag", "v0.2.0")
+    (merged,) = farm.json("drift")
+    assert merged["state"] == "merged"
+    assert merged["merged"].startswith(squashed[:7])
+
+
+def test_drift_adds_what_github_knows(
+    farm: Farm, api: dict[str, tuple[int, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.file://{farm.upstream.folder}.insteadOf")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "https://github.com/o/eng")
+    farm.url = "https://github.com/o/eng"
+    farm.write(farm.pull(6, **{"b.c": "c\n"}))
+    path = "/repos/o/eng/pulls/6"
+    told: dict[str, Any] = {
+        "title": "Mend b",
+        "state": "closed",
+        "merged_at": None,
+        "merge_commit_sha": None,
+        "base": {"ref": "main"},
+    }
+    api[path] = (200, told)
+    assert farm.json("drift")[0]["told"] == "closed: Mend b"
+    api[path] = (
+        200,
+        told | {"merged_at": "2026-11-01T00:00:00Z", "merge_commit_sha": "1" * 40},
+    )
+    assert farm.json("drift")[0]["told"] == "merged 2026-11-01 as 111111111: Mend b"
+    for status, body in ((403, {"message": "rate limit"}), (200, ["nonsense"]), (500, None)):
+        api[path] = (status, body)
+        assert farm.json("drift")[0]["told"] == ""
+
+
+# update and outdated
+
+
+def test_update_moves_the_pin_and_what_follows_from_it(farm: Farm) -> None:
+    file = farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}))
+    before = file.read_text()
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    new = farm.upstream.commit("three", **{"b.c": "bbb\n"})
+    for tag in ("v0.2.0", "v0.10.0-rc1", "v0.9.9", "other"):
+        farm.upstream.git("tag", "-a", "-m", "x", tag, new)
+    farm.upstream.git("tag", "-a", "-m", "x", "v0.10.0", new)
+    out = farm.run("update", "eng", "--dry-run")
+    assert file.read_text() == before
+    assert f'+commit = "{new}"    # decides' in out
+    assert "eng-0.10.0\tpull 6\tpin" in out
+    farm.run("update", "eng")
+    assert not file.exists()
+    after = (farm.recipes / "eng-0.10.0.toml").read_text()
+    expected = before.replace(f'commit = "{farm.pin}"', f'commit = "{new}"')
+    expected = expected.replace('ref    = "v0.1.0"', 'ref    = "v0.10.0"')
+    expected = expected.replace("build_number = 1 ", "build_number = 3 ")
+    assert after == expected.replace('"0.1.0"', '"0.10.0"')
+    assert "eng-0.10.0.toml is up to date" in (farm.run("update", "eng"), farm.said)[1]
+
+
+def test_update_to_a_ref_shows_that_a_patch_no_longer_fits(farm: Farm) -> None:
+    farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}), version="nightly")
+    new = farm.upstream.commit("other", **{"a.c": numbered(40, line_20="changed")})
+    out = farm.run("update", "eng", "--to", "main")
+    assert "eng-nightly\tpull 6\tpin" in out
+    assert "superseded" in out
+    text = (farm.recipes / "eng-nightly.toml").read_text()
+    assert f'commit = "{new}"' in text
+    assert 'version = "nightly"' in text
+    for ref in ("nowhere", "--upload-pack=x", "a b", "x..y", "@{-1}", "x\n"):
+        farm.run("update", "eng", "--to", ref, status=5 if ref == "nowhere" else 3)
+
+
+def test_update_does_not_write_over_another_recipe(farm: Farm) -> None:
+    file = farm.write()
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.upstream.git("tag", "v0.2.0")
+    other = farm.write(version="0.2.0")
+    text = other.read_text()
+    farm.run("update", "eng-0.1.0", status=3)
+    assert "which there is already" in farm.said
+    assert file.exists()
+    assert other.read_text() == text
+
+
+def test_outdated_counts_commits_and_days(farm: Farm) -> None:
+    farm.write()
+    assert farm.json("outdated")[0]["ahead"] == 0
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.upstream.commit("three", **{"b.c": "bbb\n"})
+    farm.upstream.git("tag", "v0.2.0")
+    (lag,) = farm.json("outdated")
+    assert (lag["ahead"], lag["since"], lag["rewritten"]) == (2, "2023-11-14", False)
+    assert "2 commits ahead" in farm.run("outdated")
+    # The history is rewritten: the pin is nobody's ancestor any more.
+    farm.upstream.git("checkout", "--quiet", "--orphan", "fresh")
+    farm.upstream.commit("all anew", **{"b.c": "new\n"})
+    farm.upstream.git("tag", "v0.3.0")
+    (lag,) = farm.json("outdated")
+    assert lag["rewritten"]
+
+
+# verify-pins, mirror and offline
+
+
+def test_verify_pins_names_what_is_gone(farm: Farm, tmp_path: Path) -> None:
+    part = Upstream(tmp_path / "served" / "part")
+    part.commit("part", **{"p.h": "1\n"})
+    farm.upstream.git("submodule", "--quiet", "add", part.url, "deps/part")
+    farm.pin = farm.upstream.record("with part")
+    farm.write(farm.pull(6, **{"b.c": "c\n"}))
+    pins = farm.json("verify-pins")
+    assert not [pin for pin in pins if pin["why"]]
+    kinds = [pin["kind"] for pin in pins if pin["recipe"] == "eng-0.1.0"]
+    assert kinds == ["commit", "submodule", "pull", "pull"]
+    assert len([pin for pin in pins if pin["kind"] == "file"]) == 9  # the base's wheels
+    # A pull request is closed, its branch deleted and collected; the submodule moves away.
+    farm.upstream.git("update-ref", "-d", "refs/pull/6/head")
+    farm.upstream.git("reflog", "expire", "--expire=now", "--all")
+    farm.upstream.git("gc", "--quiet", "--prune=now")
+    part.folder.rename(part.folder.with_name("renamed"))
+    pins = farm.json("verify-pins", "eng", status=5)
+    assert [pin["kind"] for pin in pins if pin["why"]] == ["submodule", "pull"]
+    assert "2 of 13 pins cannot be fetched" in farm.said
+
+
+@pytest.mark.network
+def test_a_mirror_keeps_what_vanishes(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from conftest import SHARED_CACHE
+
+    monkeypatch.setenv("BUILDER_CACHE_DIR", str(SHARED_CACHE))
+    farm.write(farm.pull(6, **{"b.c": "c\n"}))
+    out = farm.run("mirror")
+    assert f"{farm.url} {farm.pin}" in out
+    assert "pull 6 of" in out
+    assert "cuda-13.0: nvidia-cuda-nvcc 13.0.88" in out
+    farm.upstream.folder.rename(tmp_path / "gone")
+    assert states(farm.json("patches", "--offline"))["pin"] == "applies"
+    farm.run("verify-pins", "eng", status=5)
+    farm.run("mirror", "eng", status=5)
+    assert "eng-0.1.0: cannot fetch" in farm.said
+
+
+def test_over_http_only_what_is_needed_is_fetched(farm: Farm) -> None:
+    for n in range(30):
+        farm.upstream.commit(f"{n}", **{"big.bin": bytes((n * i) % 251 for i in range(20_000))})
+    farm.pin = farm.upstream.head()
+    farm.upstream.git("tag", "v0.2.0")
+    with smart_http(farm.upstream.folder.parent) as served:
+        farm.url = f"{served.url}/eng/.git"
+        farm.write(farm.pull(6, **{"b.c": "c\n"}))
+        farm.run("patches")
+        assert served.sent < 100_000  # thirty versions of the big file are 500 kB
+        asked = len(served.requests)
+        farm.run("patches", "--offline")
+        assert len(served.requests) == asked
+
+
+def test_explain_tells_who_decides_what(farm: Farm) -> None:
+    farm.write(farm.pull(6, **{"b.c": "c\n"}))
+    told = farm.json("explain", "eng")
+    (definitions,) = told["definitions"]
+    origins = {each["name"]: each["from"] for each in definitions}
+    assert origins["GGML_CUDA_NO_VMM"] == "family llama-cpp"
+    assert origins["CMAKE_EXE_LINKER_FLAGS"] == "base cuda-13.0"
+    assert origins["CMAKE_CUDA_ARCHITECTURES"] == "builder"
+    assert told["patches"][0]["why"] == "it breaks without"
+    text = farm.run("explain", "eng")
+    assert "Patched with pull 6: it breaks without" in text
+    assert "by family llama-cpp:" in text
