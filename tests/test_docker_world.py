@@ -101,7 +101,14 @@ def own_engine(
     folder.mkdir()
     (folder / "daemon.json").write_text('{"features": {"containerd-snapshotter": true}}')
     socket = folder / "docker.sock"
-    command = ["dockerd", f"--config-file={folder}/daemon.json", f"--host=unix://{socket}"]
+    # In a network of its own: without a bridge it would take away that of the real engine.
+    command = [
+        "unshare",
+        "--net",
+        "dockerd",
+        f"--config-file={folder}/daemon.json",
+        f"--host=unix://{socket}",
+    ]
     command += [f"--data-root={tmp_path}/data", f"--exec-root={folder}/exec"]
     command += [f"--pidfile={folder}/pid", "--bridge=none", "--iptables=false", "--ip6tables=false"]
     with (tmp_path / "dockerd.log").open("wb") as log:
