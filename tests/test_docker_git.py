@@ -95,3 +95,30 @@ def test_a_pinned_commit_is_built_proved_and_named_in_the_image(
     assert labels["org.opencontainers.image.revision"] == recipe
     assert labels["org.opencontainers.image.source"].startswith("file://")
     assert labels["builder.key"] == result["key"]
+
+
+def test_offline_builds_from_the_mirror_and_names_what_it_lacks(
+    builder: Builder, catalogue: Path, recipe: str, tmp_path: Path
+) -> None:
+    done = builder("build", "from-git", "--offline", "--catalogue", catalogue)
+    assert done.returncode == 5, done.stderr
+    assert f"{recipe} of file://" in done.stderr
+    assert "is not mirrored" in done.stderr
+    done = builder("mirror", "from-git", "--catalogue", catalogue)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "upstream").rename(tmp_path / "gone")
+    done = builder("build", "from-git", "--offline", "--catalogue", catalogue, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["built"]
+    text = (catalogue / "recipes" / "from-git-1.toml").read_text()
+    with_package = text.replace("[build]", '[debian]\nruntime = ["tree"]\n\n[build]')
+    (catalogue / "recipes" / "from-git-1.toml").write_text(with_package)
+    done = builder("build", "from-git", "--offline", "--catalogue", catalogue)
+    assert done.returncode == 5, done.stderr
+    assert "from-git-1 needs Debian packages: tree" in done.stderr
+    base = catalogue / "recipes" / "bases" / "cuda-13.0.toml"
+    base.write_text(base.read_text().replace('"libgomp1"', '"libgomp1", "tree"'))
+    done = builder("build", "from-git", "--offline", "--catalogue", catalogue)
+    assert done.returncode == 5, done.stderr
+    assert "the base cuda-13.0" in done.stderr
+    assert "is not in the engine" in done.stderr

@@ -14,7 +14,7 @@ from pathlib import Path
 from builder import context, image, record, roots, smoke, sources
 from builder.catalogue import Catalogue
 from builder.dockerfile import Rendered, render
-from builder.errors import ProofError, WorldError
+from builder.errors import FetchError, ProofError, WorldError
 from builder.image import Log, Watch
 from builder.plan import Plan, plan
 from builder.platforms import Platforms, architecture
@@ -81,6 +81,7 @@ def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rende
         run.settings.debian_root,
         run.say,
         ask=build_architecture is None,
+        offline=run.offline,
     )
     return render(plan(run.catalogue, entry, platforms, root))
 
@@ -182,6 +183,13 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
     recipe = rendered.plan.recipe
     assert rendered.base is not None
     base_images = build_base(run, rendered.base, log)
+    packages = [*recipe.debian.build, *recipe.debian.runtime]
+    if run.offline and packages:
+        raise FetchError(
+            f"{recipe.name} needs Debian packages: {', '.join(packages)}",
+            "they are not mirrored, and nothing is fetched (--offline)",
+            "build it where the network is, or have the base bring them",
+        )
     references = _references(run, rendered)
     runtime = base_images["runtime"]
     base_digest = _digest(runtime)
@@ -309,6 +317,12 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
             for stage, reference in images.items()
             if not roots.in_engine(rendered, stage)
         }
+        if missing and run.offline:
+            raise FetchError(
+                f"the base {rendered.plan.name} ({rendered.short_key}) is not in the engine",
+                "Debian's packages are not mirrored, and nothing is fetched (--offline)",
+                "build it once where the network is: `builder build hello-sm120` does",
+            )
         if missing:
             need_space(
                 docker.engine().root,

@@ -43,10 +43,12 @@ def choose(
     say: Callable[[str], None],
     *,
     ask: bool = True,
+    offline: bool = False,
 ) -> RootChoice:
     """Decide on the root; ``way`` is the setting ``debian_root``.
 
     Without ``ask`` neither engine nor registry is asked: the pinned image, else mmdebstrap.
+    ``offline`` asks no registry.
 
     "auto" keeps to the root that the engine already has, so that a registry that comes or goes
     does not make every engine anew; else it tries the registry, then mmdebstrap.  Raises
@@ -67,9 +69,11 @@ def choose(
                 plan = plan_base(catalogue, recipe.name, platforms, choice)
                 if in_engine(render(plan), "root"):
                     return choice
-    found = _from_registry(root, say)
+    found = pinned if offline else _from_registry(root, say)
     if found is not None:
         return found
+    if offline:
+        return bootstrapped
     if way == "registry":
         raise FetchError(
             f"no registry answers for {root.image}",
