@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import stat
 import tarfile
 import threading
@@ -174,7 +175,7 @@ def test_a_directory_that_is_not_there_is_named(files: Files, tmp_path: Path) ->
         zipped(("..\\owned", b"x", 0o100644)),
         b"no archive",
         b"",
-        tar(("a.c", b"a" * 1000))[:-40],
+        tar(("a.c", os.urandom(9000)))[:5000],
     ],
 )
 def test_a_hostile_or_broken_archive_is_refused(tmp_path: Path, content: bytes) -> None:
