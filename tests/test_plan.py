@@ -108,6 +108,121 @@ def test_platform_and_root_are_part_of_the_key(root: Path) -> None:
     assert len(keys) == 4
 
 
+PATCHED = """
+engine  = "patched"
+version = "1"
+summary = "x"
+license = "MIT"
+family  = "llama-cpp"
+base    = "cuda-13.0"
+
+[source]
+git    = "https://git.example.invalid/x"
+commit = "1111111111111111111111111111111111111111"
+
+[[patch]]
+file = "x.patch"
+why  = "because"
+
+[[patch]]
+pull = 6
+base = "1111111111111111111111111111111111111111"
+head = "2222222222222222222222222222222222222222"
+why  = "because"
+
+[[patch]]
+pick = { after = "1111111111111111111111111111111111111111", to = "3333333333333333333333333333333333333333" }
+why  = "because"
+
+[[patch]]
+why = "because"
+
+[patch.script]
+git       = "https://git.example.invalid/s"
+commit    = "4444444444444444444444444444444444444444"
+path      = "patch.py"
+arguments = ["a"]
+
+[cuda]
+arch = ["120"]
+
+[llama]
+build_number = 1
+
+[[cmake]]
+targets = ["llama-server"]
+
+[image]
+repository = "patched"
+tags       = ["1"]
+
+[[probe]]
+option = "--x"
+"""
+FILE = "recipes/patched-1.toml"
+
+
+@pytest.fixture
+def patched(catalogue: Path) -> Path:
+    (catalogue / FILE).write_text(PATCHED)
+    (catalogue / "patches").mkdir()
+    (catalogue / "patches" / "x.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
+    return catalogue
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        replaced("patches/x.patch", "+b", "+c"),
+        replaced(FILE, 'file = "x.patch"', 'file = "x.patch"\nleave_out = ["x"]'),
+        replaced(FILE, 'file = "x.patch"', 'file = "x.patch"\nfuzz = 1'),
+        replaced(FILE, 'file = "x.patch"', 'file = "x.patch"\nthree_way = true'),
+        replaced(FILE, 'head = "2', 'head = "3'),
+        replaced(FILE, 'base = "1', 'base = "0'),
+        replaced(FILE, 'to = "3', 'to = "4'),
+        replaced(FILE, 'after = "1', 'after = "2'),
+        replaced(FILE, 'commit    = "4', 'commit    = "5'),
+        replaced(FILE, '"patch.py"', '"other.py"'),
+        replaced(FILE, 'arguments = ["a"]', 'arguments = ["a", "b"]'),
+        replaced(FILE, 'arguments = ["a"]', 'arguments = ["a"]\nat = "/opt/x"'),
+        replaced(FILE, 'commit = "1', 'submodules = false\ncommit = "1'),
+        replaced(FILE, '[[patch]]\nfile = "x.patch"\nwhy  = "because"\n', ""),
+        replaced(FILE, "build_number = 1", "build_number = 2"),
+    ],
+)
+def test_what_decides_the_source_changes_the_key(
+    patched: Path, change: Callable[[Path], None]
+) -> None:
+    before = rendered(patched, "patched-1").key
+    change(patched)
+    assert rendered(patched, "patched-1").key != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        replaced(FILE, '"because"', '"for another reason"'),
+        replaced(FILE, '"because"', '"because"\ndrop_when = "never"\nupstream = "o/r#1"'),
+        replaced(FILE, '"because"', '"because"\nprobe = { option = "--y" }'),
+        replaced(FILE, "invalid/s", "invalid/mirror-of-s"),
+        replaced(FILE, 'path      = "patch.py"', 'path      = "patch.py"\nseconds = 600'),
+        replaced(FILE, "[cuda]", '[track]\ntag = "b*"\n[cuda]'),
+        replaced(FILE, 'commit = "1', 'submodule = { x = "file:///y" }\ncommit = "1'),
+    ],
+)
+def test_reasons_and_addresses_leave_the_key(patched: Path, change: Callable[[Path], None]) -> None:
+    before = rendered(patched, "patched-1").key
+    change(patched)
+    assert rendered(patched, "patched-1").key == before
+
+
+def test_the_order_of_patches_is_part_of_the_key(patched: Path) -> None:
+    found = load(patched)
+    planned = plan(found, found.engine("patched-1"), AMD64, mmdebstrap(found))
+    other = replace(planned, patches=planned.patches[::-1])
+    assert render(planned).key != render(other).key
+
+
 def test_a_script_of_the_stages_is_part_of_the_key(root: Path) -> None:
     found = load(root)
     planned = plan(found, found.engine(NAME), AMD64, mmdebstrap(found))

@@ -24,10 +24,13 @@ from builder.errors import FetchError, PatchError, RecipeError
 if TYPE_CHECKING:
     from builder.catalogue import Catalogue, Entry
     from builder.desk import Desk
+    from builder.diagnosis import Finding
+    from builder.pulls import Drift
     from builder.schema import Recipe
+    from builder.upstream import Lag
 
 SomeRecipe = Annotated[
-    str | None, typer.Argument(metavar="[RECIPE]", help="Name of a recipe. Default: all of them.")
+    str | None, typer.Argument(metavar="RECIPE", help="Name of a recipe. Default: all of them.")
 ]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")
@@ -41,6 +44,24 @@ def _desk(catalogue: Catalogue, *, offline: bool) -> Iterator[Desk]:
 
     with desk(catalogue, settings.load(), console.say, offline=offline) as opened:
         yield opened
+
+
+@contextmanager
+def _alone(failures: list[str], name: str) -> Iterator[None]:
+    """One recipe's failure stops only that one; it is told with the others at the end."""
+    try:
+        yield
+    except (FetchError, PatchError) as error:
+        failures.append("\n  ".join([f"{name}: {error.what}", *error.why.splitlines()[:3]]))
+
+
+def _raise_together(failures: list[str], what: str) -> None:
+    if failures:
+        raise FetchError(
+            f"{what}: {len(failures)} of the recipes failed",
+            "\n".join(failures),
+            "the others are told above; what is mirrored is told without network by --offline",
+        )
 
 
 def _chosen(catalogue: Catalogue, name: str | None) -> list[Entry[Recipe]]:
@@ -78,16 +99,19 @@ def patches(
     from builder.diagnosis import PIN, diagnose
 
     found = catalogue_at(catalogue)
-    findings, notes = [], []
+    findings: list[Finding] = []
+    notes: list[str] = []
+    failures: list[str] = []
     with _desk(found, offline=offline) as desk:
         for entry in _chosen(found, recipe):
-            case = desk.case(entry)
-            if case.patches:
-                findings += list(diagnose(case, against or []))
-                notes += [f"{entry.name}: {note}" for note in dict.fromkeys(case.notes)]
+            with _alone(failures, entry.name):
+                case = desk.case(entry)
+                if case.patches:
+                    findings += diagnose(case, against or [])
+                    notes += [f"{entry.name}: {note}" for note in dict.fromkeys(case.notes)]
     if as_json:
         print_json([asdict(finding) for finding in findings])
-    else:
+    elif findings or not failures:
         console.findings(findings, notes)
     bad = [f for f in findings if f.target == PIN and not f.good and f.state != "untried"]
     if bad:
@@ -95,12 +119,15 @@ def patches(
         raise PatchError(
             f"{len(bad)} of the patches do not apply to their own pin", "\n".join(lines)
         )
+    _raise_together(failures, "patches")
 
 
 @app.command(rich_help_panel=SOURCES)
 def freeze(
     recipe: RecipeName,
-    pull: Annotated[int, typer.Option("--pull", min=1, help="Number of the pull request.")],
+    pull: Annotated[
+        int, typer.Option("--pull", metavar="N", min=1, help="Number of the pull request.")
+    ],
     catalogue: CatalogueOption = None,
     repository: Annotated[
         str | None,
@@ -112,7 +139,10 @@ def freeze(
     ] = None,
     why: Annotated[
         str | None,
-        typer.Option(help="What is wrong without it. Default: the subject of its last commit."),
+        typer.Option(
+            metavar="TEXT",
+            help="What is wrong without it. Default: the subject of its last commit.",
+        ),
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -153,14 +183,17 @@ def drift(
 
     found = catalogue_at(catalogue)
     api = settings.load().github_api
+    changes: list[Drift] = []
+    failures: list[str] = []
     with _desk(found, offline=offline) as desk:
-        changes = [
-            change for entry in _chosen(found, recipe) for change in drifted(desk.case(entry), api)
-        ]
+        for entry in _chosen(found, recipe):
+            with _alone(failures, entry.name):
+                changes += drifted(desk.case(entry), api)
     if as_json:
         print_json([{**asdict(change), "state": change.state} for change in changes])
     else:
         console.drift(changes)
+    _raise_together(failures, "drift")
 
 
 @app.command(rich_help_panel=SOURCES)
@@ -202,23 +235,19 @@ def outdated(
     from builder import console, upstream
 
     found = catalogue_at(catalogue)
-    rows, failures = [], []
+    rows: list[tuple[str, Lag]] = []
+    failures: list[str] = []
     with _desk(found, offline=offline) as desk:
         for entry in _chosen(found, recipe):
             assert entry.recipe is not None
-            try:
+            with _alone(failures, entry.name):
                 lag = upstream.lag(entry.recipe, desk.repositories)
-            except FetchError as error:
-                failures.append(f"{entry.name}: {error.what}")
-                continue
-            if lag is not None:
-                rows.append((entry.name, lag))
+                rows += [(entry.name, lag)] if lag is not None else []
     if as_json:
         print_json([{"recipe": name, **asdict(lag)} for name, lag in rows])
     else:
         console.lags(rows)
-    if failures:
-        raise FetchError(f"{len(failures)} upstreams could not be asked", "\n".join(failures))
+    _raise_together(failures, "outdated")
 
 
 @app.command("verify-pins", rich_help_panel=SOURCES)
@@ -273,15 +302,13 @@ def mirror(recipe: SomeRecipe = None, catalogue: CatalogueOption = None) -> None
     from builder import console, pins
 
     found = catalogue_at(catalogue)
-    failures = []
+    failures: list[str] = []
     entries = _chosen(found, recipe)
     with _desk(found, offline=False) as desk:
         for entry in entries:
-            try:
+            with _alone(failures, entry.name):
                 for line in pins.mirror(desk.case(entry), entry):
                     console.line(f"{entry.name}: {line}")
-            except (FetchError, PatchError) as error:
-                failures.append(f"{entry.name}: {error.what}")
         bases = dict.fromkeys(
             base
             for entry in entries
@@ -290,8 +317,7 @@ def mirror(recipe: SomeRecipe = None, catalogue: CatalogueOption = None) -> None
         for name in bases:
             base = found.base(name).recipe
             assert base is not None
-            cache = desk.settings.cache_dir
-            for line in pins.mirror_base(base, cache, console.say, offline=False):
-                console.line(f"{name}: {line}")
-    if failures:
-        raise FetchError(f"{len(failures)} recipes could not be mirrored", "\n".join(failures))
+            with _alone(failures, name):
+                for line in pins.mirror_base(base, desk.settings.cache_dir, console.say):
+                    console.line(f"{name}: {line}")
+    _raise_together(failures, "mirror")

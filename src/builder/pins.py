@@ -211,14 +211,12 @@ def mirror(case: Case, entry: Entry[Recipe]) -> Iterator[str]:
     files = [*family.packages(entry.recipe, entry.file.parent, PLATFORM).values()]
     files += [(source.file,)] if isinstance(source, Released) else []
     for several in files:
-        pypi.fetch(several, repositories.cache, repositories.say, offline=repositories.offline)
+        pypi.fetch(several, repositories.cache, repositories.say)
         yield from (f"{file.name} {file.version}" for file in several)
 
 
-def mirror_base(
-    base: BaseRecipe, cache: Path, say: Callable[[str], None], *, offline: bool
-) -> Iterator[str]:
+def mirror_base(base: BaseRecipe, cache: Path, say: Callable[[str], None]) -> Iterator[str]:
     """Fetch the wheels of a base, to stay; like ``mirror``."""
     for files in families.BASES[base.family].packages(base, PLATFORM).values():
-        pypi.fetch(files, cache, say, offline=offline)
+        pypi.fetch(files, cache, say)
         yield from (f"{file.name} {file.version}" for file in files)

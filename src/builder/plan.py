@@ -92,8 +92,8 @@ class PlannedPatch:
         apart = {"why", "drop_when", "upstream", "probe", "git"}
         data: dict[str, Any] = self.patch.model_dump(mode="json", exclude=apart)
         for kind in ("pick", "script"):
-            if kind in data:
-                data[kind].pop("git")
+            for name in ("git", "seconds"):
+                data.get(kind, {}).pop(name, None)
         if self.content:
             data["sha256"] = hashlib.sha256(self.content).hexdigest()
         return data
