@@ -166,6 +166,20 @@ def test_a_server_that_falters_is_asked_again(
         assert served.faults == []
 
 
+def test_a_server_that_stops_answering_half_way_is_asked_again(
+    upstream: Upstream, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_HTTP_LOW_SPEED_LIMIT", "1000")
+    monkeypatch.setenv("GIT_HTTP_LOW_SPEED_TIME", "1")
+    upstream.write("big.bin", bytes(range(256)) * 4000)
+    commit = upstream.record("big")
+    with smart_http(upstream.folder.parent) as served:
+        served.faults = [None, "stall"]
+        tree = world.export(f"{served.url}/engine/.git", commit)
+        assert (tree / "big.bin").stat().st_size == 1_024_000
+        assert len(served.requests) == 4
+
+
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_no_is_an_answer_and_is_not_asked_again(
     upstream: Upstream, world: World, status: int
@@ -217,6 +231,25 @@ def test_a_killed_builder_starts_clean(upstream: Upstream, world: World) -> None
             process.kill()
             process.wait()
     assert names(world.export(upstream.url, commit))
+
+
+def test_a_fetch_that_was_killed_before_its_last_step_is_begun_again(
+    upstream: Upstream, world: World
+) -> None:
+    """The objects have come; that history ends at the commit was not written yet."""
+    world.export(upstream.url, upstream.head())
+    upstream.write("big.txt", numbered(3000))
+    upstream.record("parent")
+    commit = upstream.commit("two", **{"a.txt": "two\n"})
+    other = World(world.folder / "other")
+    other.folder.mkdir()
+    other.export(upstream.url, commit)
+    ours, theirs = world.pins(upstream.url), other.pins(upstream.url)
+    git.run(theirs, "repack", "-a", "-d", "--quiet")
+    for file in (theirs / "objects" / "pack").iterdir():
+        shutil.copy(file, ours / "objects" / "pack")
+    assert (world.export(upstream.url, commit) / "a.txt").read_text() == "two\n"
+    assert not list(ours.parent.glob("damaged-*"))
 
 
 def damage_pack(pins: Path) -> None:

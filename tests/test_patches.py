@@ -265,7 +265,7 @@ def test_a_patch_that_changes_nothing_is_an_error(bench: Bench) -> None:
     back = bench.upstream.commit("and back", **{"a.c": numbered(40)})
     assert there != back
     with pytest.raises(PatchError, match="changes nothing"):
-        bench.apply(bench.pick(bench.pin, back))
+        bench.apply(bench.pick(empty, back))
     with pytest.raises(PatchError, match=r"nothing is left of file x\.patch"):
         bench.apply(bench.file(bench.diff(**{"b.c": "c\n"}), leave_out=["*.c"]))
 
@@ -354,7 +354,8 @@ def test_the_users_own_git_configuration_does_not_bend_patches(
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
     head = bench.upstream.pull(1, {"b.c": "b  \n\tc \n"})
     assert (bench.apply(bench.pull(bench.pin, head)) / "b.c").read_bytes() == b"b  \n\tc \n"
-    spaced = bench.file("--- a/b.c\n+++ b/b.c\n@@ -1 +1 @@\n-b \n+c\n")
+    bench.pin = bench.upstream.commit("blanks", **{"b.c": "x  y\nb\nc\n"})
+    spaced = bench.file("--- a/b.c\n+++ b/b.c\n@@ -1,3 +1,3 @@\n x y\n-b\n+B\n c\n")
     with pytest.raises(PatchError, match="does not apply"):
         bench.apply(spaced)
 

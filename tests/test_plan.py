@@ -131,8 +131,11 @@ head = "2222222222222222222222222222222222222222"
 why  = "because"
 
 [[patch]]
-pick = { after = "1111111111111111111111111111111111111111", to = "3333333333333333333333333333333333333333" }
 why  = "because"
+
+[patch.pick]
+after = "1111111111111111111111111111111111111111"
+to    = "3333333333333333333333333333333333333333"
 
 [[patch]]
 why = "because"
@@ -179,7 +182,7 @@ def patched(catalogue: Path) -> Path:
         replaced(FILE, 'file = "x.patch"', 'file = "x.patch"\nthree_way = true'),
         replaced(FILE, 'head = "2', 'head = "3'),
         replaced(FILE, 'base = "1', 'base = "0'),
-        replaced(FILE, 'to = "3', 'to = "4'),
+        replaced(FILE, 'to    = "3', 'to = "4'),
         replaced(FILE, 'after = "1', 'after = "2'),
         replaced(FILE, 'commit    = "4', 'commit    = "5'),
         replaced(FILE, '"patch.py"', '"other.py"'),

@@ -95,13 +95,15 @@ def numbered(count: int, **changed: str) -> str:
 class Served:
     """A directory of repositories on loopback; ``faults`` are taken one a request, in order.
 
-    A number is answered as that status; "cut" gives half of the answer and closes.
+    A number is answered as that status; "cut" gives half of the answer and closes, "stall" gives
+    half of it and then nothing for a while.
     """
 
     url: str
     faults: list[int | str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     sent: int = 0
+    stalled: threading.Event = field(default_factory=threading.Event)
 
 
 class Backend(BaseHTTPRequestHandler):
@@ -135,9 +137,12 @@ class Backend(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
-        sent = answer[: len(answer) // 2] if fault == "cut" else answer
+        sent = answer[: len(answer) // 2] if fault in {"cut", "stall"} else answer
         self.wfile.write(sent)
         self.served.sent += len(sent)
+        if fault == "stall":
+            self.wfile.flush()
+            self.served.stalled.wait(20)
         self.close_connection = True
 
     def body(self) -> bytes:
@@ -185,6 +190,7 @@ def smart_http(root: Path) -> Iterator[Served]:
     try:
         yield served
     finally:
+        served.stalled.set()
         server.shutdown()
         server.server_close()
         thread.join()

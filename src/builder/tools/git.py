@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from builder.errors import BuilderError, FetchError, SpaceError, WorldError
@@ -130,10 +131,18 @@ def run(
     return done.stdout, said
 
 
+@cache
+def _has_its_own_patience() -> bool:
+    """Whether git's configuration says when a slow server is given up (git-config(1))."""
+    ask = ["git", "config", "--get-regexp", r"^http\..*lowspeed(limit|time)$"]
+    return subprocess.run(ask, capture_output=True, check=False, cwd="/").returncode == 0
+
+
 def _environment(network: bool) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in UNSET}
-    environment.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", SLOW_BYTES)
-    environment.setdefault("GIT_HTTP_LOW_SPEED_TIME", SLOW_SECONDS)
+    if network and not _has_its_own_patience():
+        environment.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", SLOW_BYTES)
+        environment.setdefault("GIT_HTTP_LOW_SPEED_TIME", SLOW_SECONDS)
     return environment | {
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ALLOW_PROTOCOL": NETWORK if network else "none",

@@ -84,10 +84,6 @@ class Mirror:
 
     def _fetch_pin(self, commit: str) -> None:
         self._prepare(self.pins)
-        if self._has_ref(self.pins, commit):
-            # A fetch was killed when the objects were there, and not yet that history ends here.
-            git.run(self.pins, "repack", "-a", "-d", "--quiet")
-            git.run(self.pins, "prune", "--expire=now")
         fetch = ("fetch", "--quiet", "--depth=1", "--no-tags", "--no-write-fetch-head")
         git.ask(self.pins, *fetch, "--", "origin", commit, hold=self._lock)
         kind = git.text(self.pins, "cat-file", "-t", commit)
