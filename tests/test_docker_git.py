@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import REPOSITORY, Builder
+from upstreams import Upstream
 
 pytestmark = pytest.mark.docker
 
@@ -45,26 +46,16 @@ needs   = ["libcuda.so.1"]
 """
 
 
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=T", "-c", "user.email=t@example.invalid"]
-    done = subprocess.run(
-        ["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
-
-
 @pytest.fixture
 def recipe(catalogue: Path, tmp_path: Path) -> Iterator[str]:
     """A repository of the engine, and a recipe that pins its commit; the commit."""
-    upstream = tmp_path / "upstream"
-    shutil.copytree(REPOSITORY / "engines" / "hello-sm120", upstream)
+    upstream = Upstream(tmp_path / "upstream")
+    engine = REPOSITORY / "engines" / "hello-sm120"
+    shutil.copytree(engine, upstream.folder, dirs_exist_ok=True)
     # A tree's own .dockerignore is about its own images, and must not thin the source of ours.
-    (upstream / ".dockerignore").write_text("*\n")
-    git(upstream, "init", "--quiet", "--initial-branch=main")
-    git(upstream, "add", ".")
-    git(upstream, "commit", "--quiet", "--message=one")
-    commit = git(upstream, "rev-parse", "HEAD")
-    text = RECIPE.format(url=f"file://{upstream}", commit=commit, short=commit[:7])
+    upstream.write(".dockerignore", "*\n")
+    commit = upstream.record("one")
+    text = RECIPE.format(url=upstream.url, commit=commit, short=commit[:7])
     (catalogue / "recipes" / "from-git-1.toml").write_text(text)
     yield commit
     done = subprocess.run(

@@ -260,28 +260,17 @@ def verify_pins(
     bases. Mirrors do not count. The exit code is 5 when something is gone.
     """
     from builder import console
-    from builder.pins import pins_of, verify
+    from builder.pins import verify
 
     found = catalogue_at(catalogue)
     names = [entry.name for entry in _chosen(found, recipe)]
     with _desk(found, offline=False) as desk:
-        standings = list(verify(pins_of(found, names, desk.workshop.work)))
+        standings = list(verify(found, names, desk.workshop.work))
     if as_json:
-        print_json(
-            [
-                {
-                    "recipe": standing.pin.recipe,
-                    "kind": standing.pin.kind,
-                    "what": standing.pin.what,
-                    "where": standing.pin.where,
-                    "why": standing.why,
-                }
-                for standing in standings
-            ]
-        )
+        print_json([asdict(standing) for standing in standings])
     else:
         console.standings(standings)
-    gone = [f"{s.pin.recipe}: {s.pin.kind} {s.pin.what}: {s.why}" for s in standings if not s.good]
+    gone = [f"{each.recipe}: {each.kind} {each.what}: {each.why}" for each in standings if each.why]
     if gone:
         raise FetchError(
             f"{len(gone)} of {len(standings)} pins cannot be fetched",

@@ -315,13 +315,7 @@ def lags(rows: Sequence[tuple[str, Lag]]) -> None:
 def standings(found: Sequence[Standing]) -> None:
     """Pins, and whether they can still be fetched."""
     rows = [
-        (
-            "ok" if each.good else "GONE",
-            each.pin.recipe,
-            each.pin.kind,
-            each.pin.what,
-            each.pin.where,
-        )
+        ("ok" if each.good else "GONE", each.recipe, each.kind, each.what, each.where)
         for each in found
     ]
     table(("", "recipe", "kind", "pin", "from"), rows)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from builder import checkout, families, upstream
 from builder.catalogue import Catalogue, Entry
 from builder.diagnosis import Case
 from builder.errors import BuilderError, FetchError
+from builder.lock import Locked
 from builder.patches import pieces
 from builder.plan import (
     Archive,
     GitCommit,
     PlannedPatch,
     Released,
+    SourceChoice,
     SourceTree,
     resolve_patches,
     resolve_source,
@@ -31,25 +34,14 @@ PLATFORM = Platforms("amd64")
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
-    """One thing that a recipe pins.
-
-    ``check`` raises ``FetchError`` unless it can still be fetched.
-    """
+class Standing:
+    """One thing that a recipe pins, and why it cannot be fetched any more; empty where it can."""
 
     recipe: str
     kind: str
     """commit, submodule, pull, pick, script, file, archive or image."""
     what: str
     where: str
-    check: Callable[[], None] = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A pin, and why it cannot be fetched any more; empty where it can."""
-
-    pin: Pin
     why: str
 
     @property
@@ -58,131 +50,130 @@ class Standing:
         return not self.why
 
 
-def pins_of(catalogue: Catalogue, names: list[str], work: Path) -> Iterator[Pin]:
-    """The pins of recipes and of the bases below them; what several share comes once.
+def verify(catalogue: Catalogue, names: list[str], work: Path) -> Iterator[Standing]:
+    """Ask for every pin of recipes and of the bases below them; what several share comes once.
 
-    ``work`` is a directory for proofs.  Raises ``RecipeError`` for a recipe that is wrong.
+    ``work`` is a directory for what has to be fetched to know: commits and trees, no contents.
+    Raises ``RecipeError`` for a recipe that is wrong.
     """
-    seen: set[tuple[str, str, str]] = set()
-    for pin in _all(catalogue, names, work):
-        identity = (pin.kind, pin.what, pin.where)
-        if identity not in seen:
-            seen.add(identity)
-            yield pin
-
-
-def _all(catalogue: Catalogue, names: list[str], work: Path) -> Iterator[Pin]:
+    asked = _Asked(work)
     bases: dict[str, None] = {}
     for name in names:
         entry = catalogue.engine(name)
         assert entry.recipe is not None
-        yield from _of_source(entry, catalogue.root, work)
+        yield from asked.source(name, resolve_source(entry.recipe.source, catalogue.root))
         for planned in resolve_patches(entry, catalogue.root):
-            yield from _of_patch(entry.name, planned, work)
+            yield from asked.patch(name, planned)
         family = families.ENGINES[entry.recipe.family]
         for files in family.packages(entry.recipe, entry.file.parent, PLATFORM).values():
-            yield from (_of_file(entry.name, file) for file in files)
+            yield from asked.files(name, files)
         bases |= dict.fromkeys(catalogue.chain(entry.recipe.base))
     for name in bases:
         base = catalogue.base(name).recipe
         assert base is not None
-        yield from _of_base(base)
+        yield from asked.base(base)
 
 
-def _of_source(entry: Entry[Recipe], root: Path, work: Path) -> Iterator[Pin]:
-    assert entry.recipe is not None
-    match resolve_source(entry.recipe.source, root):
-        case GitCommit() as source:
-            yield from _of_commit(entry.name, source, work)
-        case Released(file=file):
-            yield _of_file(entry.name, file)
-        case Archive(url=url, sha256=digest):
-            yield Pin(entry.name, "archive", digest, url, lambda: downloads.check(url))
-        case SourceTree():
+class _Asked:
+    """What was asked for already, and where commits are fetched to."""
+
+    def __init__(self, work: Path) -> None:
+        self._work = work
+        self._seen: set[tuple[str, str]] = set()
+
+    def _ask(
+        self, recipe: str, kind: str, what: str, where: str, check: Callable[[], object]
+    ) -> Iterator[Standing]:
+        """The standing of one pin, the first time that it is asked for."""
+        if (what, where) in self._seen:
             return
+        self._seen.add((what, where))
+        try:
+            check()
+        except BuilderError as error:
+            why = " ".join(part for part in (error.what, error.why) if part)
+            yield Standing(recipe, kind, what, where, why)
+        else:
+            yield Standing(recipe, kind, what, where, "")
+
+    def source(self, recipe: str, source: SourceChoice) -> Iterator[Standing]:
+        """A source, with the submodules of a commit."""
+        match source:
+            case GitCommit():
+                yield from self._commit(recipe, "commit", source)
+            case Released(file=file):
+                yield from self.files(recipe, [file])
+            case Archive(url=url, sha256=digest):
+                yield from self._ask(recipe, "archive", digest, url, lambda: downloads.check(url))
+            case SourceTree():
+                return
+
+    def _commit(self, recipe: str, kind: str, source: GitCommit) -> Iterator[Standing]:
+        fetched: list[Path] = []
+
+        def check() -> None:
+            fetched.append(mirrors.reachable(source.url, source.commit, self._work))
+
+        yield from self._ask(recipe, kind, source.commit, source.url, check)
+        if fetched and source.submodules:
+            for submodule in _submodules(fetched[0], source):
+                yield from self._commit(recipe, "submodule", submodule)
+
+    def patch(self, recipe: str, planned: PlannedPatch) -> Iterator[Standing]:
+        """The commits of a patch."""
+        kind = ""
+        commits: tuple[str, ...] = ()
+        match planned.patch:
+            case PullPatch(base=base, head=head):
+                kind, commits = "pull", (base, head)
+            case PickPatch(pick=pick):
+                kind, commits = "pick", (pick.after, pick.to)
+            case ScriptPatch(script=script):
+                kind, commits = "script", (script.commit,)
+        for commit in commits:
+            check = partial(mirrors.reachable, planned.url, commit, self._work)
+            yield from self._ask(recipe, kind, commit, planned.url, check)
+
+    def files(self, recipe: str, files: Iterable[Locked]) -> Iterator[Standing]:
+        """Files of the package index."""
+        for file in files:
+            what, where = f"{file.name} {file.version}", f"sha256:{file.sha256}"
+            yield from self._ask(recipe, "file", what, where, partial(pypi.check, file))
+
+    def base(self, base: BaseRecipe) -> Iterator[Standing]:
+        """The wheels of a base, and the image that it starts from, where it pins one."""
+        for files in families.BASES[base.family].packages(base, PLATFORM).values():
+            yield from self.files(base.name, files)
+        root = base.root
+        if root is not None and root.digest is not None:
+            check = partial(_need_image, f"{root.image}@{root.digest}")
+            yield from self._ask(base.name, "image", root.digest, root.image, check)
 
 
-def _of_commit(name: str, source: GitCommit, work: Path) -> Iterator[Pin]:
-    """A commit, and its submodules where they are wanted: those that it can still tell of."""
-    kept: list[Path] = []
+def _need_image(reference: str) -> None:
+    if docker.pull_digest(reference, REGISTRY_PATIENCE) is None:
+        raise FetchError(f"no registry gives {reference}")
 
-    def check() -> None:
-        kept.append(mirrors.reachable(source.url, source.commit, work))
 
-    yield Pin(name, "commit", source.commit, source.url, check)
-    if not source.submodules or not kept:
-        return
-    scratch = Scratch(work / f"{kept[0].stem}-scratch.git")
-    scratch.see([kept[0] / "objects"])
+def _submodules(repository: Path, source: GitCommit) -> Iterator[GitCommit]:
+    """The submodules of a commit that ``mirrors.reachable`` fetched."""
+    scratch = Scratch(repository.with_suffix(".scratch"))
+    scratch.see([repository / "objects"])
     links = [item for item in scratch.items(source.commit) if item.mode == GITLINK]
     if not links:
         return
-    named = _named(kept[0], source.url, source.commit, scratch)
+    blobs = [item.object for item in scratch.items(source.commit, ".gitmodules")]
+    mirrors.fetch_contents(repository, source.url, blobs)
+    named = submodule_urls(scratch, source.commit)
     for link in links:
-        where = source.moved.get(link.path) or relative_url(named.get(link.path, ""), source.url)
+        url = source.moved.get(link.path) or relative_url(named.get(link.path, ""), source.url)
+        prefix = f"{link.path}/"
         inner = {
-            path.removeprefix(f"{link.path}/"): url
-            for path, url in source.moved.items()
-            if path.startswith(f"{link.path}/")
+            path.removeprefix(prefix): where
+            for path, where in source.moved.items()
+            if path.startswith(prefix)
         }
-        for pin in _of_commit(name, GitCommit(where, link.object, moved=inner), work):
-            kind = "submodule" if pin.kind == "commit" else pin.kind
-            yield Pin(name, kind, pin.what, pin.where, pin.check)
-
-
-def _named(repository: Path, url: str, commit: str, scratch: Scratch) -> dict[str, str]:
-    blobs = [item.object for item in scratch.items(commit, ".gitmodules")]
-    mirrors.fetch_contents(repository, url, blobs)
-    return submodule_urls(scratch, commit)
-
-
-def _of_patch(name: str, planned: PlannedPatch, work: Path) -> Iterator[Pin]:
-    commits: list[tuple[str, str]] = []
-    match planned.patch:
-        case PullPatch(base=base, head=head):
-            commits = [("pull", base), ("pull", head)]
-        case PickPatch(pick=pick):
-            commits = [("pick", pick.after), ("pick", pick.to)]
-        case ScriptPatch(script=script):
-            commits = [("script", script.commit)]
-    for kind, commit in commits:
-        yield Pin(name, kind, commit, planned.url, _reach(planned.url, commit, work))
-
-
-def _reach(url: str, commit: str, work: Path) -> Callable[[], None]:
-    def check() -> None:
-        mirrors.reachable(url, commit, work)
-
-    return check
-
-
-def _of_file(name: str, file: pypi.File) -> Pin:
-    what = f"{file.name} {file.version}"
-    return Pin(name, "file", what, f"sha256:{file.sha256}", lambda: pypi.check(file))
-
-
-def _of_base(base: BaseRecipe) -> Iterator[Pin]:
-    for files in families.BASES[base.family].packages(base, PLATFORM).values():
-        yield from (_of_file(base.name, file) for file in files)
-    if base.root is not None and base.root.digest is not None:
-        reference = f"{base.root.image}@{base.root.digest}"
-
-        def check() -> None:
-            if docker.pull_digest(reference, REGISTRY_PATIENCE) is None:
-                raise FetchError(f"no registry gives {reference}")
-
-        yield Pin(base.name, "image", base.root.digest, base.root.image, check)
-
-
-def verify(pins: Iterator[Pin]) -> Iterator[Standing]:
-    """Ask for each pin; submodules follow from their commits as these are found."""
-    for pin in pins:
-        try:
-            pin.check()
-        except BuilderError as error:
-            yield Standing(pin, " ".join(part for part in (error.what, error.why) if part))
-        else:
-            yield Standing(pin, "")
+        yield GitCommit(url, link.object, moved=inner)
 
 
 def mirror(case: Case, entry: Entry[Recipe]) -> Iterator[str]:

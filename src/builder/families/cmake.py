@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from builder.families.compiling import Layer, build, common_layers, configure
-from builder.lock import Locked
+from builder.families.compiling import Layer, build, common_layers, configure, no_packages
 from builder.platforms import Platforms
 from builder.schema import Recipe
 
+packages = no_packages
 TEMPLATE = "cmake.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ("jobs",)
 
@@ -30,15 +29,6 @@ def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
 def complete(recipe: Recipe) -> Recipe:
     """Nothing is known of an engine just because cmake builds it."""
     return recipe
-
-
-def packages(
-    recipe: Recipe,  # noqa: ARG001
-    folder: Path,  # noqa: ARG001
-    platforms: Platforms,  # noqa: ARG001
-) -> Mapping[str, tuple[Locked, ...]]:
-    """Nothing from PyPI beside the source."""
-    return {}
 
 
 def definitions(recipe: Recipe, platforms: Platforms) -> Sequence[Sequence[Layer]]:

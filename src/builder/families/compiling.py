@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from builder.lock import Locked
 from builder.platforms import GNU_TRIPLETS, Platforms
 from builder.schema import Cmake, Recipe
 
@@ -84,6 +86,15 @@ def link_faults(arguments: Sequence[str], recipe: Recipe) -> Iterator[str]:
         for folder in link_directories(recipe):
             if folder not in found:
                 yield f"{name} of a cmake call has no -rpath-link to {folder}: the link would fail"
+
+
+def no_packages(
+    recipe: Recipe,  # noqa: ARG001
+    folder: Path,  # noqa: ARG001
+    platforms: Platforms,  # noqa: ARG001
+) -> Mapping[str, tuple[Locked, ...]]:
+    """Nothing from PyPI beside the source: ``packages`` of a family that needs none."""
+    return {}
 
 
 def merged(layers: Sequence[Layer]) -> Definitions:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from builder.families.compiling import Layer, build, common_layers, configure
-from builder.lock import Locked
+from builder.families.compiling import Layer, build, common_layers, configure, no_packages
 from builder.platforms import GNU_TRIPLETS, Platforms
 from builder.schema import Cmake, GitSource, Image, LibraryProbe, Probe, Recipe, RunProbe
 
+packages = no_packages
 TEMPLATE = "llama-cpp.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ("jobs", "collect.py")
 BIN = "/opt/engine/bin"
@@ -137,15 +136,6 @@ def _rewritten(architectures: Sequence[str]) -> list[str]:
     """The machine code that comes of it: ggml's cmake makes 120a of 120 (FP4 needs it)."""
     names = [arch.removesuffix("-real") for arch in architectures if not arch.endswith("-virtual")]
     return [f"{name}a" if name in {"120", "121"} else name for name in names]
-
-
-def packages(
-    recipe: Recipe,  # noqa: ARG001
-    folder: Path,  # noqa: ARG001
-    platforms: Platforms,  # noqa: ARG001
-) -> Mapping[str, tuple[Locked, ...]]:
-    """Nothing from PyPI beside the source."""
-    return {}
 
 
 def definitions(recipe: Recipe, platforms: Platforms) -> Sequence[Sequence[Layer]]:
