@@ -14,7 +14,10 @@ import pytest
 from builder.errors import EXIT_CODES
 from conftest import REPOSITORY, Builder
 
-COMMANDS = ["list", "show", "build", "smoke", "doctor", "schema"]
+COMMANDS = [
+    *("list", "show", "explain", "build", "smoke", "doctor", "schema"),
+    *("patches", "freeze", "drift", "update", "outdated", "verify-pins", "mirror"),
+]
 
 
 def test_help_lists_every_command_and_exit_code(builder: Builder) -> None:
@@ -33,7 +36,15 @@ def test_every_command_has_help(builder: Builder, command: str) -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    heavy = ["pydantic", "requests", "jinja2", "python_on_whales", "git", "elftools", "pypi_simple"]
+    heavy = [
+        "pydantic",
+        "requests",
+        "jinja2",
+        "python_on_whales",
+        "tomlkit",
+        "elftools",
+        "pypi_simple",
+    ]
     code = f"import builder.cli, sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

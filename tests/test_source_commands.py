@@ -205,6 +205,31 @@ def test_a_warm_mirror_answers_offline(farm: Farm) -> None:
     farm.run("patches", status=5)
 
 
+def test_a_script_without_an_engine_is_untried_and_no_failure(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
+    commit = farm.upstream.head()
+    script = f'script = {{ git = "{farm.url}", commit = "{commit}", path = "a.c" }}'
+    farm.write(f'\n[[patch]]\nwhy = "x"\n{script}\n' + farm.pull(6, **{"b.c": "c\n"}))
+    findings = farm.json("patches")
+    assert [(f["target"], f["state"]) for f in findings] == [("pin", "untried"), ("pin", "applies")]
+
+
+def test_one_upstream_that_is_away_does_not_stop_the_others(farm: Farm, tmp_path: Path) -> None:
+    other = Upstream(tmp_path / "other")
+    pin = other.commit("one", **{"a.c": numbered(9)})
+    file = farm.write(farm.pull(6, **{"b.c": "c\n"}))
+    text = file.read_text().replace('engine  = "eng"', 'engine  = "gone"')
+    text = text.replace(farm.url, other.url).replace(farm.pin, pin)
+    (farm.recipes / "gone-0.1.0.toml").write_text(text)
+    other.folder.rename(tmp_path / "away")
+    for command in ("patches", "drift", "outdated"):
+        assert farm.json(command, status=5), command
+        assert "1 of the recipes failed" in farm.said
+        assert "gone-0.1.0: cannot fetch" in farm.said
+
+
 def test_a_submodules_file_is_patched_and_diagnosed(farm: Farm, tmp_path: Path) -> None:
     part = Upstream(tmp_path / "served" / "part")
     part.commit("part", **{"p.h": "1\n2\n3\n"})

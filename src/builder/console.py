@@ -5,6 +5,7 @@ Messages and progress go to the standard error, results to the standard output.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Sequence
@@ -170,14 +171,15 @@ def summary(record: Record, built: bool) -> None:
 
 def plan(described: dict[str, Any]) -> None:
     """A resolved plan, and below it those of its bases."""
-    apart = {"base", "labels", "notes", "packages", "scripts"}
+    apart = {"base", "labels", "notes", "packages", "patches", "scripts"}
     lines = [(name, str(value)) for name, value in described.items() if name not in apart]
+    lines += [("patch", json.dumps(patch)) for patch in described.get("patches", [])]
     lines += [("note", note) for note in described["notes"]]
     for context, files in described["packages"].items():
         lines += [(context, f"{name} {version}  sha256:{sha}") for name, version, sha in files]
     lines += [("script", f"{name}  sha256:{sha}") for name, sha in described["scripts"].items()]
     lines += [("label", f"{name}={value}") for name, value in described.get("labels", {}).items()]
-    _pairs([(name, value) for name, value in lines if value != "None"])
+    _pairs([(name, value) for name, value in lines if value not in {"", "None"}])
     if described["base"] is not None:
         out.print(f"\nstands on {described['base']['name']}:", markup=False)
         plan(described["base"])

@@ -14,7 +14,7 @@ from typing import Literal
 from builder.errors import BuilderError
 from builder.platforms import architecture
 from builder.settings import Settings
-from builder.tools import apt, docker
+from builder.tools import apt, docker, git
 
 ENOUGH_DISK = 30.0  # GiB: base 6, a real engine's build tree and layers 12, room to breathe
 ENOUGH_MEMORY = 6.0  # GiB: two nvcc jobs
@@ -38,6 +38,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Look at everything; needs no engine to answer."""
     yield from _engine()
     yield from _builders()
+    yield _git()
     yield _memory()
     yield _cores()
     yield _disk("disk of the cache", settings.cache_dir)
@@ -94,6 +95,18 @@ def _builders() -> Iterator[Finding]:
         if line and not line.startswith((" ", "\\"))
     ]
     yield Finding("buildx builders", "has" if names else "lacks", "; ".join(names) or done.stderr)
+
+
+def _git() -> Finding:
+    found = git.version()
+    wanted = ".".join(str(part) for part in git.OLDEST)
+    advice = f"sources and patches need git {wanted} or later: apt-get install git"
+    if found is None:
+        return Finding("git", "lacks", "not installed", advice)
+    name = ".".join(str(part) for part in found)
+    if found < git.OLDEST:
+        return Finding("git", "lacks", name, advice)
+    return Finding("git", "has", name)
 
 
 def _memory() -> Finding:

@@ -1,4 +1,4 @@
-"""Sets up what a fresh machine lacks: the Docker engine with buildx, and mmdebstrap.
+"""Sets up what a fresh machine lacks: the Docker engine with buildx, git, and mmdebstrap.
 
 Run by ``./farm`` as ``python -m builder.machine``.  Every step is announced and none is repeated:
 what answers is left alone.  On Debian and Ubuntu as root it installs the distribution's packages
@@ -195,7 +195,7 @@ def start_engine() -> None:
 
 
 def set_up(for_tests: bool) -> None:
-    """Make the engine answer, and install mmdebstrap where that can be done.
+    """Make the engine answer, and install git and mmdebstrap where that can be done.
 
     ``for_tests`` adds what only the tests need: a registry to push to.
     """
@@ -219,7 +219,7 @@ def set_up(for_tests: bool) -> None:
             use_containerd_store()
         start_engine()
     if distribution is not None:
-        tools = ["mmdebstrap", "docker-registry"] if for_tests else ["mmdebstrap"]
+        tools = ["git", "mmdebstrap", *(["docker-registry"] if for_tests else [])]
         missing = [tool for tool in tools if shutil.which(tool) is None]
         if missing:
             say(f"installing {' '.join(missing)}")

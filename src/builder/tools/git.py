@@ -151,6 +151,20 @@ def _environment(network: bool) -> dict[str, str]:
     }
 
 
+OLDEST = (2, 32)
+"""The first version whose ``git apply --3way`` works on an index alone (its release notes)."""
+
+
+def version() -> tuple[int, ...] | None:
+    """The version of git on this machine, or None where there is none."""
+    try:
+        said = subprocess.run(["git", "version"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    found = re.search(r"\d+(?:\.\d+)+", said.stdout)
+    return tuple(int(part) for part in found[0].split(".")) if found else None
+
+
 def text(repository: Path, *arguments: str) -> str:
     """What git prints, as one text without the last line's end."""
     return run(repository, *arguments)[0].decode("utf-8", "surrogateescape").rstrip("\n")
