@@ -53,11 +53,11 @@ def _wait(url: str, name: str) -> None:
     pytest.fail(f"the server did not answer:\n{docker('logs', name)}")
 
 
-def check_answers(name: str, url: str, model: str) -> None:
+def check_answers(name: str, url: str) -> None:
     """Models, a completion and a chat, as a user without rights."""
     assert docker("exec", name, "id", "-u") == "10001"
     models = requests.get(f"{url}/v1/models", timeout=30).json()
-    assert [found["id"] for found in models["data"]] == [model]
+    assert [Path(found["id"]).stem for found in models["data"]] == ["tiny"], models
     answer = requests.post(
         f"{url}/v1/completions", json={"prompt": "Hello", "max_tokens": 12, "seed": 1}, timeout=60
     )
