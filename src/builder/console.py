@@ -262,7 +262,8 @@ def _target(finding: Finding) -> str:
 
 
 def _short(finding: Finding) -> str:
-    return STATES[finding.state] + (f": {'; '.join(finding.details)}" if finding.good else "")
+    details = finding.details if finding.good else ()
+    return ": ".join([STATES[finding.state], *(["; ".join(details)] if details else [])])
 
 
 def change(changed: Change, found: Sequence[Finding]) -> None:

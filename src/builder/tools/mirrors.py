@@ -55,6 +55,7 @@ class Mirror:
         self.offline = offline
         self._say = say
         self._lock: list[int] = []
+        self._history_said = False
         digest = hashlib.sha256(url.encode()).hexdigest()[:10]
         name = re.sub(r"[^A-Za-z0-9.]+", "-", url.split("://", 1)[-1].rsplit("@", 1)[-1])
         self.folder = cache / "git" / f"{name.strip('-.')[-80:]}-{digest}"
@@ -108,7 +109,9 @@ class Mirror:
         with self._alone():
             missing = [c for c in missing if not self._has_ref(self.history, f"refs/walked/{c}")]
             if missing:
-                self._say(f"fetching the history of {self.url}")
+                if not self._history_said:
+                    self._say(f"fetching the history of {self.url}")
+                    self._history_said = True
                 self._mended(self.history, "the history", lambda: self._fetch_history(missing))
 
     def _fetch_history(self, commits: list[str]) -> None:
