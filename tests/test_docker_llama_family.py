@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import requests
 
+import upstreams
 from conftest import REPOSITORY, Builder
 from test_docker_build import docker, labels
-from test_docker_git import git
 
 pytestmark = pytest.mark.docker
 
@@ -90,7 +90,7 @@ says = ["heads up to 256"]
 
 
 @dataclass(frozen=True)
-class Upstream:
+class Shaped:
     """The engine's repository and that of its submodule, and the commits that recipes name."""
 
     url: str
@@ -110,46 +110,26 @@ class Upstream:
         )
 
 
-def edit(file: Path, old: str, new: str) -> None:
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new))
-
-
-def commit_all(folder: Path, message: str) -> str:
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", f"--message={message}")
-    return git(folder, "rev-parse", "HEAD")
-
-
 @pytest.fixture
-def upstream(tmp_path: Path) -> Iterator[Upstream]:
+def upstream(tmp_path: Path) -> Iterator[Shaped]:
     """Repositories as a forge keeps them: the pull request is reached by its ref alone."""
-    tree = tmp_path / "upstream"
-    mini = tmp_path / "mini"
-    shutil.copytree(REPOSITORY / "tests" / "llama_shaped", tree)
-    (tree / "vendor" / "mini").rename(mini)
-    git(mini, "init", "--quiet", "--initial-branch=main")
-    pinned = commit_all(mini, "one")
-    git(tree, "init", "--quiet", "--initial-branch=main")
-    (tree / ".gitmodules").write_text(
-        f'[submodule "mini"]\n\tpath = vendor/mini\n\turl = file://{tmp_path}/moved\n'
-    )
-    git(tree, "add", ".")
-    (tree / "vendor" / "mini").mkdir()  # else "commit --all" takes the submodule away
-    git(tree, "update-index", "--add", "--cacheinfo", f"160000,{pinned},vendor/mini")
-    git(tree, "commit", "--quiet", "--message=one")
-    base = git(tree, "rev-parse", "HEAD")
-    edit(tree / KERNEL, "LARGEST_HEAD = 256", "LARGEST_HEAD = 512")
-    git(tree, "commit", "--quiet", "--all", "--message=longer heads")
-    head = git(tree, "rev-parse", "HEAD")
-    git(tree, "update-ref", "refs/pull/7/head", head)
-    git(tree, "reset", "--quiet", "--hard", base)
+    tree = upstreams.Upstream(tmp_path / "upstream")
+    mini = upstreams.Upstream(tmp_path / "mini")
+    shutil.copytree(REPOSITORY / "tests" / "llama_shaped", tree.folder, dirs_exist_ok=True)
+    shutil.copytree(tree.folder / "vendor" / "mini", mini.folder, dirs_exist_ok=True)
+    shutil.rmtree(tree.folder / "vendor" / "mini")
+    mini.record("one")
+    tree.git("submodule", "--quiet", "add", mini.url, "vendor/mini")
+    moved = f"file://{tmp_path}/moved"
+    tree.git("config", "--file", ".gitmodules", "submodule.vendor/mini.url", moved)
+    base = tree.record("one")
+    kernel = (tree.folder / KERNEL).read_text()
+    longer = kernel.replace("LARGEST_HEAD = 256", "LARGEST_HEAD = 512")
+    assert longer != kernel
+    head = tree.pull(7, {KERNEL: longer})
     # Upstream has moved on since the request was made.
-    edit(tree / "README.md", "# llama_shaped", "# llama_shaped, continued")
-    git(tree, "commit", "--quiet", "--all", "--message=two")
-    commit = git(tree, "rev-parse", "HEAD")
-    yield Upstream(f"file://{tree}", f"file://{mini}", commit, base, head)
+    commit = tree.commit("two", **{"README.md": "# llama_shaped, continued\n"})
+    yield Shaped(tree.url, mini.url, commit, base, head)
     images = set(docker("image", "ls", "--quiet", REPOSITORY_NAME).split())
     if images:
         docker("image", "rm", "--force", *images)
@@ -176,7 +156,7 @@ def version_of(number: int, commit: str) -> str:
 
 
 def test_a_pull_request_and_a_moved_submodule(
-    builder: Builder, catalogue: Path, upstream: Upstream
+    builder: Builder, catalogue: Path, upstream: Shaped
 ) -> None:
     patch = PATCH.format(base=upstream.base, head=upstream.head)
     result = build(builder, catalogue, upstream.recipe("patched", "false") + patch, "patched")
@@ -202,7 +182,7 @@ def test_a_pull_request_and_a_moved_submodule(
 
 
 def test_with_the_memory_management_of_the_driver(
-    builder: Builder, catalogue: Path, upstream: Upstream
+    builder: Builder, catalogue: Path, upstream: Shaped
 ) -> None:
     result = build(builder, catalogue, upstream.recipe("vmm", "true") + UNPATCHED, "vmm")
     assert passed(result) >= {
@@ -221,7 +201,7 @@ def test_with_the_memory_management_of_the_driver(
 
 
 def test_the_tree_fails_without_the_flags_of_the_family(
-    builder: Builder, catalogue: Path, upstream: Upstream
+    builder: Builder, catalogue: Path, upstream: Shaped
 ) -> None:
     recipe = upstream.recipe("bare", "false").replace('"llama-cpp"', '"cmake"')
     recipe = recipe.replace("llama   = { build_number = 2 }\n", "")
