@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import stat
-import tarfile
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from builder.errors import FetchError
+
+BROKEN = (
+    *(EOFError, NotImplementedError, gzip.BadGzipFile, lzma.LZMAError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+"""What the decompressors raise for a file that is cut off, or not what its name says."""
 
 
 def unpack(archive: Path, target: Path) -> None:
@@ -15,6 +24,7 @@ def unpack(archive: Path, target: Path) -> None:
 
     Raises ``FetchError`` when it is neither, or a member would leave the directory.
     """
+    tarfile = _tarfile()
     try:
         if zipfile.is_zipfile(archive):
             _unpack_zip(archive, target)
@@ -22,8 +32,19 @@ def unpack(archive: Path, target: Path) -> None:
             with tarfile.open(archive) as tar:
                 # "data" refuses absolute paths, "..", links that leave, and devices (PEP 706).
                 tar.extractall(target, filter="data")
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (tarfile.TarError, *BROKEN) as error:
         raise FetchError(f"{archive.name} cannot be unpacked", str(error)) from error
+
+
+def _tarfile() -> Any:
+    """The module that knows extraction filters: Python has it from 3.11.4 on."""
+    import tarfile
+
+    if hasattr(tarfile, "data_filter"):
+        return tarfile
+    from backports import tarfile as newer
+
+    return newer
 
 
 def _unpack_zip(archive: Path, target: Path) -> None:
