@@ -448,4 +448,4 @@ def test_offline_knows_the_refs_of_the_last_time(upstream: Upstream, world: Worl
     again = Mirror(upstream.url, world.cache, world.said.append, offline=True).advertised()
     assert again == first
     assert first.head == "refs/heads/main"
-    assert first.commit("v1") == first.commit("main")
+    assert first.commit("refs/tags/v1") == first.commit("refs/heads/main")

@@ -275,6 +275,38 @@ def test_freeze_writes_base_and_head_and_keeps_the_file(farm: Farm) -> None:
     assert file.read_text() == with_comment.replace(head, moved)
 
 
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+@pytest.mark.parametrize("inline", [False, True])
+def test_freeze_and_update_write_as_the_file_is_written(
+    farm: Farm, inline: bool, ends: str
+) -> None:
+    file = farm.write(farm.pull(6, **{"b.c": "c\n"}))
+    text = file.read_text()
+    if inline:
+        start, end = text.index("[[patch]]"), text.index("[image]")
+        head = farm.upstream.git("rev-parse", "refs/pull/6/head")
+        one = f'patch = [{{ pull = 6, base = "{farm.pin}", head = "{head}", why = "x" }}]   # all\n'
+        text = text[:start] + text[end:]
+        text = text.replace('base    = "cuda-13.0"\n', f'base    = "cuda-13.0"\n{one}')
+    file.write_bytes(text.replace("\n", ends).encode())
+    head = farm.upstream.pull(7, {"a.c": numbered(40, line_20="x")}, base=farm.pin)
+    farm.run("freeze", "eng", "--pull", "7", "--why", "y")
+    content = file.read_bytes().decode()
+    assert content.count(ends) == content.count("\n")
+    assert [part in content for part in ("# all", "{ pull = 6", "[[patch]]")] == [
+        *(inline, inline),
+        not inline,
+    ]
+    assert len(farm.json("explain", "eng")["patches"]) == 2
+    assert f'head = "{head}"' in content
+    farm.upstream.commit("two", **{"c.c": "c\n"})
+    farm.run("update", "eng", "--to", "main")
+    file = farm.recipes / f"eng-{farm.upstream.head()[:7]}.toml"
+    content = file.read_bytes().decode()
+    assert content.count(ends) == content.count("\n")
+    assert farm.upstream.head() in content
+
+
 def test_freeze_finds_the_base_of_what_was_merged(farm: Farm) -> None:
     farm.write()
     base = farm.upstream.commit("before", **{"b.c": "bb\n"})
@@ -415,6 +447,32 @@ def test_update_to_a_ref_shows_that_a_patch_no_longer_fits(farm: Farm) -> None:
     assert 'version = "nightly"' in text
     for ref in ("nowhere", "--upload-pack=x", "a b", "x..y", "@{-1}", "x\n"):
         farm.run("update", "eng", "--to", ref, status=5 if ref == "nowhere" else 3)
+
+
+def test_a_name_that_moves_with_upstream_stays(farm: Farm) -> None:
+    file = farm.write(version="main", ref="main")
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.upstream.git("tag", "v0.2.0")
+    farm.run("update", "eng")
+    text = file.read_text()
+    assert 'version = "main"' in text
+    assert 'tags       = ["main", "stays"]' in text
+    assert 'ref    = "v0.2.0"' in text
+
+
+@pytest.mark.parametrize(
+    ("version", "named"),
+    [("b1", "b2"), ("{commit:.9}", "{new:.9}"), ("{commit:.6}", "{commit:.6}")],
+)
+def test_a_version_names_the_pin_in_several_ways(farm: Farm, version: str, named: str) -> None:
+    old = farm.pin
+    farm.write(version=version.format(commit=old))
+    new = farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.run("update", "eng", "--to", new)
+    name = named.format(commit=old, new=new)
+    text = (farm.recipes / f"eng-{name}.toml").read_text()
+    assert f'tags       = ["{name}", "stays"]' in text
+    assert "ref " not in text  # a commit has no name of its own
 
 
 def test_update_does_not_write_over_another_recipe(farm: Farm) -> None:

@@ -25,7 +25,7 @@ STATES = {
     "fuzz": "applies with less context, as the recipe allows",
     "merged": "applies by a three-way merge, as the recipe allows",
     "upstream": "what it does is there already",
-    "superseded": "what it mends is gone",
+    "superseded": "what it mends is not there, or no longer",
     "conflicts": "the lines that it expects have changed",
     "broken": "it is no patch, does nothing, or its commits are gone",
     "untried": "its script needs an engine with the recipe's base",
@@ -73,9 +73,9 @@ class Case:
         Raises ``FetchError`` for a ref that does not exist.
         """
         if not isinstance(self.source, GitCommit):
-            yield Target(PIN, "")
+            yield Target(PIN, "", "commit")
             return
-        yield Target(PIN, self.source.commit)
+        yield Target(PIN, self.source.commit, "commit")
         url = self.source.url
         yield upstream.tracked(url, self.track, self.repositories)
         for ref in against:
@@ -88,8 +88,8 @@ class Case:
         url = self.source.url
         scripts = any(isinstance(planned.patch, ScriptPatch) for planned in self.patches)
         if scripts or self._reaches_into_a_submodule(target):
-            moved = GitCommit(url, target.commit, self.source.submodules, self.source.moved)
-            return checkout.tree_of(moved, self.repositories, self.workshop.work)
+            there = GitCommit(url, target.commit, self.source.submodules, self.source.moved)
+            return checkout.tree_of(there, self.repositories, self.workshop.work)
         self.repositories.walk(url, target.commit)
         return self.repositories.sound(lambda: self._partial(url, target.commit))
 
@@ -191,10 +191,10 @@ def _explain(
     if not isinstance(case.source, GitCommit):
         return []
     try:
-        history = History(case, target)
         if fate.state == "upstream":
-            return history.bringers(planned, files)
-        return history.changers(fate.conflicts)
+            return History(case, target).bringers(planned, files)
+        # What has changed is counted from the pin on: on the pin itself nothing has.
+        return [] if target.name == PIN else History(case, target).changers(fate.conflicts)
     except (FetchError, GitError):
         return []  # the history is not to be had: the finding stands without names
 

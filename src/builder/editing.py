@@ -7,41 +7,52 @@ from collections.abc import Mapping
 from typing import Any
 
 import tomlkit
-from tomlkit.items import AoT, Table
+from tomlkit.items import AoT, Array
 
 from builder.schema import GitSource, PullPatch, Recipe
 from builder.upstream import Target
 
 Path = tuple[str | int, ...]
-SHORT_COMMIT = 7  # digits of a commit that are taken for one
+SHORT_COMMIT = 7  # digits: fewer are not taken for a commit
 
 
 def edited(text: str, changes: Mapping[Path, Any]) -> str:
-    """A TOML text with other values at some paths; tables on the way must be there."""
+    """A TOML text with other values at some paths; tables on the way must be there.
+
+    None takes a key out.
+    """
     document = tomlkit.parse(text)
     for path, value in changes.items():
         table: Any = document
         for part in path[:-1]:
             table = table[part]
-        table[path[-1]] = value
+        if value is None:
+            table.pop(path[-1], None)
+        else:
+            table[path[-1]] = value
     return tomlkit.dumps(document)
 
 
-def moved(text: str, recipe: Recipe, target: Target, build_number: int) -> str:
+def moved(text: str, recipe: Recipe, target: Target, build_number: int, *, moving: bool) -> str:
     """A recipe's text with its pin at another commit, and what follows from that.
 
-    The ref becomes the target's name, the build number that of the new commit; a version or a
-    tag that named the old pin (its ref, its build number, the start of its commit) names the new
-    one.
+    The ref becomes the target's name (a commit has none), the build number that of the new
+    commit; a version or a tag of the image that named the old pin (its tag, its build number, the
+    start of its commit) names the new one.  ``moving`` says that the old ref is a branch: then a
+    name like it moves with the pin, and stays.
     """
-    changes: dict[Path, Any] = {("source", "commit"): target.commit}
-    if target.name != target.commit:
-        changes["source", "ref"] = target.name
+    assert isinstance(recipe.source, GitSource)
+    changes: dict[Path, Any] = {
+        ("source", "commit"): target.commit,
+        ("source", "ref"): None if target.kind == "commit" else target.name,
+    }
     if recipe.llama is not None:
         changes["llama", "build_number"] = build_number
     names: dict[Path, str] = {("version",): recipe.version}
     names |= {("image", "tags", index): tag for index, tag in enumerate(recipe.image.tags)}
     for path, name in names.items():
+        if moving and name == recipe.source.ref:
+            continue
         new = _renamed(name, recipe, target, build_number)
         if new != name:
             changes[path] = new
@@ -52,7 +63,7 @@ def _renamed(name: str, recipe: Recipe, target: Target, build_number: int) -> st
     """What a name of the old pin is called at the new one; any other name stays."""
     source = recipe.source
     assert isinstance(source, GitSource)
-    by_name = target.name if target.name != target.commit else target.commit[:9]
+    by_name = target.name if target.kind == "tag" else target.commit[:SHORT_COMMIT]
     if name == source.ref:
         return by_name
     if source.ref == f"v{name}":
@@ -71,24 +82,33 @@ def frozen(text: str, recipe: Recipe, patch: PullPatch) -> str:
             return edited(
                 text, {("patch", index, "base"): patch.base, ("patch", index, "head"): patch.head}
             )
+    written = patch.model_dump(exclude_defaults=True)
+    return _with_patch(text, {key: written[key] for key in ORDER if key in written})
+
+
+ORDER = ("pull", "git", "base", "head", "why")
+
+
+def _with_patch(text: str, values: Mapping[str, Any]) -> str:
+    """The text with one more patch, written as those are that it has."""
     document = tomlkit.parse(text)
+    known = document.get("patch")
+    if isinstance(known, Array):
+        inline = tomlkit.inline_table()
+        inline.update(values)
+        known.append(inline)
+        return tomlkit.dumps(document)
     table = tomlkit.table()
-    for key, value in patch.model_dump(exclude_defaults=True).items():
-        table.add(key, value)
-    return tomlkit.dumps(_with_patch(document, table))
-
-
-def _with_patch(document: tomlkit.TOMLDocument, table: Table) -> tomlkit.TOMLDocument:
-    patches = document.get("patch")
-    if isinstance(patches, AoT):
-        patches.append(table)
-        return document
+    table.update(values)
+    if isinstance(known, AoT):
+        known.append(table)
+        return tomlkit.dumps(document)
     patches = tomlkit.aot()
     patches.append(table)
-    if not document.as_string().endswith("\n\n"):
+    if not text.endswith("\n\n"):
         document.add(tomlkit.nl())
     document.add("patch", patches)
-    return document
+    return tomlkit.dumps(document)
 
 
 def difference(old: str, new: str, name: str, new_name: str) -> str:

@@ -67,4 +67,6 @@ def update(desk: Desk, entry: Entry[Recipe], to: str | None = None) -> Change:
     if target.commit == source.commit:
         return desk.change(entry, entry.text)
     number = upstream.build_number(source.git, target.commit, desk.repositories)
-    return desk.change(entry, moved(entry.text, recipe, target, number))
+    refs = desk.repositories.mirror(source.git).advertised().refs
+    moving = f"refs/heads/{source.ref}" in refs and f"refs/tags/{source.ref}" not in refs
+    return desk.change(entry, moved(entry.text, recipe, target, number, moving=moving))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Literal
 
 from builder.errors import FetchError
 from builder.schema import GitSource, Recipe, Track
@@ -23,6 +24,7 @@ class Target:
 
     name: str
     commit: str
+    kind: Literal["tag", "branch", "commit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def newest_tag(advertised: Advertised, glob: str) -> Target | None:
     name = max(fitting, key=rank)
     commit = advertised.commit(prefix + name)
     assert commit is not None
-    return Target(name, commit)
+    return Target(name, commit, "tag")
 
 
 def tracked(url: str, track: Track | None, repositories: Repositories) -> Target:
@@ -74,7 +76,7 @@ def tracked(url: str, track: Track | None, repositories: Repositories) -> Target
     commit = advertised.refs.get(ref)
     if commit is None:
         raise FetchError(f"{url} has no branch {name or 'that HEAD names'}", hint="correct [track]")
-    return Target(ref.removeprefix("refs/heads/"), commit)
+    return Target(ref.removeprefix("refs/heads/"), commit, "branch")
 
 
 def resolve(url: str, ref: str, repositories: Repositories) -> Target:
@@ -83,11 +85,14 @@ def resolve(url: str, ref: str, repositories: Repositories) -> Target:
     Raises ``FetchError`` when it has none of that name.
     """
     if COMMIT.fullmatch(ref):
-        return Target(ref, ref)
-    commit = repositories.mirror(url).advertised().commit(ref)
-    if commit is None:
-        raise FetchError(f"{url} has no tag and no branch {ref}", hint=f"see `git ls-remote {url}`")
-    return Target(ref, commit)
+        return Target(ref, ref, "commit")
+    advertised = repositories.mirror(url).advertised()
+    tag, branch = advertised.commit(f"refs/tags/{ref}"), advertised.commit(f"refs/heads/{ref}")
+    if tag is not None:
+        return Target(ref, tag, "tag")
+    if branch is not None:
+        return Target(ref, branch, "branch")
+    raise FetchError(f"{url} has no tag and no branch {ref}", hint=f"see `git ls-remote {url}`")
 
 
 def lag(recipe: Recipe, repositories: Repositories) -> Lag | None:

@@ -37,11 +37,8 @@ class Advertised:
     head: str
 
     def commit(self, ref: str) -> str | None:
-        """The commit of a tag, a branch or a full ref; of an annotated tag what it tags."""
-        for name in (ref, f"refs/tags/{ref}", f"refs/heads/{ref}"):
-            if name in self.refs:
-                return self.refs.get(f"{name}^{{}}", self.refs[name])
-        return None
+        """The commit of a full ref; of an annotated tag what it tags."""
+        return self.refs.get(f"{ref}^{{}}", self.refs.get(ref))
 
 
 class Mirror:
