@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -137,6 +138,24 @@ def test_a_commit(farm: Farm, tmp_path: Path) -> None:
     assert (farm.tree(source) / "a.c").read_bytes() == TEXT
     assert (farm.tree(source, PATCH) / "a.c").read_text() == "one\n2\nthree\n"
     assert "file x.patch is applied" in farm.said
+
+
+def test_a_mirror_that_is_damaged_under_a_patch_is_made_anew(farm: Farm, tmp_path: Path) -> None:
+    upstream = Upstream(tmp_path / "upstream")
+    upstream.write("noise.bin", os.urandom(20_000))
+    base = upstream.commit("one", **{"a.c": TEXT})
+    head = upstream.pull(1, {"a.c": "one\n2\nthree\n"})
+    source = f'{{ git = "{upstream.url}", commit = "{base}" }}'
+    patch = f'\n[[patch]]\npull = 1\nbase = "{base}"\nhead = "{head}"\nwhy = "x"\n'
+    farm.tree(source, patch)
+    (mirror,) = (tmp_path / "cache" / "git").iterdir()
+    for name in ("pins.git", "history.git"):
+        for file in (mirror / name / "objects").rglob("*"):
+            if file.is_file() and file.suffix != ".idx" and file.name != "alternates":
+                file.chmod(0o644)
+                file.write_bytes(file.read_bytes()[:-30] + b"\0" * 30)
+        assert (farm.tree(source, patch) / "a.c").read_text() == "one\n2\nthree\n"
+        assert list(mirror.glob(f"damaged-*-{name}"))
 
 
 def test_a_patch_that_does_not_fit_stops_before_anything_is_built(farm: Farm) -> None:

@@ -321,8 +321,12 @@ def main() -> NoReturn:
             full = SpaceError("the disk is full", str(error), "free some, then build again")
             _explain(full)
             sys.exit(full.exit_code)
-        if isinstance(error, PermissionError):
-            denied = WorldError("something may not be read or written", str(error))
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+            denied = WorldError(
+                "something may not be read or written",
+                str(error),
+                "BUILDER_CACHE_DIR and BUILDER_STATE_DIR say where builder writes",
+            )
             _explain(denied)
             sys.exit(denied.exit_code)
         _crash(error)

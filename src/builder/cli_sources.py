@@ -52,7 +52,8 @@ def _alone(failures: list[str], name: str) -> Iterator[None]:
     try:
         yield
     except (FetchError, PatchError) as error:
-        failures.append("\n  ".join([f"{name}: {error.what}", *error.why.splitlines()[:3]]))
+        lines = [f"{name}: {error.what}", *error.why.splitlines()[:3]]
+        failures.append("\n  ".join([*lines, *([f"-> {error.hint}"] if error.hint else [])]))
 
 
 def _raise_together(failures: list[str], what: str) -> None:
@@ -60,7 +61,7 @@ def _raise_together(failures: list[str], what: str) -> None:
         raise FetchError(
             f"{what}: {len(failures)} of the recipes failed",
             "\n".join(failures),
-            "the others are told above; what is mirrored is told without network by --offline",
+            "the other recipes are told above",
         )
 
 

@@ -312,7 +312,8 @@ def lags(rows: Sequence[tuple[str, Lag]]) -> None:
             for name, lag in behind
         ],
     )
-    err.print(f"{len(rows) - len(behind)} of {len(rows)} are up to date")
+    if rows:
+        err.print(f"{len(rows) - len(behind)} of {len(rows)} are up to date")
 
 
 def standings(found: Sequence[Standing]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -64,7 +64,8 @@ class Change:
                 "nothing was changed",
             ) from error
         finally:
-            waiting.unlink(missing_ok=True)
+            with suppress(OSError):
+                waiting.unlink(missing_ok=True)
         if self.new_file != self.file:
             self.file.unlink()
 

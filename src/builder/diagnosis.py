@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from builder import checkout, upstream
 from builder.diffs import FileDiff, NotADiffError, parse
-from builder.errors import BuilderError, FetchError, PatchError, UntriedError
+from builder.errors import BuilderError, FetchError, GoneError, PatchError, UntriedError
 from builder.patches import Workshop, files_of, pieces
 from builder.patching import FITS, Conflict, Fate, attempt
 from builder.plan import GitCommit, PlannedPatch, SourceChoice
@@ -137,10 +138,17 @@ def diagnose(case: Case, against: Iterable[str] = ()) -> Iterator[Finding]:
         if target.commit in seen and target.name != PIN:
             continue
         seen.add(target.commit)
-        tree = case.tree(target)
-        for planned in case.patches:
-            tree, finding = _try(case, planned, target, tree)
-            yield finding
+        yield from case.repositories.sound(partial(_on, case, target))
+
+
+def _on(case: Case, target: Target) -> list[Finding]:
+    """Every patch of a recipe on one target, in order."""
+    tree = case.tree(target)
+    findings = []
+    for planned in case.patches:
+        tree, finding = _try(case, planned, target, tree)
+        findings.append(finding)
+    return findings
 
 
 def _try(case: Case, planned: PlannedPatch, target: Target, tree: str) -> tuple[str, Finding]:
@@ -177,7 +185,7 @@ def _try(case: Case, planned: PlannedPatch, target: Target, tree: str) -> tuple[
             tree = fate.tree
     except UntriedError as error:
         return start, found("untried", [error.what])
-    except (PatchError, FetchError) as error:
+    except (PatchError, GoneError) as error:
         return start, found("broken", [error.what, *error.why.splitlines()])
     if tree == start:
         return start, found("broken", ["it changes nothing"])

@@ -72,6 +72,10 @@ class FetchError(BuilderError):
     exit_code = 5
 
 
+class GoneError(FetchError):
+    """Who was asked answers, and does not have it: asking again does not help."""
+
+
 class BuildError(BuilderError):
     """The engine did not compile, or the image could not be made."""
 

@@ -82,7 +82,8 @@ def ends_of(url: str, number: int, repositories: Repositories, onto: str | None 
     advertised = repositories.mirror(url).advertised()
     branch = advertised.commit(f"refs/heads/{onto}" if onto else advertised.head)
     if branch is None:
-        raise FetchError(f"{url} has no branch {onto or 'that HEAD names'}")
+        missing = f"no branch {onto}" if onto else "no default branch"
+        raise FetchError(f"{url} has {missing}", hint="name the target branch with --onto")
     repositories.walk(url, head, branch)
     return repositories.sound(lambda: _ends(head, branch, repositories))
 

@@ -115,16 +115,16 @@ def _source(plan: Plan, materials: Materials, work: Path) -> Path:
         checkout.unpack(plan.source, cache, target, say, offline=offline)
         return context
     repositories = Repositories(cache, work, say, offline=offline)
-    tree = checkout.tree_of(plan.source, repositories, work)
     workshop = Workshop(repositories, work, materials.image, say)
-    patched = apply_all(workshop, tree, plan.patches)
-    repositories.sound(lambda: _export(repositories, patched, target))
+
+    def write() -> None:
+        tree = checkout.tree_of(plan.source, repositories, work)
+        patched = apply_all(workshop, tree, plan.patches)
+        shutil.rmtree(target, ignore_errors=True)
+        repositories.scratch.export(patched, target)
+
+    repositories.sound(write)
     return context
-
-
-def _export(repositories: Repositories, tree: str, target: Path) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    repositories.scratch.export(tree, target)
 
 
 def _bootstrap(

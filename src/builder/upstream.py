@@ -69,13 +69,16 @@ def tracked(url: str, track: Track | None, repositories: Repositories) -> Target
     if track is not None and track.tag is not None:
         found = newest_tag(advertised, track.tag)
         if found is None:
-            raise FetchError(f"{url} has no tag like {track.tag}", hint="correct [track]")
+            raise FetchError(
+                f"{url} has no tag like {track.tag}", hint="correct [track] of the recipe"
+            )
         return found
     name = track.branch if track is not None and track.branch else None
     ref = f"refs/heads/{name}" if name else advertised.head
     commit = advertised.refs.get(ref)
     if commit is None:
-        raise FetchError(f"{url} has no branch {name or 'that HEAD names'}", hint="correct [track]")
+        missing = f"no branch {name}" if name else "no default branch"
+        raise FetchError(f"{url} has {missing}", hint="say branch = NAME in [track] of the recipe")
     return Target(ref.removeprefix("refs/heads/"), commit, "branch")
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from builder.errors import BuilderError, FetchError, SpaceError, WorldError
+from builder.errors import BuilderError, FetchError, GoneError, SpaceError, WorldError
 
 ATTEMPTS = 4
 # What git and curl say when asking again may help; everything else is an answer.
@@ -43,7 +44,9 @@ LOCKED_OUT = (
     "returned error: 401",
     "returned error: 403",
 )
+DISK_FULL = ("No space left on device", "Out of diskspace", "Disk quota exceeded")
 SLOW_BYTES, SLOW_SECONDS = "1000", "60"  # a server that is slower for so long is given up
+LITTLE = 1 << 16  # bytes
 COMMIT = re.compile(r"[0-9a-f]{40}")
 URL = re.compile(r"(?:https?|ssh|git|file)://[^\x00-\x20\x7f]+")
 SCP_LIKE = re.compile(r"(?![-/])([A-Za-z0-9._-]+@[A-Za-z0-9.-]+):(?!/)([^\x00-\x20\x7f]+)")
@@ -74,11 +77,11 @@ NEUTRAL = {
 }
 
 
-class GitError(Exception):
+class GitError(WorldError):
     """A git command failed; ``said`` is what it printed as the reason."""
 
     def __init__(self, arguments: tuple[str, ...], status: int, said: str) -> None:
-        super().__init__(f"git {arguments[0]}: {said}")
+        super().__init__(f"git {arguments[0]} failed", said, "`builder doctor` looks at git")
         self.status = status
         self.said = said
 
@@ -125,10 +128,18 @@ def run(
         raise WorldError("there is no git on this machine", hint="install git") from error
     said = done.stderr.decode("utf-8", "replace").strip()
     if done.returncode != 0:
-        if "No space left on device" in said:
-            raise SpaceError("the disk is full", f"while git wrote to {repository}")
-        raise GitError(arguments, done.returncode, said)
+        if any(text in said for text in DISK_FULL) or _full(repository):
+            raise SpaceError(
+                "the disk is full", f"while git wrote to {repository}", "free some, then try again"
+            )
+        reasons = [line for line in said.splitlines() if not line.startswith("warning: ")]
+        raise GitError(arguments, done.returncode, "\n".join(reasons) or said)
     return done.stdout, said
+
+
+def _full(repository: Path) -> bool:
+    """Whether there is no room: not every message of git's says so."""
+    return repository.exists() and shutil.disk_usage(repository).free < LITTLE
 
 
 @cache
@@ -206,7 +217,7 @@ def unanswered(url: str, what: str, error: GitError) -> FetchError:
             error.said,
             "check the URL, and git's credentials for it",
         )
-    return FetchError(
+    return GoneError(
         f"cannot fetch {what} of {url}",
         error.said,
         "check the commit and the URL; `git ls-remote` shows whether the repository answers",

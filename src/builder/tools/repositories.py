@@ -34,18 +34,15 @@ class Repositories:
     def sound(self, work: Callable[[], T]) -> T:
         """Do what reads the mirrors; where one turns out to be damaged, once more without it.
 
-        Raises ``FetchError`` where they are whole and git fails all the same.
+        Raises ``GitError`` where they are whole and git fails all the same.
         """
         try:
             return work()
-        except GitError as error:
+        except GitError:
             mended = [mirror.mend() for mirror in self._mirrors.values()]
             if not any(mended):
-                raise FetchError("git failed", str(error)) from error
-        try:
-            return work()
-        except GitError as error:
-            raise FetchError("git failed", str(error)) from error
+                raise
+        return work()
 
     def pin(self, url: str, commit: str) -> str:
         """Have a commit whole; return its tree.  Raises ``FetchError``."""
