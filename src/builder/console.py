@@ -344,6 +344,8 @@ def explanation(told: dict[str, Any]) -> None:
         lines = {"of NVIDIA's wheels": ", ".join(base["brings"])}
         lines |= {f"Debian, {k}": ", ".join(v) for k, v in base["packages"].items()}
         _pairs([(f"  {name}", value) for name, value in lines.items() if value])
+        for note in base["notes"]:
+            line(f"  {note}")
     line(f"\n{told['family_is']}")
     for number, definitions in enumerate(told["definitions"], 1):
         line(f"\ncmake call {number} is told (the last one of a name wins):")

@@ -109,6 +109,7 @@ def _base(catalogue: Catalogue, name: str) -> dict[str, Any]:
     return {
         "name": base.name,
         "summary": base.summary,
+        "notes": list(base.notes),
         "brings": [f"{wheel.name} {wheel.version}" for wheel in base.wheel],
         "packages": {
             "devel": list(base.devel.packages),

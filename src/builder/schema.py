@@ -557,6 +557,8 @@ class BaseRecipe(Model):
     license: License
     family: Name
     base: Name | None = None
+    notes: list[Text] = []
+    """For people: what is known to be wrong with it, and with its neighbours."""
     root: Root | None = None
     devel: Stage = Stage()
     runtime: Stage = Stage()
