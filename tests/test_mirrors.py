@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import BuilderError, FetchError
+from builder.errors import BuilderError, FetchError, GoneError
 from builder.tools import git
 from builder.tools.mirrors import Mirror
 from builder.tools.repositories import Repositories
@@ -198,6 +198,13 @@ def test_a_server_that_never_recovers_is_given_up(upstream: Upstream, world: Wor
         with pytest.raises(FetchError, match="does not answer"):
             world.export(f"{served.url}/engine/.git", upstream.head())
         assert len(served.requests) == git.ATTEMPTS
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "git://127.0.0.1:9/x"])
+def test_nobody_there_is_no_answer(world: World, url: str) -> None:
+    with pytest.raises(FetchError, match="does not answer") as caught:
+        world.export(url, "1" * 40)
+    assert not isinstance(caught.value, GoneError)
 
 
 def test_what_a_killed_fetch_left_is_no_obstacle(upstream: Upstream, world: World) -> None:

@@ -226,7 +226,7 @@ def test_one_upstream_that_is_away_does_not_stop_the_others(farm: Farm, tmp_path
     other.folder.rename(tmp_path / "away")
     for command in ("patches", "drift", "outdated"):
         assert farm.json(command, status=5), command
-        assert "1 of the recipes failed" in farm.said
+        assert f"{command}: one recipe failed" in farm.said
         assert "gone-0.1.0: cannot fetch" in farm.said
 
 
@@ -514,7 +514,7 @@ def test_verify_pins_names_what_is_gone(farm: Farm, tmp_path: Path) -> None:
     farm.pin = farm.upstream.record("with part")
     farm.write(farm.pull(6, **{"b.c": "c\n"}))
     pins = farm.json("verify-pins")
-    assert not [pin for pin in pins if pin["why"]]
+    assert {pin["state"] for pin in pins} == {"ok"}
     kinds = [pin["kind"] for pin in pins if pin["recipe"] == "eng-0.1.0"]
     assert kinds == ["commit", "submodule", "pull"]  # the base of the request is the pin
     assert len([pin for pin in pins if pin["kind"] == "file"]) == 9  # the base's wheels
@@ -524,8 +524,12 @@ def test_verify_pins_names_what_is_gone(farm: Farm, tmp_path: Path) -> None:
     farm.upstream.git("gc", "--quiet", "--prune=now")
     part.folder.rename(part.folder.with_name("renamed"))
     pins = farm.json("verify-pins", "eng", status=5)
-    assert [pin["kind"] for pin in pins if pin["why"]] == ["submodule", "pull"]
-    assert "2 of 12 pins cannot be fetched" in farm.said
+    states_of = {pin["kind"]: pin["state"] for pin in pins if pin["state"] != "ok"}
+    assert states_of == {"submodule": "gone", "pull": "gone"}
+    assert "of 12 pins 2 are gone, 0 could not be asked for" in farm.said
+    # A server that does not answer says nothing of what it has.
+    farm.write(url="http://127.0.0.1:9/eng")
+    assert farm.json("verify-pins", "eng", status=5)[0]["state"] == "unasked"
 
 
 @pytest.mark.network

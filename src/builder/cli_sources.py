@@ -58,11 +58,8 @@ def _alone(failures: list[str], name: str) -> Iterator[None]:
 
 def _raise_together(failures: list[str], what: str) -> None:
     if failures:
-        raise FetchError(
-            f"{what}: {len(failures)} of the recipes failed",
-            "\n".join(failures),
-            "the other recipes are told above",
-        )
+        count = "one recipe" if len(failures) == 1 else f"{len(failures)} recipes"
+        raise FetchError(f"{what}: {count} failed", "\n".join(failures))
 
 
 def _chosen(catalogue: Catalogue, name: str | None) -> list[Entry[Recipe]]:
@@ -271,11 +268,12 @@ def verify_pins(
         print_json([asdict(standing) for standing in standings])
     else:
         console.standings(standings)
-    gone = [f"{each.recipe}: {each.kind} {each.what}: {each.why}" for each in standings if each.why]
-    if gone:
+    bad = [each for each in standings if each.state != "ok"]
+    if bad:
+        gone = sum(each.state == "gone" for each in bad)
         raise FetchError(
-            f"{len(gone)} of {len(standings)} pins cannot be fetched",
-            "\n".join(gone),
+            f"of {len(standings)} pins {gone} are gone, {len(bad) - gone} could not be asked for",
+            "\n".join(f"{each.recipe}: {each.kind} {each.what}: {each.why}" for each in bad),
             "a mirror that has them still builds: see `builder mirror` and --offline",
         )
 

@@ -319,7 +319,13 @@ def lags(rows: Sequence[tuple[str, Lag]]) -> None:
 def standings(found: Sequence[Standing]) -> None:
     """Pins, and whether they can still be fetched."""
     rows = [
-        ("ok" if each.good else "GONE", each.recipe, each.kind, each.what, each.where)
+        (
+            each.state.upper() if each.state == "gone" else each.state,
+            each.recipe,
+            each.kind,
+            each.what,
+            each.where,
+        )
         for each in found
     ]
     table(("", "recipe", "kind", "pin", "from"), rows)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from builder import checkout, families, upstream
 from builder.catalogue import Catalogue, Entry
 from builder.diagnosis import Case
-from builder.errors import BuilderError, FetchError
+from builder.errors import BuilderError, FetchError, GoneError
 from builder.lock import Locked
 from builder.patches import pieces
 from builder.plan import (
@@ -35,19 +36,18 @@ PLATFORM = Platforms("amd64")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One thing that a recipe pins, and why it cannot be fetched any more; empty where it can."""
+    """One thing that a recipe pins, and whether it can still be fetched.
+
+    "gone": who was asked does not have it; "unasked": nobody answered.  ``why`` says more.
+    """
 
     recipe: str
     kind: str
     """commit, submodule, pull, pick, script, file, archive or image."""
     what: str
     where: str
-    why: str
-
-    @property
-    def good(self) -> bool:
-        """Whether it can still be fetched."""
-        return not self.why
+    state: Literal["ok", "gone", "unasked"]
+    why: str = ""
 
 
 def verify(catalogue: Catalogue, names: list[str], work: Path) -> Iterator[Standing]:
@@ -92,9 +92,12 @@ class _Asked:
             check()
         except BuilderError as error:
             why = " ".join(part for part in (error.what, error.why) if part)
-            yield Standing(recipe, kind, what, where, why)
+            state: Literal["gone", "unasked"] = (
+                "gone" if isinstance(error, GoneError) else "unasked"
+            )
+            yield Standing(recipe, kind, what, where, state, why)
         else:
-            yield Standing(recipe, kind, what, where, "")
+            yield Standing(recipe, kind, what, where, "ok")
 
     def source(self, recipe: str, source: SourceChoice) -> Iterator[Standing]:
         """A source, with the submodules of a commit."""

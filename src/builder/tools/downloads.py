@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from builder.errors import FetchError
+from builder.errors import FetchError, GoneError
 
 if TYPE_CHECKING:
     from requests import Session
@@ -52,7 +52,10 @@ def fetch(url: str, sha256: str, cache: Path, say: Callable[[str], None], *, off
 
 
 def check(url: str) -> None:
-    """Raise ``FetchError`` unless the server still gives the file; its contents are not read."""
+    """Raise ``GoneError`` unless the server still gives the file; its contents are not read.
+
+    Raises another ``FetchError`` when it does not answer.
+    """
     import requests
 
     def ask() -> None:
@@ -62,7 +65,9 @@ def check(url: str) -> None:
     try:
         retrying(ask)
     except requests.RequestException as error:
-        raise FetchError(f"cannot fetch {url}", f"{type(error).__name__}: {error}") from error
+        answered = isinstance(error, requests.HTTPError) and not _worth_retrying(error)
+        kind = GoneError if answered else FetchError
+        raise kind(f"cannot fetch {url}", f"{type(error).__name__}: {error}") from error
 
 
 def retrying(work: Callable[[], T]) -> T:

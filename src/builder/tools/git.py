@@ -22,10 +22,21 @@ ATTEMPTS = 4
 # What git and curl say when asking again may help; everything else is an answer.
 PASSING = (
     "Could not resolve host",
+    "Temporary failure in name resolution",
+    "Failed to connect to",
+    "onnect to server",  # "Couldn't" and "Could not", by curl's version
+    "unable to connect to",
     "Connection timed out",
     "Connection refused",
     "Connection reset",
+    "Connection closed by",
+    "Network is unreachable",
+    "No route to host",
+    "Recv failure",
+    "Send failure",
     "Empty reply from server",
+    "SSL connection timeout",
+    "TLS connection was non-properly terminated",
     "Operation too slow",
     "Operation timed out",
     "early EOF",

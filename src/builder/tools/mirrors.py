@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from builder.errors import FetchError
+from builder.errors import FetchError, GoneError
 from builder.tools import git
 from builder.tools.git import GitError
 
@@ -276,7 +276,7 @@ def reachable(url: str, commit: str, work: Path) -> Path:
     except GitError as error:
         raise git.unanswered(url, commit, error) from error
     if kind != "commit":
-        raise FetchError(f"{commit} of {url} is no commit", f"it is a {kind} object")
+        raise GoneError(f"{commit} of {url} is no commit", f"it is a {kind} object")
     return repository
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from builder.errors import FetchError
+from builder.errors import FetchError, GoneError
 from builder.tools.downloads import TIMEOUT, retrying, store
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _explained(file: File) -> Iterator[None]:
     try:
         yield
     except NoSuchProjectError as error:
-        raise FetchError(
+        raise GoneError(
             f"the package index has no project {file.name}",
             hint="check the name, and which index pip is configured to use (pip config list)",
         ) from error
@@ -134,7 +134,7 @@ def _find(client: PyPISimple, file: File) -> DistributionPackage:
         if package.digests.get("sha256") == file.sha256:
             return package
     of_version = [package.filename for package in page.packages if package.version == file.version]
-    raise FetchError(
+    raise GoneError(
         f"the package index has no file of {file.name} {file.version} with sha256 {file.sha256}",
         "it has: " + (", ".join(of_version) or "no file of that version"),
         "the file was withdrawn, or the digest is not that of this version",
