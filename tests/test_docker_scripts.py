@@ -36,7 +36,7 @@ class Bench:
         commit = self.scripts.commit("script", **{name: program})
         about = {"git": self.scripts.url, "commit": commit, "path": name} | options
         patch = ScriptPatch(script=Script.model_validate(about), why="a test")
-        return PlannedPatch(f"script {name}", patch, self.scripts.url)
+        return PlannedPatch(patch, self.scripts.url)
 
     def apply(self, planned: PlannedPatch) -> Path:
         self.count += 1

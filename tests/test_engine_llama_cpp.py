@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from builder.serving import tiny_model
 from conftest import Builder
-from serving import check_answers, check_stops, docker, server
 
 pytestmark = [pytest.mark.docker, pytest.mark.engine, pytest.mark.network]
 
@@ -54,14 +54,36 @@ says = ["ggml_cuda_init:"]
 """
 
 
-def test_it_serves_as_a_user_without_rights(
-    builder: Builder, catalogue: Path, tmp_path: Path
-) -> None:
+def test_it_is_proved_to_the_last_check(builder: Builder, catalogue: Path) -> None:
     (catalogue / "recipes" / "llama-cpp-sdist.toml").write_text(RECIPE)
     done = builder("build", "llama-cpp-sdist", "--catalogue", catalogue, "--json", timeout=5400)
     assert done.returncode == 0, done.stderr
-    image = json.loads(done.stdout)["references"][0]
-    with server(image, tmp_path, 8080, "health", "--ctx-size", "256") as (name, url):
-        check_answers(name, url)
-        assert docker("exec", name, "/usr/local/bin/healthcheck", "8080", "health") == ""
-        check_stops(name)
+    checks = json.loads(done.stdout)["verdict"]["checks"]
+    served = [check["subject"] for check in checks if check["proof"] == "serves"]
+    assert served[0] == "starts"
+    assert served[-1] == "stops"
+    assert len(served) == 9
+
+
+def test_it_is_measured_and_compared(builder: Builder, catalogue: Path, tmp_path: Path) -> None:
+    """On the tiny model and the CPU: the figures mean nothing, and are the server's own."""
+    (catalogue / "recipes" / "llama-cpp-sdist.toml").write_text(RECIPE)
+    model = tmp_path / "tiny.gguf"
+    tiny_model.write(model)
+    for name in ("first", "second"):
+        done = builder(
+            *("bench", "llama-cpp-sdist", "--catalogue", catalogue, "--model", model),
+            *("--context", "512,1K", "--tokens", "100", "--runs", "4"),
+            *("--save", tmp_path / f"{name}.json", "--plot", tmp_path / f"{name}.png"),
+            *("--", "--cache-type-k", "q8_0"),
+        )
+        assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "first.json").read_text())
+    assert [point["context"] for point in found["points"]] == [512, 1024]
+    runs = found["points"][0]["runs"]
+    assert {run["timed_by"] for run in runs} == {"server"}
+    assert [run["tokens"] for run in runs] == [100] * 4
+    assert found["subject"]["flags"][-2:] == ["--cache-type-k", "q8_0"]
+    done = builder("bench", "compare", tmp_path / "first.json", tmp_path / "second.json", "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["rows"]) == 2

@@ -49,15 +49,15 @@ class Bench:
     def file(self, text: str | bytes, **options: Any) -> PlannedPatch:
         content = text.encode() if isinstance(text, str) else text
         patch = FilePatch(file="x.patch", why="a test", **options)
-        return PlannedPatch("file x.patch", patch, content=content)
+        return PlannedPatch(patch, content=content)
 
     def pull(self, base: str, head: str, **options: Any) -> PlannedPatch:
         patch = PullPatch(pull=1, base=base, head=head, why="a test", **options)
-        return PlannedPatch("pull 1", patch, self.upstream.url)
+        return PlannedPatch(patch, self.upstream.url)
 
     def pick(self, after: str, to: str, **options: Any) -> PlannedPatch:
         patch = PickPatch(pick=Pick(after=after, to=to), why="a test", **options)
-        return PlannedPatch("pick", patch, self.upstream.url)
+        return PlannedPatch(patch, self.upstream.url)
 
     def diff(self, **files: str | bytes | None) -> bytes:
         """The diff that a change of the pin's files makes."""

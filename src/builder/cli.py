@@ -12,18 +12,26 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from builder import __version__, cli_sources  # noqa: F401  (it registers its commands)
+from builder import (
+    __version__,
+    cli_bench,  # noqa: F401  (these register their commands)
+    cli_proofs,  # noqa: F401
+    cli_sources,  # noqa: F401
+)
 from builder.command import (
     EVERYDAY,
     PLUMBING,
     CatalogueOption,
     JsonOption,
+    JunitOption,
     OfflineOption,
     RecipeName,
+    SummaryOption,
     app,
     catalogue_at,
     new_run,
     print_json,
+    reporter,
 )
 from builder.errors import (
     INTERNAL,
@@ -190,6 +198,8 @@ def build(
         ),
     ] = None,
     offline: OfflineOption = False,
+    junit: JunitOption = None,
+    summary: SummaryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build the image of a recipe, prove it, and give it its tags.
@@ -199,8 +209,12 @@ def build(
     already there, proved, is not built again. Ctrl-C leaves nothing that the next run trips over.
     """
     from builder import console, pipeline
+    from builder.smoke.gpu import Trial
 
-    run = new_run(catalogue, rebuild=rebuild, offline=offline, jobs=jobs)
+    run = new_run(
+        catalogue, rebuild=rebuild, offline=offline, jobs=jobs, judged=reporter(junit, summary)
+    )
+    run.trial = Trial()
     with console.BuildProgress() as progress:
         run.say, run.watch = progress.say, progress.watch
         outcome = pipeline.build(run, recipe)
@@ -208,28 +222,6 @@ def build(
         print_json({"built": outcome.built, **outcome.record.as_json()})
     else:
         console.summary(outcome.record, outcome.built)
-
-
-@app.command(rich_help_panel=EVERYDAY)
-def smoke(
-    recipe: RecipeName, catalogue: CatalogueOption = None, as_json: JsonOption = False
-) -> None:
-    """Prove the image of a recipe again, and print every check.
-
-    The image must have been built. It is read without running it, then its programs are run
-    without network, on a read-only root, as the image's own user.
-    """
-    from builder import pipeline
-
-    record = pipeline.prove(new_run(catalogue), recipe)
-    if as_json:
-        print_json(record.as_json())
-    else:
-        from builder import console
-
-        console.verdict(record)
-    if not record.verdict.good:
-        raise pipeline.proof_error(record.recipe, record.references[0], record.verdict)
 
 
 @app.command(rich_help_panel=EVERYDAY)

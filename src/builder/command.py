@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from builder.catalogue import Catalogue
     from builder.pipeline import Run
     from builder.settings import Settings
+    from builder.smoke.verdict import Verdict
 
 EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()) + "."
 
@@ -57,6 +60,35 @@ OfflineOption = Annotated[
 ]
 
 
+JunitOption = Annotated[
+    Path | None,
+    typer.Option("--junit", metavar="FILE", dir_okay=False, help="Write the verdict as JUnit XML."),
+]
+SummaryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--summary",
+        metavar="FILE",
+        dir_okay=False,
+        help="Add the verdict to this file as Markdown. In GitHub's workflows it is added to the "
+        "job's summary unasked.",
+    ),
+]
+
+
+def reporter(junit: Path | None, summary: Path | None) -> Callable[[str, Verdict], None]:
+    """Who writes a verdict into the files that were asked for, good or not."""
+    from builder import reports
+
+    named = [summary, os.environ.get("GITHUB_STEP_SUMMARY")]
+    summaries = [Path(file) for file in named if file]
+
+    def write(name: str, verdict: Verdict) -> None:
+        reports.write(name, verdict, junit, summaries)
+
+    return write
+
+
 def root_of(catalogue: Path | None) -> Path:
     """The repository that holds recipes/; raises ``RecipeError`` where there is none."""
     if catalogue is not None:
@@ -81,7 +113,12 @@ def catalogue_at(folder: Path | None) -> Catalogue:
 
 
 def new_run(
-    folder: Path | None, *, rebuild: bool = False, offline: bool = False, jobs: int | None = None
+    folder: Path | None,
+    *,
+    rebuild: bool = False,
+    offline: bool = False,
+    jobs: int | None = None,
+    judged: Callable[[str, Verdict], None] = lambda *_: None,
 ) -> Run:
     """What a build is given, with the user's settings; raises ``WorldError`` for wrong ones."""
     from builder import console, settings
@@ -92,7 +129,13 @@ def new_run(
         chosen = chosen.model_copy(update={"jobs": jobs})
     progress = console.BuildProgress()
     return Run(
-        catalogue_at(folder), chosen, progress.say, progress.watch, rebuild=rebuild, offline=offline
+        catalogue_at(folder),
+        chosen,
+        progress.say,
+        progress.watch,
+        judged,
+        rebuild=rebuild,
+        offline=offline,
     )
 
 

@@ -27,12 +27,16 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from builder.benchmark.comparison import Comparison
+from builder.benchmark.results import Benchmark, Generation
 from builder.desk import Change
 from builder.diagnosis import STATES, Finding
 from builder.image import Step
 from builder.pins import Standing
 from builder.pulls import Drift
 from builder.record import Record
+from builder.reports import STATES as PROOF_STATES
+from builder.smoke.verdict import Verdict
 from builder.upstream import Lag
 
 NEW_STEP = re.compile(r"#\d+ (?:\[((?!internal|context)[^\]]+)\] (.*)|(exporting layers)$)")
@@ -201,27 +205,88 @@ def _proofs(record: Record) -> str:
     )
 
 
-def verdict(record: Record) -> None:
+def verdict(judged: Verdict) -> None:
     """Every check of a verdict, a line each."""
     rows = [
         (
-            "ok" if check.passed else "FAILED",
+            PROOF_STATES[check.passed],
             check.proof,
             check.subject,
             check.expected,
             check.found,
             f"{check.seconds:.2f} s",
         )
-        for check in record.verdict.checks
+        for check in judged.checks
     ]
     table(("", "proof", "of", "expected", "found", "took"), rows)
+
+
+def benchmark(found: Benchmark) -> None:
+    """Every run of a benchmark, and what they say together."""
+    from builder.benchmark import series
+
+    for point in found.points:
+        title = "" if point.context is None else f"context of {point.context} tokens"
+        line(f"\n{title}".rstrip())
+        rows = [_run_of(f"run {number}", run) for number, run in enumerate(point.runs, 1)]
+        warm = [_run_of("warm-up", run) for run in point.warm_ups]
+        table(("", "t/s", "tokens", "drafted", "accepted", "acceptance", "prompt t/s"), warm + rows)
+        judged = series.judge([run.tokens_per_second for run in point.runs])
+        timed_by = sorted({run.timed_by for run in point.runs})
+        shares = [run.acceptance for run in point.runs if run.acceptance is not None]
+        told = [
+            ("average", f"{judged.mean:.2f} t/s, by the clock of the {' and '.join(timed_by)}"),
+            ("range", f"{judged.lowest:.2f} to {judged.highest:.2f} t/s"),
+            ("deviation", f"{judged.deviation:.2f} t/s; trend {judged.trend:+.2f} % a run"),
+            ("verdict", f"{judged.shape}: {judged.why}"),
+        ]
+        if shares:
+            accepted = series.judge_acceptance(shares)
+            told.append(("acceptance", f"{accepted.shape}: {accepted.why}"))
+        _pairs(told)
+
+
+def _run_of(name: str, run: Generation) -> tuple[str, ...]:
+    share = run.acceptance
+    return (
+        name,
+        f"{run.tokens_per_second:.2f}",
+        str(run.tokens),
+        "" if run.drafted is None else str(run.drafted),
+        "" if run.accepted is None else str(run.accepted),
+        "" if share is None else f"{share:.1%}",
+        "" if run.prompt_tokens_per_second is None else f"{run.prompt_tokens_per_second:.1f}",
+    )
+
+
+def comparison(found: Comparison) -> None:
+    """Two benchmarks side by side, and what else differs."""
+    rows = []
+    for row in found.rows:
+        low_high = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
+        rows.append(
+            (
+                "" if row.context is None else str(row.context),
+                f"{row.first:.2f}",
+                f"{row.second:.2f}",
+                f"{row.ratio:.3f}",
+                low_high,
+                "" if row.p_value is None else f"{row.p_value:.2g}",
+                row.verdict,
+            )
+        )
+    table(("context", "first t/s", "second t/s", "ratio", "95 %", "p", ""), rows)
+    for each in found.differences:
+        weight = "DIFFERS" if each.decisive else "differs"
+        line(f"{weight}: {each.what}: {each.first} | {each.second}")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table; wide cells wrap on a terminal and stay on their line elsewhere."""
     if not out.is_terminal:
         for row in rows:
-            out.file.write("\t".join(row).rstrip() + "\n")  # print would expand the tabs
+            cells = [" ".join(cell.split("\n")) for cell in row]
+            out.file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
         return
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from builder import families
@@ -11,12 +12,14 @@ from builder.plan import complete, resolve_patches, where
 from builder.platforms import Platforms
 from builder.schema import (
     ArchiveSource,
+    FileProbe,
     GitSource,
     LibraryProbe,
     OptionProbe,
     PathSource,
     Probe,
     PypiSource,
+    PythonProbe,
     Recipe,
     RunProbe,
 )
@@ -125,13 +128,30 @@ def _probe(probe: Probe) -> str:
             said = [f"says {text!r}" for text in probe.says]
             said += [f"matches /{pattern}/" for pattern in probe.matches]
             said += [f"does not say {text!r}" for text in probe.says_not]
-            return f"{' '.join(probe.run)} exits {probe.status}" + "".join(f", {x}" for x in said)
+            return ", ".join([f"{' '.join(probe.run)} exits {probe.status}", *said])
         case OptionProbe():
-            said = [f"has {', '.join(probe.has)}"] if probe.has else []
-            said += [f"lacks {', '.join(probe.lacks)}"] if probe.lacks else []
-            return f"{probe.option} in --help" + "".join(f", {part}" for part in said)
+            said = _listed("has", probe.has) + _listed("lacks", probe.lacks)
+            return ", ".join([f"{probe.option} is {_not(probe.absent)}in --help", *said])
         case LibraryProbe():
-            said = [f"has code for {' '.join(probe.architectures)}"] if probe.architectures else []
-            said += [f"needs {', '.join(probe.needs)}"] if probe.needs else []
-            said += [f"does not need {', '.join(probe.needs_not)}"] if probe.needs_not else []
-            return f"{probe.library} is there" + "".join(f", {part}" for part in said)
+            said = _listed("has code for", probe.architectures) + _listed("needs", probe.needs)
+            said += _listed("does not need", probe.needs_not)
+            said += _listed("offers", probe.symbols) + _listed("does not offer", probe.symbols_not)
+            return ", ".join([f"{probe.library} is there", *said])
+        case FileProbe():
+            said = _listed("has", probe.has) + _listed("lacks", probe.lacks)
+            said += [f"matches /{pattern}/" for pattern in probe.matches]
+            said += [f"sha256 {probe.sha256}"] if probe.sha256 else []
+            return ", ".join([f"{probe.file} is {_not(probe.absent)}there", *said])
+        case PythonProbe():
+            inside = f", in {probe.inside}" if probe.inside else ""
+            said = _listed("defines", probe.defines)
+            said += _listed("has", probe.has) + _listed("lacks", probe.lacks)
+            return ", ".join([f"{probe.python}{inside} is Python", *said])
+
+
+def _listed(verb: str, names: Sequence[str]) -> list[str]:
+    return [f"{verb} {', '.join(names)}"] if names else []
+
+
+def _not(absent: bool) -> str:
+    return "not " if absent else ""

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, ValidationError
 
 from builder.errors import Problem, RecipeError
-from builder.schema import Model, Sha256, Text, Version
+from builder.schema.fields import Model, Sha256, Text, Version
 
 ProjectName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*$")]
 

@@ -16,7 +16,7 @@ from builder.errors import PatchError, UntriedError
 from builder.patching import FITS, Fate, attempt
 from builder.plan import PlannedPatch
 from builder.schema import PickPatch, PullPatch, Script, ScriptPatch
-from builder.tools import docker
+from builder.tools import containers
 from builder.tools.repositories import Repositories
 from builder.tools.scratch import EMPTY_TREE, Scratch
 
@@ -232,7 +232,7 @@ def _run_script(image: str, name: str, script: Script, file: Path, tree: Path) -
     where = f"/patch/{file.name}"
     python = script.path.endswith(".py")
     try:
-        done = docker.run(
+        done = containers.run(
             image,
             [*([where] if python else []), *script.arguments],
             entrypoint="python3" if python else where,
@@ -245,7 +245,7 @@ def _run_script(image: str, name: str, script: Script, file: Path, tree: Path) -
                 f"--workdir={script.at}",
             ),
         )
-    except docker.TimedOutError as error:
+    except containers.TimedOutError as error:
         raise PatchError(
             f"{name} did not end",
             f"it was stopped after {script.seconds} s",

@@ -5,23 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from builder import context, image, record, roots, smoke, sources
 from builder.catalogue import Catalogue
 from builder.dockerfile import Rendered, render
-from builder.errors import FetchError, ProofError, WorldError
+from builder.errors import BuilderError, FetchError, ProofError, UntriedError, WorldError
 from builder.image import Log, Watch
-from builder.plan import Plan, plan
+from builder.plan import Plan, complete, plan
 from builder.platforms import Platforms, architecture
 from builder.record import Record
 from builder.schema import Recipe
 from builder.settings import Settings
-from builder.smoke.verdict import Verdict
+from builder.smoke.gpu import Trial
+from builder.smoke.verdict import Check, Verdict
 from builder.tools import docker
 from builder.workspace import alone, need_space, workspace
 
@@ -39,6 +41,10 @@ class Run:
     settings: Settings
     say: Callable[[str], None]
     watch: Watch
+    judged: Callable[[str, Verdict], None] = lambda *_: None
+    """Told of every verdict, good or not, before anything follows from it."""
+    trial: Trial | None = None
+    """What is tried with a GPU; None: nothing."""
     rebuild: bool = False
     offline: bool = False
     """Nothing is fetched: what is not mirrored or cached is an error."""
@@ -88,7 +94,8 @@ def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rende
 
 def contract_of(recipe: Recipe) -> str:
     """sha256 over what the image must prove."""
-    promises = recipe.model_dump(mode="json", include={"probe", "cuda", "image"})
+    parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept"}
+    promises = recipe.model_dump(mode="json", include=parts) | {"proofs": smoke.PROOFS}
     return hashlib.sha256(json.dumps(promises, sort_keys=True).encode()).hexdigest()
 
 
@@ -206,7 +213,10 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
     built = _build_stages(run, rendered, stages, labels, base_images, work, log)["image"]
     run.say(f"proving {recipe.name}")
     with run.stage("prove"):
-        verdict = smoke.prove(recipe, built.reference, built.digest, work, base_images["devel"])
+        devel = base_images["devel"]
+        subject = _subject(run, rendered, built.reference, built.digest, devel)
+        verdict = smoke.prove(subject, work)
+    run.judged(recipe.name, verdict)
     if not verdict.good:
         _write(run, rendered, (candidate,), labels, verdict, str(log.path))
         raise proof_error(recipe.name, candidate, verdict)
@@ -214,6 +224,16 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
         docker.tag(candidate, reference)
     docker.untag(candidate)
     return _write(run, rendered, references, labels, verdict, str(log.path))
+
+
+def _subject(
+    run: Run, rendered: Rendered, reference: str, digest: str, devel: str
+) -> smoke.Subject:
+    """What an image must be, by its recipe."""
+    assert isinstance(rendered.plan, Plan)
+    labels = rendered.plan.labels() | {"builder.key": rendered.key}
+    recipe = rendered.plan.recipe
+    return smoke.Subject(reference, digest, recipe, labels, devel, run.trial)
 
 
 def _write(
@@ -242,16 +262,21 @@ def _write(
     return kept
 
 
-def proof_error(name: str, reference: str, verdict: Verdict) -> ProofError:
-    """The error that names every check that failed."""
-    lines = [
+def proof_error(name: str, reference: str, verdict: Verdict) -> BuilderError:
+    """The error that names every check that failed, or else every one that could not be tried."""
+    kept = f"the image is {reference}: it is kept to look at"
+    count = len(verdict.checks)
+    if verdict.failures:
+        what = f"{name} is built, and {len(verdict.failures)} of {count} checks failed"
+        return ProofError(what, _lines(verdict.failures), kept)
+    what = f"{name} is built, and {len(verdict.untried)} of {count} checks could not be tried"
+    return UntriedError(what, _lines(verdict.untried), kept)
+
+
+def _lines(checks: Sequence[Check]) -> str:
+    return "\n".join(
         f"{check.proof}: {check.subject}: expected {check.expected}; found {check.found}"
-        for check in verdict.failures
-    ]
-    return ProofError(
-        f"{name} is built, and {len(lines)} of {len(verdict.checks)} checks failed",
-        "\n".join(lines),
-        f"the image is {reference}: it is kept to look at",
+        for check in checks
     )
 
 
@@ -336,22 +361,104 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
     return images
 
 
-def prove(run: Run, name: str) -> Record:
-    """Prove the image of a recipe again; the record has the new verdict, good or not.
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An image of the engine with its verdict; ``name`` is its recipe's, or its own."""
 
-    Raises ``WorldError`` where the engine does not have the image of the recipe as it is now.
+    name: str
+    reference: str
+    verdict: Verdict
+    record: Record | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The verdict with all that is known of the image, as JSON data."""
+        if self.record is not None:
+            return self.record.as_json()
+        return {"reference": self.reference, "verdict": asdict(self.verdict)}
+
+
+def prove(run: Run, target: str, recipe: str | None = None) -> Judged:
+    """Prove the image of a recipe again, or any image of the engine; the verdict is good or not.
+
+    A ``target`` that is no recipe is an image, which is held to what ``recipe`` promises, or the
+    recipe that it names by its label, or else to what holds for every image.  Raises
+    ``WorldError`` where the engine does not have the image.
     """
     run.settings.need_directories()
-    rendered = resolve(run, name)
+    engines = {entry.recipe.engine for entry in run.catalogue.engines.values() if entry.recipe}
+    if recipe is None and target in {*run.catalogue.engines, *engines}:
+        return _prove_recipe(run, target)
+    found = _any_image(target)
+    named = recipe or found.labels.get("builder.recipe", "")
+    known = recipe is not None or named in run.catalogue.engines
+    with workspace(run.settings.cache_dir) as work:
+        subject = _subject_of_image(run, target, found, named if known else None)
+        verdict = smoke.prove(subject, work)
+    run.judged(target, verdict)
+    return Judged(target, target, verdict)
+
+
+def _subject_of_image(
+    run: Run, reference: str, found: docker.Image, recipe: str | None
+) -> smoke.Subject:
+    if recipe is None:
+        run.say("no recipe says what this image must be: only what holds for every image is proved")
+        return smoke.Subject(reference, found.digest, trial=run.trial)
+    rendered = resolve(run, recipe)
+    assert rendered.base is not None
+    if found.labels.get("builder.key") != rendered.key:
+        run.say(f"the image was not built from {rendered.plan.name} as it is now")
+    devel = roots.image_of(rendered.base, "devel")
+    subject = _subject(run, rendered, reference, found.digest, devel)
+    key = {"builder.key": found.labels.get("builder.key", "")}
+    return replace(subject, labels={**subject.labels, **key})
+
+
+def served(run: Run, target: str) -> tuple[str, docker.Image, Recipe]:
+    """The image of a recipe, or one that names its recipe by its label, and that recipe.
+
+    Raises ``WorldError`` where there is no such image, ``RecipeError`` where none is named.
+    """
+    engines = {entry.recipe.engine for entry in run.catalogue.engines.values() if entry.recipe}
+    if target in {*run.catalogue.engines, *engines}:
+        rendered = resolve(run, target)
+        assert isinstance(rendered.plan, Plan)
+        return *_built_image(run, rendered), rendered.plan.recipe
+    found = _any_image(target)
+    recipe = run.catalogue.engine(found.labels.get("builder.recipe", target)).recipe
+    assert recipe is not None
+    return target, found, complete(recipe)
+
+
+def _built_image(run: Run, rendered: Rendered) -> tuple[str, docker.Image]:
+    """The image of a recipe as it is now; raises ``WorldError`` where it is not there."""
     found = _image_of_key(run, rendered)
+    reference = _references(run, rendered)[0]
     if found is None:
         raise WorldError(
             f"the engine has no image of {rendered.plan.name} as the recipe is now",
-            f"looked for {_references(run, rendered)[0]}",
+            f"looked for {reference}",
             f"builder build {rendered.plan.name}",
         )
+    return reference, found
+
+
+def _any_image(reference: str) -> docker.Image:
+    found = docker.image(reference)
+    if found is None:
+        raise WorldError(
+            f"{reference} is neither a recipe nor an image of the engine",
+            hint="`builder list` shows the recipes, `docker image ls` the images",
+        )
+    return found
+
+
+def _prove_recipe(run: Run, name: str) -> Judged:
+    rendered = resolve(run, name)
+    _, found = _built_image(run, rendered)
     with workspace(run.settings.cache_dir) as work:
-        return _judge(run, rendered, found, work)
+        judged = _judge(run, rendered, found, work)
+    return Judged(judged.recipe, judged.references[0], judged.verdict, judged)
 
 
 def _judge(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:
@@ -362,7 +469,9 @@ def _judge(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Rec
     devel = roots.image_of(rendered.base, "devel")
     before = record.read(run.settings.state_dir, rendered.plan.name, rendered.key)
     with run.stage("prove"):
-        verdict = smoke.prove(rendered.plan.recipe, references[0], found.digest, work, devel)
+        subject = _subject(run, rendered, references[0], found.digest, devel)
+        verdict = smoke.prove(subject, work)
+    run.judged(rendered.plan.name, verdict)
     log = before.log if before else ""
     run.seconds = (dict(before.seconds) if before else {}) | run.seconds
     return _write(run, rendered, references, found.labels, verdict, log)

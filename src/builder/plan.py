@@ -81,11 +81,14 @@ SourceChoice = SourceTree | GitCommit | Released | Archive
 class PlannedPatch:
     """A patch, resolved: ``url`` is the repository of its commits, ``content`` a file's bytes."""
 
-    name: str
-    """For people: "pull 6", "file tma.patch"."""
     patch: Patch
     url: str = ""
     content: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """For people: "pull 6", "file tma.patch"."""
+        return self.patch.name
 
     def inputs(self) -> dict[str, Any]:
         """What of it decides the tree, as JSON data: the reasons and the URL do not."""
@@ -357,10 +360,8 @@ def plan(
 
 
 def complete(recipe: Recipe) -> Recipe:
-    """A recipe with what its family knows, and with the proofs of its patches."""
-    probes = [patch.probe for patch in recipe.patch if patch.probe is not None]
-    proved = recipe.model_copy(update={"probe": [*recipe.probe, *probes]})
-    return families.ENGINES[recipe.family].complete(proved)
+    """A recipe with what its family knows."""
+    return families.ENGINES[recipe.family].complete(recipe)
 
 
 def resolve_source(source: Source, root: Path) -> SourceChoice:
@@ -392,14 +393,13 @@ def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...
         match patch:
             case FilePatch(file=name):
                 content = _patch_file(entry, index, root / "patches" / name)
-                found.append(PlannedPatch(f"file {name}", patch, content=content))
-            case PullPatch(pull=number):
-                found.append(PlannedPatch(f"pull {number}", patch, patch.git or home))
+                found.append(PlannedPatch(patch, content=content))
+            case PullPatch():
+                found.append(PlannedPatch(patch, patch.git or home))
             case PickPatch(pick=pick):
-                name = f"pick {pick.after[:9]}..{pick.to[:9]}"
-                found.append(PlannedPatch(name, patch, pick.git or home))
+                found.append(PlannedPatch(patch, pick.git or home))
             case ScriptPatch(script=script):
-                found.append(PlannedPatch(f"script {script.path}", patch, script.git))
+                found.append(PlannedPatch(patch, script.git))
     return tuple(found)
 
 

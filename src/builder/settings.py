@@ -19,7 +19,7 @@ from pydantic_settings import (
 )
 
 from builder.errors import WorldError
-from builder.schema import REPOSITORY
+from builder.schema.fields import REPOSITORY
 
 API = r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$"
 

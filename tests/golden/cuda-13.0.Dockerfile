@@ -10,6 +10,7 @@ FROM base-root AS runtime
 RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ca-certificates", "libgomp1", "libssl3t64", "libstdc++6"]
 COPY --from=devel /staging/ /
 COPY --from=inside --chmod=0755 healthcheck /usr/local/bin/healthcheck
-RUN --network=none ["sh", "-euc", "ldconfig; useradd --uid 10001 --create-home --shell /usr/sbin/nologin engine; rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/* /etc/*-"]
-# The driver's libraries and the GPUs come from the host, by NVIDIA's container runtime.
-ENV NVIDIA_VISIBLE_DEVICES="all" NVIDIA_DRIVER_CAPABILITIES="compute,utility"
+RUN --network=none ["sh", "-euc", "ldconfig; useradd --uid 10001 --create-home --shell /usr/sbin/nologin engine; find / -xdev -type f -perm /6000 -exec chmod ug-s {} +; rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/* /etc/*-"]
+# The driver's libraries and the GPUs come from the host, by NVIDIA's container runtime, which
+# refuses to start a container where the driver is too old for this.
+ENV NVIDIA_VISIBLE_DEVICES="all" NVIDIA_DRIVER_CAPABILITIES="compute,utility" NVIDIA_REQUIRE_CUDA="cuda>=13.0"

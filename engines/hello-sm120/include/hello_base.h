@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -87,13 +88,24 @@ enum class Sampling { greedy, random };
 
 struct Generation {
     std::string text;         // printable ASCII, one character a token
-    int prompt_tokens = 0;    // symbols that were fed before the first prediction
-    double milliseconds = 0;  // wall clock for the text, without the prompt
+    int prompt_tokens = 0;           // symbols that were fed before the first prediction
+    double prompt_milliseconds = 0;  // wall clock for the prompt
+    double milliseconds = 0;         // wall clock for the text, without the prompt
 };
 
-// Continues the prompt (any bytes) by `count` symbols, fewer if `cancelled` becomes true.
-// Throws BackendError.
+// Is given each character as soon as there is one; returns false to end the text.
+using OnCharacter = std::function<bool(char)>;
+
+// Continues the prompt (any bytes) by `count` symbols, fewer if `cancelled` becomes true or
+// `on_character` returns false. Throws BackendError.
 HELLO_API Generation generate(Backend& backend, std::string_view prompt, int count,
-                              Sampling sampling, const std::atomic<bool>& cancelled);
+                              Sampling sampling, const std::atomic<bool>& cancelled,
+                              const OnCharacter& on_character = {});
+
+// The symbol that stands for a byte of a prompt.
+HELLO_API int symbol_of(char byte);
+
+// The character of a symbol (0 <= symbol < kVocabulary); '?' for the unknown one.
+HELLO_API char character_of(int symbol);
 
 }  // namespace hello

@@ -21,8 +21,11 @@ public:
     using std::runtime_error::runtime_error;
 };
 
-// The server stops before the text is complete.
-class Stopping : public std::exception {};
+// The server stops, or the client goes, before the text is complete.
+class Stopping : public std::exception {
+public:
+    const char* what() const noexcept override { return "the text is not complete"; }
+};
 
 struct Route {
     const char* path;
@@ -35,7 +38,10 @@ constexpr Route kRoutes[] = {
     {"/props", "GET", &Api::props},
     {"/v1/models", "GET", &Api::models},
     {"/completion", "POST", &Api::completion},
+    {"/v1/completions", "POST", &Api::completions},
     {"/v1/chat/completions", "POST", &Api::chat},
+    {"/tokenize", "POST", &Api::tokenize},
+    {"/detokenize", "POST", &Api::detokenize},
 };
 
 http::Response json_response(std::string body) {
@@ -54,12 +60,35 @@ std::string decimal(double number) {
     return text;
 }
 
+double per_second(double count, double milliseconds) {
+    return milliseconds > 0 ? count / milliseconds * 1000 : 0;
+}
+
 std::string timings(const Generation& generation) {
+    const auto prompt = static_cast<double>(generation.prompt_tokens);
     const auto count = static_cast<double>(generation.text.size());
+    const double prompt_ms = generation.prompt_milliseconds;
     const double ms = generation.milliseconds;
-    return "{\"predicted_n\":" + std::to_string(generation.text.size()) +
+    return "{\"prompt_n\":" + std::to_string(generation.prompt_tokens) +
+           ",\"prompt_ms\":" + decimal(prompt_ms) +
+           ",\"prompt_per_second\":" + decimal(per_second(prompt, prompt_ms)) +
+           ",\"predicted_n\":" + std::to_string(generation.text.size()) +
            ",\"predicted_ms\":" + decimal(ms) +
-           ",\"predicted_per_second\":" + decimal(ms > 0 ? count / ms * 1000 : 0) + "}";
+           ",\"predicted_per_second\":" + decimal(per_second(count, ms)) + "}";
+}
+
+std::string usage(const Generation& generation) {
+    const auto predicted = static_cast<int>(generation.text.size());
+    return "{\"prompt_tokens\":" + std::to_string(generation.prompt_tokens) +
+           ",\"completion_tokens\":" + std::to_string(predicted) +
+           ",\"total_tokens\":" + std::to_string(generation.prompt_tokens + predicted) + "}";
+}
+
+// An answer of OpenAI's API around its one choice, without the closing brace.
+std::string openai(const char* object, const std::string& choice) {
+    return std::string("{\"id\":\"cmpl-hello\",\"object\":\"") + object +
+           "\",\"created\":" + std::to_string(std::time(nullptr)) +
+           ",\"model\":" + json::quote(kModelName) + ",\"choices\":[{\"index\":0," + choice + "}]";
 }
 
 json::Value parse_body(const http::Request& request) {
@@ -70,8 +99,6 @@ json::Value parse_body(const http::Request& request) {
         throw BadRequest(std::string("invalid JSON: ") + error.what());
     }
     if (body.type != json::Value::Type::object) throw BadRequest("the body must be an object");
-    const json::Value* stream = body.find("stream");
-    if (stream != nullptr && stream->boolean) throw BadRequest("streaming is not supported");
     return body;
 }
 
@@ -87,6 +114,14 @@ const std::string& string_member(const json::Value& object, const char* name) {
         throw BadRequest(std::string("'") + name + "' must be a string");
     }
     return value->string;
+}
+
+bool wants_stream(const json::Value& body) {
+    const json::Value* stream = given(body, "stream");
+    if (stream != nullptr && stream->type != json::Value::Type::boolean) {
+        throw BadRequest("'stream' must be true or false");
+    }
+    return stream != nullptr && stream->boolean;
 }
 
 int token_count(const json::Value& body, const char* name, int fallback) {
@@ -176,38 +211,126 @@ http::Response Api::models(const http::Request&) {
 http::Response Api::completion(const http::Request& request) {
     const json::Value body = parse_body(request);
     const std::string& prompt = string_member(body, "prompt");
-    const Generation generation = run(prompt, token_count(body, "n_predict", options_.predict));
-    return json_response("{\"content\":" + json::quote(generation.text) +
-                         ",\"stop\":true,\"tokens_predicted\":" +
-                         std::to_string(generation.text.size()) +
-                         ",\"timings\":" + timings(generation) + "}");
+    const int count = token_count(body, "n_predict", options_.predict);
+    return answer({Form::native, prompt, count}, wants_stream(body));
+}
+
+http::Response Api::completions(const http::Request& request) {
+    const json::Value body = parse_body(request);
+    const std::string& prompt = string_member(body, "prompt");
+    const int count = token_count(body, "max_tokens", options_.predict);
+    return answer({Form::text, prompt, count}, wants_stream(body));
 }
 
 http::Response Api::chat(const http::Request& request) {
     const json::Value body = parse_body(request);
     const std::string prompt = chat_prompt(body);
     const int newer = token_count(body, "max_completion_tokens", options_.predict);
-    const Generation generation = run(prompt, token_count(body, "max_tokens", newer));
-    const auto predicted = static_cast<int>(generation.text.size());
-    const std::string message =
-        "{\"role\":\"assistant\",\"content\":" + json::quote(generation.text) + "}";
-    const std::string usage =
-        "{\"prompt_tokens\":" + std::to_string(generation.prompt_tokens) +
-        ",\"completion_tokens\":" + std::to_string(predicted) +
-        ",\"total_tokens\":" + std::to_string(generation.prompt_tokens + predicted) + "}";
-    return json_response(
-        std::string("{\"id\":\"chatcmpl-hello\",\"object\":\"chat.completion\",\"created\":") +
-        std::to_string(std::time(nullptr)) + ",\"model\":" + json::quote(kModelName) +
-        ",\"choices\":[{\"index\":0,\"message\":" + message +
-        ",\"finish_reason\":\"length\"}],\"usage\":" + usage +
-        ",\"timings\":" + timings(generation) + "}");
+    const int count = token_count(body, "max_tokens", newer);
+    return answer({Form::chat, prompt, count}, wants_stream(body));
 }
 
-Generation Api::run(const std::string& prompt, int count) {
+http::Response Api::tokenize(const http::Request& request) {
+    const json::Value body = parse_body(request);
+    std::string tokens;
+    for (const char byte : string_member(body, "content")) {
+        tokens += (tokens.empty() ? "" : ",") + std::to_string(symbol_of(byte));
+    }
+    return json_response("{\"tokens\":[" + tokens + "]}");
+}
+
+http::Response Api::detokenize(const http::Request& request) {
+    const json::Value body = parse_body(request);
+    const json::Value* tokens = body.find("tokens");
+    if (tokens == nullptr || tokens->type != json::Value::Type::array) {
+        throw BadRequest("'tokens' must be a list");
+    }
+    std::string text;
+    for (const json::Value& token : tokens->array) {
+        const double number = token.number;
+        const bool valid = token.type == json::Value::Type::number && number >= 0 &&
+                           number < kVocabulary && number == std::floor(number);
+        if (!valid) {
+            throw BadRequest("a token is a whole number below " + std::to_string(kVocabulary));
+        }
+        text += character_of(static_cast<int>(number));
+    }
+    return json_response("{\"content\":" + json::quote(text) + "}");
+}
+
+http::Response Api::answer(const Question& question, bool streamed) {
+    if (!streamed) return json_response(whole(question.form, run(question)));
+    http::Response response;
+    response.events = [this, question](const http::Write& write) { stream(question, write); };
+    return response;
+}
+
+void Api::stream(const Question& question, const http::Write& write) {
+    bool there = true;
+    const auto send = [&](const std::string& data) {
+        there = there && write("data: " + data + "\n\n");
+        return there;
+    };
+    const Generation generation =
+        run(question, [&](char character) { return send(piece(question.form, character)); });
+    send(last(question.form, generation));
+    if (question.form != Form::native) send("[DONE]");
+}
+
+Generation Api::run(const Question& question, const OnCharacter& on_character) {
     const std::lock_guard<std::mutex> lock(backend_mutex_);
-    Generation result = generate(*backend_, prompt, count, options_.sampling, cancelled_);
-    if (result.text.size() < static_cast<std::size_t>(count)) throw Stopping();
+    Generation result = generate(*backend_, question.prompt, question.count, options_.sampling,
+                                 cancelled_, on_character);
+    if (result.text.size() < static_cast<std::size_t>(question.count)) throw Stopping();
     return result;
+}
+
+std::string Api::whole(Form form, const Generation& generation) {
+    const std::string text = json::quote(generation.text);
+    const std::string facts = ",\"timings\":" + timings(generation) + "}";
+    switch (form) {
+        case Form::native:
+            return "{\"content\":" + text + ",\"stop\":true,\"tokens_predicted\":" +
+                   std::to_string(generation.text.size()) + ",\"tokens_evaluated\":" +
+                   std::to_string(generation.prompt_tokens) + facts;
+        case Form::text:
+            return openai("text_completion",
+                          "\"text\":" + text + ",\"finish_reason\":\"length\"") +
+                   ",\"usage\":" + usage(generation) + facts;
+        default:
+            return openai("chat.completion", "\"message\":{\"role\":\"assistant\",\"content\":" +
+                                                 text + "},\"finish_reason\":\"length\"") +
+                   ",\"usage\":" + usage(generation) + facts;
+    }
+}
+
+std::string Api::piece(Form form, char character) {
+    const std::string text = json::quote(std::string(1, character));
+    switch (form) {
+        case Form::native: return "{\"content\":" + text + ",\"stop\":false}";
+        case Form::text:
+            return openai("text_completion", "\"text\":" + text + ",\"finish_reason\":null") + "}";
+        default:
+            return openai("chat.completion.chunk",
+                          "\"delta\":{\"content\":" + text + "},\"finish_reason\":null") +
+                   "}";
+    }
+}
+
+std::string Api::last(Form form, const Generation& generation) {
+    const std::string facts =
+        ",\"usage\":" + usage(generation) + ",\"timings\":" + timings(generation) + "}";
+    switch (form) {
+        case Form::native:
+            return "{\"content\":\"\",\"stop\":true,\"tokens_predicted\":" +
+                   std::to_string(generation.text.size()) + facts;
+        case Form::text:
+            return openai("text_completion", "\"text\":\"\",\"finish_reason\":\"length\"") + facts;
+        default:
+            return openai("chat.completion.chunk",
+                          "\"delta\":{},\"finish_reason\":\"length\"") +
+                   facts;
+    }
 }
 
 }  // namespace hello

@@ -34,10 +34,27 @@ public:
     http::Response props(const http::Request& request);
     http::Response models(const http::Request& request);
     http::Response completion(const http::Request& request);
+    http::Response completions(const http::Request& request);
     http::Response chat(const http::Request& request);
+    http::Response tokenize(const http::Request& request);
+    http::Response detokenize(const http::Request& request);
 
 private:
-    Generation run(const std::string& prompt, int count);
+    // How an answer is laid out.
+    enum class Form { native, text, chat };
+    struct Question {
+        Form form;
+        std::string prompt;
+        int count;
+    };
+
+    http::Response answer(const Question& question, bool stream);
+    void stream(const Question& question, const http::Write& write);
+    Generation run(const Question& question, const OnCharacter& on_character = {});
+
+    static std::string whole(Form form, const Generation& generation);
+    static std::string piece(Form form, char character);
+    static std::string last(Form form, const Generation& generation);
 
     std::unique_ptr<Backend> backend_;
     std::mutex backend_mutex_;  // a backend holds the state of one text

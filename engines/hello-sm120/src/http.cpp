@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string_view>
@@ -150,8 +151,12 @@ std::string serialize(const Response& response) {
     std::string text = "HTTP/1.1 " + std::to_string(response.status) + " " +
                        reason_of(response.status) + "\r\n";
     if (!response.allow.empty()) text += "Allow: " + response.allow + "\r\n";
-    text += "Content-Type: application/json\r\n";
-    text += "Content-Length: " + std::to_string(response.body.size()) + "\r\n";
+    if (response.events) {
+        text += "Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n";
+    } else {
+        text += "Content-Type: application/json\r\n";
+        text += "Content-Length: " + std::to_string(response.body.size()) + "\r\n";
+    }
     text += "Connection: close\r\n\r\n";
     return text + response.body;
 }
@@ -229,7 +234,19 @@ void serve_connection(int socket, int stop, const Handler& handler) {
     } catch (const Gone&) {
         return;
     }
-    if (send_all(socket, serialize(response), stop)) close_gently(socket, stop);
+    bool there = send_all(socket, serialize(response), stop);
+    if (there && response.events) {
+        try {
+            response.events([&](std::string_view part) {
+                there = there && send_all(socket, part, stop);
+                return there;
+            });
+        } catch (const std::exception& error) {
+            // The status is sent: all that is left is to end the answer before its end.
+            std::fprintf(stderr, "a stream broke off: %s\n", error.what());
+        }
+    }
+    if (there) close_gently(socket, stop);
 }
 
 struct FreeAddresses {

@@ -7,6 +7,7 @@
 #include <list>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 
 namespace hello::http {
@@ -21,10 +22,15 @@ struct Request {
     std::string body;
 };
 
+// Sends a part of an answer; returns false if the client has gone or the server stops.
+using Write = std::function<bool(std::string_view)>;
+
 struct Response {
     int status = 200;
     std::string body;   // JSON
     std::string allow;  // the methods that would do, with status 405
+    // If set, it writes server-sent events in place of the body. What it throws ends the answer.
+    std::function<void(const Write&)> events;
 };
 
 // Answers one request; called from several threads at once. What it throws becomes a 500.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <utility>
 
 namespace hello {
 
@@ -96,12 +97,18 @@ private:
     std::array<float, kHidden> state_{};
 };
 
-int symbol_of(char byte) {
-    const bool printable = byte >= kFirstCharacter && byte <= kLastCharacter;
-    return printable ? byte - kFirstCharacter : kUnknownSymbol;
-}
+class Stopwatch {
+public:
+    // Returns the milliseconds since the last lap, or since the beginning.
+    double lap() {
+        const auto now = std::chrono::steady_clock::now();
+        const std::chrono::duration<double, std::milli> elapsed = now - std::exchange(last_, now);
+        return elapsed.count();
+    }
 
-char character_of(int symbol) { return static_cast<char>(kFirstCharacter + symbol); }
+private:
+    std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
 
 int draw(const Step& step, std::mt19937& random) {
     // Without the unknown symbol, whose probability is 0 but for rounding.
@@ -135,13 +142,23 @@ std::unique_ptr<Backend> make_cpu_backend(const Model& model) {
     return std::make_unique<CpuBackend>(model);
 }
 
+int symbol_of(char byte) {
+    const bool printable = byte >= kFirstCharacter && byte <= kLastCharacter;
+    return printable ? byte - kFirstCharacter : kUnknownSymbol;
+}
+
+char character_of(int symbol) {
+    return symbol == kUnknownSymbol ? '?' : static_cast<char>(kFirstCharacter + symbol);
+}
+
 Generation generate(Backend& backend, std::string_view prompt, int count, Sampling sampling,
-                    const std::atomic<bool>& cancelled) {
+                    const std::atomic<bool>& cancelled, const OnCharacter& on_character) {
     if (prompt.size() > static_cast<std::size_t>(kContext)) {
         prompt.remove_prefix(prompt.size() - kContext);
     }
     std::mt19937 random(sampling == Sampling::random ? std::random_device{}() : 0U);
     Generation result;
+    Stopwatch watch;
     backend.reset();
     // An empty prompt still needs something to start from.
     Step step = backend.step(kUnknownSymbol);
@@ -151,15 +168,14 @@ Generation generate(Backend& backend, std::string_view prompt, int count, Sampli
         step = backend.step(symbol_of(byte));
         ++result.prompt_tokens;
     }
-    const auto start = std::chrono::steady_clock::now();
+    result.prompt_milliseconds = watch.lap();
     for (int i = 0; i < count && !cancelled; ++i) {
         const int symbol = sampling == Sampling::greedy ? step.best : draw(step, random);
         result.text += character_of(symbol);
+        if (on_character && !on_character(result.text.back())) break;
         if (i + 1 < count) step = backend.step(symbol);
     }
-    const std::chrono::duration<double, std::milli> elapsed =
-        std::chrono::steady_clock::now() - start;
-    result.milliseconds = elapsed.count();
+    result.milliseconds = watch.lap();
     return result;
 }
 

@@ -11,6 +11,7 @@ from builder.schema import BaseRecipe
 
 TEMPLATE = "cuda-wheels.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ("assemble_cuda.py", "healthcheck", "jobs")
+RUNTIME = "nvidia-cuda-runtime"
 STAGES: Mapping[str, str] = {"devel": "zstd", "runtime": "gzip"}
 
 
@@ -24,6 +25,8 @@ def check(recipe: BaseRecipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("runtime",), "the runtime ships no library: name some in libraries"
     if recipe.root is not None:
         yield ("root",), "the family cuda-wheels has no use for [root]: its base has one"
+    if recipe.wheel and RUNTIME not in {wheel.name for wheel in recipe.wheel}:
+        yield ("family",), f"the family cuda-wheels needs the wheel {RUNTIME}: it has the version"
     for index, wheel in enumerate(recipe.wheel):
         if "amd64" not in wheel.sha256:
             yield ("wheel", index, "sha256"), f"{wheel.name} lacks amd64, the images' platform"
@@ -59,4 +62,11 @@ def variables(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
         "devel_packages": [*recipe.devel.packages, *cross],
         "contexts": contexts,
         "assemble": assemble,
+        "cuda": cuda_version(recipe),
     }
+
+
+def cuda_version(recipe: BaseRecipe) -> str:
+    """``13.0``: of the runtime library."""
+    [version] = [wheel.version for wheel in recipe.wheel if wheel.name == RUNTIME]
+    return ".".join(version.split(".")[:2])

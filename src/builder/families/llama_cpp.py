@@ -14,7 +14,7 @@ from typing import Any
 
 from builder.families.compiling import Layer, build, common_layers, configure, no_packages
 from builder.platforms import GNU_TRIPLETS, Platforms
-from builder.schema import Cmake, GitSource, Image, LibraryProbe, Probe, Recipe, RunProbe
+from builder.schema import Cmake, GitSource, Image, LibraryProbe, Probe, Recipe, RunProbe, Serve
 
 packages = no_packages
 TEMPLATE = "llama-cpp.Dockerfile.j2"
@@ -23,6 +23,13 @@ BIN = "/opt/engine/bin"
 SERVER = "llama-server"
 COMMIT_DIGITS = 9
 PORT = 8080
+
+SERVE = Serve(
+    dialect="llama-server",
+    arguments=["--model", "{model}", "--ctx-size", "{context}"],
+    gpu=["--n-gpu-layers", "99"],
+    draft=["--model-draft", "{draft}"],
+)
 
 ALWAYS: Mapping[str, str | int | bool] = {
     "GGML_CUDA": True,
@@ -112,7 +119,11 @@ def complete(recipe: Recipe) -> Recipe:
     }
     complete_image = Image.model_validate(image.model_dump() | known)
     return recipe.model_copy(
-        update={"image": complete_image, "probe": [*_probes(recipe), *recipe.probe]}
+        update={
+            "image": complete_image,
+            "probe": [*_probes(recipe), *recipe.probe],
+            "serve": recipe.serve or SERVE,
+        }
     )
 
 

@@ -3,51 +3,167 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from builder.schema import LibraryProbe, OptionProbe, Recipe, RunProbe
-from builder.smoke import answers, architectures, closure, contents, leftovers
+from builder.errors import UntriedError
+from builder.schema import (
+    Budget,
+    FileProbe,
+    LibraryProbe,
+    OptionProbe,
+    Probe,
+    PythonProbe,
+    Recipe,
+    RunProbe,
+)
+from builder.smoke import (
+    answers,
+    architectures,
+    closure,
+    contract,
+    files,
+    gpu,
+    leftovers,
+    permissions,
+    reading,
+    serves,
+    sizes,
+)
+from builder.smoke.contents import Contents
+from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check, Verdict
-from builder.tools import docker
+from builder.tools import containers, docker
 
+PROOFS = 2
+"""Raised when proofs are added: images that were proved by fewer are proved again."""
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
+ARCHITECTURES = ("120",)
 
 
-def prove(
-    recipe: Recipe, reference: str, digest: str, work: Path, devel: str | None = None
-) -> Verdict:
-    """Check an image of the engine against its recipe, without a GPU and without network.
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An image of the engine, and what it must be."""
 
-    ``devel`` is the base's image to compile in: it has the driver stub that an engine with
-    ``vmm = true`` cannot start without.  ``work`` is a directory for the saved image.
+    reference: str
+    digest: str
+    recipe: Recipe | None = None
+    """None: nothing is promised, and only what holds for every image is proved."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that it must have."""
+    devel: str | None = None
+    """The base's image to compile in: it has the driver's stub, without which an engine with
+    ``vmm = true`` does not start."""
+    trial: gpu.Trial | None = None
+    """What is tried with a GPU; None: nothing."""
 
-    Raises ``UntriedError`` when a proof cannot be tried, which says nothing of the image.
+
+def prove(subject: Subject, work: Path) -> Verdict:
+    """Check an image without network, and with a GPU where one is to be tried.
+
+    ``work`` is a directory for what is needed on the way.
+    What cannot be tried is a check of its own that says so.  Raises ``UntriedError`` when not
+    even the image can be read.
     """
-    archive = work / "image.tar"
-    docker.save(reference, archive)
-    found = contents.read(archive)
-    archive.unlink()
-    stub = None
-    if recipe.cuda.vmm and devel is not None:
-        stub = work / "libcuda.so.1"
-        docker.copy_out(devel, DRIVER_STUB, stub)
-    checks = tuple(_timed(_all(recipe, answers.Sealed(reference, stub), found)))
-    return Verdict(digest, checks, found.download_size, found.unpacked_size)
+    containers.reap()
+    with docker.saved(subject.reference) as stream:
+        contents = reading.read(stream, work, _wanted(subject.recipe))
+    checks = list(_timed(_static(subject, contents)))
+    if subject.recipe is not None:
+        checks += _timed(_promises(subject.recipe, subject, contents, work))
+    return Verdict(subject.digest, tuple(checks), contents.download_size, contents.unpacked_size)
 
 
-def _all(recipe: Recipe, sealed: answers.Sealed, found: contents.Contents) -> Iterator[Check]:
-    yield from architectures.prove(recipe, found)
-    yield from closure.prove(recipe, found)
-    yield from leftovers.prove(found)
-    for probe in recipe.probe:
-        if isinstance(probe, RunProbe):
-            yield from answers.prove_run(probe, sealed)
-        elif isinstance(probe, OptionProbe):
-            yield from answers.prove_option(probe, recipe, sealed)
-        elif isinstance(probe, LibraryProbe):
-            yield from architectures.prove_library(probe, found)
+def _probes(recipe: Recipe) -> list[tuple[str, Probe]]:
+    """What is promised, each with the name of the patch that it proves."""
+    return [("", probe) for probe in recipe.probe] + [
+        (patch.name, patch.probe) for patch in recipe.patch if patch.probe is not None
+    ]
+
+
+def _wanted(recipe: Recipe | None) -> reading.Wanted:
+    """What must be kept of the image's files for the recipe's probes."""
+    probes = [probe for _, probe in _probes(recipe)] if recipe else []
+    texts = {probe.file for probe in probes if isinstance(probe, FileProbe)}
+    texts |= {probe.python for probe in probes if isinstance(probe, PythonProbe)}
+    libraries = {
+        probe.library.rpartition("/")[2].partition(".so")[0]
+        for probe in probes
+        if isinstance(probe, LibraryProbe) and (probe.symbols or probe.symbols_not)
+    }
+    return reading.Wanted(frozenset(texts), frozenset(libraries))
+
+
+def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
+    """What is read from the layers: no program of the image is run."""
+    recipe = subject.recipe
+    rules = Rules(recipe.accept if recipe else ())
+    arch = recipe.cuda.arch if recipe else ARCHITECTURES
+    yield from architectures.prove(arch, contents, rules)
+    yield from closure.prove(contents, rules, vmm=recipe is None or recipe.cuda.vmm)
+    yield from leftovers.prove(contents, rules)
+    yield from permissions.prove(contents, rules)
+    yield from contract.prove_texts(contents, rules)
+    yield from sizes.prove(contents, recipe.budget if recipe else Budget())
+    if recipe is not None:
+        yield from contract.prove(recipe, subject.labels, contents)
+    yield from rules.unused()
+
+
+def _promises(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -> Iterator[Check]:
+    """What the recipe promises beyond that: its probes, and a server that serves."""
+    try:
+        stub = _stub(recipe, subject, work)
+    except UntriedError as error:
+        yield Check("runs", "a stub of the driver", "is there", str(error), None)
+        return
+    sealed = answers.Sealed(subject.reference, stub)
+    for patch, probe in _probes(recipe):
+        for check in _tried(probe, recipe, sealed, contents):
+            yield (
+                replace(check, proof="patch", subject=f"{patch}: {check.subject}")
+                if patch
+                else check
+            )
+    yield from serves.prove(recipe, subject.reference, work, stub)
+    if subject.trial is not None and subject.trial.due():
+        driver = contract.driver_of(contents)
+        yield from gpu.prove(recipe, subject.reference, subject.trial, driver, work)
+
+
+def _of_patch(name: str, checks: Iterator[Check]) -> Iterator[Check]:
+    for check in checks:
+        yield replace(check, proof="patch", subject=f"{name}: {check.subject}")
+
+
+def _stub(recipe: Recipe, subject: Subject, work: Path) -> Path | None:
+    if not recipe.cuda.vmm or subject.devel is None:
+        return None
+    stub = work / "libcuda.so.1"
+    containers.copy_out(subject.devel, DRIVER_STUB, stub)
+    return stub
+
+
+def _tried(
+    probe: Probe, recipe: Recipe, sealed: answers.Sealed, contents: Contents
+) -> Iterator[Check]:
+    try:
+        match probe:
+            case RunProbe():
+                yield from answers.prove_run(probe, sealed)
+            case OptionProbe():
+                yield from answers.prove_option(probe, recipe, sealed)
+            case LibraryProbe():
+                yield from architectures.prove_library(probe, contents)
+            case FileProbe():
+                yield from files.prove_file(probe, contents)
+            case PythonProbe():
+                yield from files.prove_python(probe, contents)
+    except containers.TimedOutError as error:
+        yield Check("runs", answers.subject_of(probe), "an answer", str(error), False)
+    except UntriedError as error:
+        yield Check("runs", answers.subject_of(probe), "an answer", str(error), None)
 
 
 def _timed(checks: Iterator[Check]) -> Iterator[Check]:

@@ -6,12 +6,20 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from builder.schema import OptionProbe, Recipe, RunProbe
+from builder.schema import (
+    FileProbe,
+    LibraryProbe,
+    OptionProbe,
+    Probe,
+    PythonProbe,
+    Recipe,
+    RunProbe,
+)
+from builder.smoke import help_text
 from builder.smoke.verdict import Check
-from builder.tools import docker
+from builder.tools import containers
 
 TIMEOUT = 120.0  # seconds for a program to answer
-OPTION_LINE = re.compile(r"^\s{0,8}-{1,2}[A-Za-z0-9]|^-{3,} ")  # an option, or a section's title
 
 
 class Sealed:
@@ -22,9 +30,9 @@ class Sealed:
         self.driver_stub = driver_stub
         self._helps: dict[tuple[str, ...], str] = {}
 
-    def run(self, program: str, arguments: list[str]) -> docker.Finished:
+    def run(self, program: str, arguments: list[str]) -> containers.Finished:
         """Run a program; raises ``UntriedError``."""
-        return docker.run(
+        return containers.run(
             self.reference,
             arguments,
             entrypoint=program,
@@ -46,10 +54,25 @@ def excerpt(text: str, limit: int = 300) -> str:
     return words if len(words) <= limit else words[: limit // 2] + " ... " + words[-limit // 2 :]
 
 
+def subject_of(probe: Probe) -> str:
+    """What a probe is called in a table."""
+    match probe:
+        case RunProbe():
+            return " ".join(probe.run)
+        case OptionProbe():
+            return f"{probe.option} in --help"
+        case LibraryProbe():
+            return probe.library
+        case FileProbe():
+            return probe.file
+        case PythonProbe():
+            return probe.python
+
+
 def prove_run(probe: RunProbe, sealed: Sealed) -> Iterator[Check]:
     """Run the program; its exit status, and each text that it must or must not print."""
     program, *arguments = probe.run
-    subject = " ".join(probe.run)
+    subject = subject_of(probe)
     done = sealed.run(program, arguments)
     ended = done.status == probe.status
     yield Check(
@@ -71,33 +94,27 @@ def prove_run(probe: RunProbe, sealed: Sealed) -> Iterator[Check]:
         yield Check("says not", subject, text, "not there" if passed else text, passed)
 
 
-def option_text(help_text: str, option: str) -> str | None:
-    """The lines of ``--help`` that belong to ``option``: its own, and those up to the next one."""
-    found: list[str] = []
-    for line in help_text.splitlines():
-        if OPTION_LINE.match(line):
-            if found:
-                break
-            names = re.findall(r"(?<![\w-])(--?[A-Za-z0-9][\w-]*)", line.split("   ")[0])
-            if option in names or option in line.split():
-                found.append(line)
-        elif found:
-            found.append(line)
-    return "\n".join(found) if found else None
-
-
 def prove_option(probe: OptionProbe, recipe: Recipe, sealed: Sealed) -> Iterator[Check]:
     """The option is in ``--help``, with the values that the recipe names and without others."""
     entrypoint = recipe.image.entrypoint if probe.program is None else [probe.program]
     said = sealed.help(tuple(entrypoint))
-    text = option_text(said, probe.option)
-    subject = f"{probe.option} in --help"
-    yield Check("option", subject, "is there", "is there" if text else excerpt(said), bool(text))
+    text = help_text.option_text(said, probe.option)
+    subject = subject_of(probe)
+    there = text is not None
+    if probe.absent:
+        yield Check("option", subject, "is not there", excerpt(text or "not there"), not there)
+        return
+    yield Check("option", subject, "is there", "is there" if text else excerpt(said), there)
+    listed = help_text.values(text or "")
+    shown = ", ".join(sorted(listed)) if listed else excerpt(text or "")
     for value in probe.has:
-        yield Check("option", subject, f"has {value}", excerpt(text or ""), _has(text, value))
+        yield Check("option", subject, f"has {value}", shown, _has(text, listed, value))
     for value in probe.lacks:
-        yield Check("option", subject, f"lacks {value}", excerpt(text or ""), not _has(text, value))
+        yield Check("option", subject, f"lacks {value}", shown, not _has(text, listed, value))
 
 
-def _has(text: str | None, value: str) -> bool:
+def _has(text: str | None, listed: frozenset[str] | None, value: str) -> bool:
+    """Whether a value is listed; where there is no list, whether its text has the word."""
+    if listed is not None:
+        return value in listed
     return bool(text and re.search(rf"(?<![\w-]){re.escape(value)}(?![\w-])", text))

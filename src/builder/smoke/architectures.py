@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from builder.schema import LibraryProbe, Recipe
+from builder.schema import LibraryProbe
 from builder.smoke.contents import Contents, File
+from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 from builder.tools.elf import ElfFile
 
@@ -34,32 +35,35 @@ def satisfied(expected: str, found: set[str]) -> bool:
     return bool(found & {expected, f"{expected}a", f"{expected}f"})
 
 
-def expected_of(recipe: Recipe) -> list[str]:
+def expected_of(architectures: Sequence[str]) -> list[str]:
     """``sm_120`` and so on, of the ``[cuda] arch`` that ask for machine code."""
-    asked = [arch for arch in recipe.cuda.arch if not arch.endswith("-virtual")]
+    asked = [arch for arch in architectures if not arch.endswith("-virtual")]
     return [f"sm_{re.sub('-real$', '', arch)}" for arch in asked]
 
 
-def prove(recipe: Recipe, contents: Contents) -> Iterator[Check]:
+def prove(architectures: Sequence[str], contents: Contents, rules: Rules) -> Iterator[Check]:
     """Every ELF file of the image that holds GPU code, against what the recipe asks for.
 
     The engine's own files need just the variant that is asked for; of a library of the base any
     variant will do (cuBLAS has sm_120 where an engine has sm_120a).
     """
-    expected = expected_of(recipe)
+    expected = expected_of(architectures)
     with_code = [(file, parsed) for file, parsed in contents.elves() if parsed.code]
-    if not any(file.path.startswith(ENGINE) for file, _ in with_code):
+    if not with_code:
         wanted = f"GPU code for {' '.join(expected)}"
-        yield Check("architectures", ENGINE, wanted, "none at all", False)
+        yield Check("architectures", "the image", wanted, "none at all", False)
     for file, parsed in with_code:
         found = _machine_code(parsed)
         own = file.path.startswith(ENGINE)
         names = expected if own else [name.rstrip("af") for name in expected]
-        passed = all(satisfied(name, found) for name in names)
-        yield Check("architectures", file.path, " ".join(names), _summary(parsed), passed)
+        lacks = not all(satisfied(name, found) for name in names)
+        said = [(file.path, _summary(parsed))] if lacks else []
+        fine = _summary(parsed)
+        yield rules.judge("architectures", file.path, " ".join(names), said, fine)
     for file in contents.files.values():
         if file.malformed:
-            yield Check("architectures", file.path, "a readable ELF file", file.malformed, False)
+            damage = [(file.path, file.malformed)]
+            yield rules.judge("architectures", file.path, "a readable ELF file", damage)
 
 
 def matching(contents: Contents, name: str) -> list[tuple[File, ElfFile]]:
@@ -89,3 +93,12 @@ def prove_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
         for name in probe.needs_not:
             passed = name not in parsed.needed
             yield Check("library", file.path, f"does not need {name}", needed, passed)
+        offered = file.symbols or frozenset()
+        for name in probe.symbols:
+            there = name in offered
+            said = name if there else f"not among {len(offered)} names"
+            yield Check("library", file.path, f"offers {name}", said, there)
+        for name in probe.symbols_not:
+            there = name in offered
+            said = name if there else "not there"
+            yield Check("library", file.path, f"does not offer {name}", said, not there)

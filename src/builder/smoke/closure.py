@@ -10,8 +10,8 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from builder.schema import Recipe
 from builder.smoke.contents import Contents, File
+from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 from builder.tools.elf import ElfFile
 
@@ -19,6 +19,7 @@ from builder.tools.elf import ElfFile
 DRIVER = re.compile(r"lib(?:cuda|nvidia-[a-z-]+|nvcuvid)\.so(?:\.\d+)*$")
 ENGINE = "/opt/engine/"
 BUILD_DIRECTORIES = ("/build", "/src", "/wheel", "/tmp", "/root", "/home")  # noqa: S108
+VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_\d")
 TRIPLETS = {"x86-64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 
 
@@ -26,17 +27,13 @@ def _configured(contents: Contents) -> list[str]:
     directories = []
     for path, file in sorted(contents.files.items()):
         if path.startswith("/etc/ld.so.conf.d/") and path.endswith(".conf"):
-            lines = [line.split("#")[0].strip() for line in file.text.splitlines()]
+            lines = [line.split("#")[0].strip() for line in (file.text or "").splitlines()]
             directories += [line for line in lines if line.startswith("/")]
     return directories
 
 
 def _environment(contents: Contents) -> list[str]:
-    for entry in contents.config.get("Env") or []:
-        name, _, value = entry.partition("=")
-        if name == "LD_LIBRARY_PATH":
-            return [part for part in value.split(":") if part]
-    return []
+    return [part for part in contents.environment.get("LD_LIBRARY_PATH", "").split(":") if part]
 
 
 def _expand(paths: tuple[str, ...], file: File) -> list[str]:
@@ -84,52 +81,80 @@ class Loader:
         return resolved
 
 
-def prove(recipe: Recipe, contents: Contents) -> Iterator[Check]:
-    """The loader closure of the image, the driver's place in it, and its run paths."""
+def prove(contents: Contents, rules: Rules, *, vmm: bool) -> Iterator[Check]:
+    """The loader closure of the image with its symbol versions, the driver, and its run paths."""
     loader = Loader(contents)
-    missing: list[str] = []
-    driver: list[str] = []
+    missing: list[tuple[str, str]] = []
+    driver: list[tuple[str, str]] = []
+    too_old: list[tuple[str, str]] = []
     count = 0
     for file, parsed in contents.elves():
         for name in parsed.needed:
             count += 1
+            place = loader.find(name, file, parsed)
             if DRIVER.match(name):
-                driver.append(f"{file.path} needs {name}")
-            elif loader.find(name, file, parsed) is None:
-                missing.append(f"{file.path} needs {name}")
-    yield Check(
-        "closure",
-        "every needed library is in the image",
-        "all found",
-        "; ".join(missing[:8]) or f"{count} of {count} found",
-        not missing,
-    )
-    if not recipe.cuda.vmm:
-        yield Check(
-            "closure",
-            "nothing needs the driver's library (vmm = false)",
-            "no libcuda.so.1 among NEEDED",
-            "; ".join(driver[:8]) or "none",
-            not driver,
-        )
-    yield from _run_paths(contents)
+                driver.append((file.path, f"{file.path} needs {name}"))
+            elif place is None:
+                missing.append((file.path, f"{file.path} needs {name}"))
+            else:
+                too_old += _undefined(file, parsed, name, contents.files[place])
+    subject = "every needed library is in the image"
+    yield rules.judge("closure", subject, "all found", missing, f"{count} of {count} found")
+    subject = "every library is new enough for what needs it"
+    yield rules.judge("closure", subject, "all versions defined", too_old, _ceilings(contents))
+    if not vmm:
+        subject = "nothing needs the driver's library (vmm = false)"
+        yield rules.judge("closure", subject, "no libcuda.so.1 among NEEDED", driver)
+    yield _run_paths(contents, rules)
 
 
-def _run_paths(contents: Contents) -> Iterator[Check]:
+def _undefined(file: File, parsed: ElfFile, name: str, library: File) -> Iterator[tuple[str, str]]:
+    """Versions of symbols that a library must define for ``file`` and does not.
+
+    A library that defines none at all is taken as it is, as ld.so does.
+    """
+    assert library.elf is not None
+    defined = set(library.elf.versions_defined)
+    for needed, versions in parsed.versions_needed:
+        lacking = [version for version in versions if defined and version not in defined]
+        if needed == name and lacking:
+            yield file.path, f"{file.path} needs {', '.join(lacking)} of {library.path}"
+
+
+def _ceilings(contents: Contents) -> str:
+    """The newest versions of the C and C++ libraries that anything needs, and what is there."""
+    needed: dict[str, str] = {}
+    for _, parsed in contents.elves():
+        for version in (version for _, all_of in parsed.versions_needed for version in all_of):
+            match = VERSION.match(version)
+            if match and _number(version) > _number(needed.get(match[1], "")):
+                needed[match[1]] = version
+    return "newest needed: " + (", ".join(needed[name] for name in sorted(needed)) or "none")
+
+
+def _number(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
+
+
+def _run_paths(contents: Contents, rules: Rules) -> Check:
     wrong = []
     for file, parsed in contents.elves():
         for path in _expand((*parsed.runpath, *parsed.rpath), file):
             place = posixpath.normpath(path)
-            if not path.startswith("/"):
-                wrong.append(f"{file.path} looks in {path!r}, relative to wherever it is started")
-            elif any(place == root or place.startswith(root + "/") for root in BUILD_DIRECTORIES):
-                wrong.append(f"{file.path} looks in {place}, a build directory")
-            elif file.path.startswith(ENGINE) and contents.resolve(place) is None:
-                wrong.append(f"{file.path} looks in {place}, which is not in the image")
-    yield Check(
-        "run paths",
-        "RUNPATH and RPATH lead into the image",
-        "no build directory, none that is absent",
-        "; ".join(wrong[:8]) or "all do",
-        not wrong,
+            fault = _fault(path, place, file, contents)
+            if fault:
+                wrong.append((file.path, f"{file.path} looks in {fault}"))
+    expected = "no build directory, none that is absent"
+    return rules.judge(
+        "run paths", "RUNPATH and RPATH lead into the image", expected, wrong, "all do"
     )
+
+
+def _fault(path: str, place: str, file: File, contents: Contents) -> str:
+    if not path.startswith("/"):
+        return f"{path!r}, relative to wherever it is started"
+    if any(place == root or place.startswith(root + "/") for root in BUILD_DIRECTORIES):
+        return f"{place}, a build directory"
+    if file.path.startswith(ENGINE) and contents.resolve(place) is None:
+        return f"{place}, which is not in the image"
+    return ""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 
 from builder.smoke.contents import Contents, File
+from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 
 LEAST = 64 << 10  # bytes below which a second copy is not worth a word
+CUDA_LIBRARY = re.compile(r"lib(?:cu|nv|np|nccl|caffe_nvrtc)[A-Za-z0-9_-]*\.so")
 
 RULES = (
     ("driver stub", re.compile(r"/(?:stubs/.*|libcuda\.so(?:\.\d+)*)$")),
@@ -23,33 +26,58 @@ RULES = (
     ),
     ("static libraries", re.compile(r"\.a$")),
     ("package lists", re.compile(r"^/var/lib/apt/lists/.+")),
-    ("package archives", re.compile(r"^/var/cache/(?:apt/.+\.(?:bin|deb)|debconf/.+)$")),
+    (
+        "package caches",
+        re.compile(
+            r"^/var/cache/(?:apt/.+\.(?:bin|deb)|debconf/.+)$|/\.(?:cache|ccache|npm|conda|cargo)/.+"
+        ),
+    ),
     ("build directories", re.compile(r"^/(?:build|src|staging|wheels?|inside|ccache)(?:/.*)?$")),
 )
 
 
-def prove(contents: Contents) -> Iterator[Check]:
+def prove(contents: Contents, rules: Rules) -> Iterator[Check]:
     """Nothing of the build is left, and no file is stored twice."""
-    kept = [file for file in contents.files.values() if file.kind in {"file", "link"}]
+    kept = [file for _, file in sorted(contents.files.items()) if file.kind in {"file", "link"}]
     for name, pattern in RULES:
-        found = [file.path for file in kept if pattern.search(file.path)]
-        said = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
-        yield Check("leftovers", f"no {name}", "none", said or "none", not found)
-    yield _copies(kept)
+        found = [(file.path, file.path) for file in kept if pattern.search(file.path)]
+        yield rules.judge("leftovers", f"no {name}", "none", found)
+    yield _copies(kept, rules)
+    yield _versions(contents, rules)
 
 
-def _copies(files: list[File]) -> Check:
+def _copies(files: list[File], rules: Rules) -> Check:
     same: dict[str, list[File]] = defaultdict(list)
     for file in files:
         if file.elf is not None and file.size >= LEAST and not file.shares:
             same[file.digest].append(file)
-    twice = [group for group in same.values() if len(group) > 1]
-    wasted = sum(group[0].size * (len(group) - 1) for group in twice)
-    said = "; ".join(" = ".join(file.path for file in group) for group in twice[:5])
-    return Check(
-        "copies",
-        "no program or library is stored twice",
-        "each once, its other names as links",
-        f"{said} ({wasted / 1e6:.1f} MB wasted)" if twice else "each once",
-        not twice,
-    )
+    twice = [
+        (group[0].path, f"{' = '.join(file.path for file in group)} ({_cost(group)})")
+        for group in same.values()
+        if len(group) > 1
+    ]
+    subject = "no program or library is stored twice"
+    return rules.judge("copies", subject, "each once, its other names as links", twice, "each once")
+
+
+def _versions(contents: Contents, rules: Rules) -> Check:
+    """Two libraries of CUDA with one name: which of them is loaded is left to chance."""
+    named: dict[str, dict[str, File]] = defaultdict(dict)
+    for file, parsed in contents.elves():
+        name = parsed.soname or posixpath.basename(file.path)
+        if CUDA_LIBRARY.match(name) and not file.shares:
+            named[f"{name} for {parsed.machine}"].setdefault(file.digest, file)
+    several = [
+        (
+            group[0].path,
+            f"{name}: {', '.join(file.path for file in group)} ({_cost(group)})",
+        )
+        for name, group in ((name, list(found.values())) for name, found in named.items())
+        if len(group) > 1
+    ]
+    subject = "one version of each of CUDA's libraries"
+    return rules.judge("copies", subject, "one file a name", several, "one each")
+
+
+def _cost(group: list[File]) -> str:
+    return f"{sum(file.size for file in group[1:]) / 1e6:.1f} MB more than one"

@@ -13,7 +13,8 @@ class Check:
     subject: str
     expected: str
     found: str
-    passed: bool
+    passed: bool | None
+    """None: it could not be tried, which says nothing of the image."""
     seconds: float = 0.0
 
 
@@ -30,10 +31,15 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether every check passed, and there was one."""
+        """Whether every check was tried and passed, and there was one."""
         return bool(self.checks) and all(check.passed for check in self.checks)
 
     @property
     def failures(self) -> tuple[Check, ...]:
         """The checks that did not pass."""
-        return tuple(check for check in self.checks if not check.passed)
+        return tuple(check for check in self.checks if check.passed is False)
+
+    @property
+    def untried(self) -> tuple[Check, ...]:
+        """The checks that could not be tried."""
+        return tuple(check for check in self.checks if check.passed is None)

@@ -42,7 +42,7 @@ def _tarfile() -> Any:
 
     if hasattr(tarfile, "data_filter"):
         return tarfile
-    from backports import tarfile as newer
+    import backports.tarfile as newer
 
     return newer
 

@@ -9,21 +9,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import IO, TYPE_CHECKING, Any
 
-from builder.errors import BuildError, SpaceError, UntriedError, WorldError
+from builder.errors import BuildError, UntriedError, WorldError
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
-
-
-class TimedOutError(UntriedError):
-    """A container was stopped because it did not end."""
 
 
 INSTALL_HINT = (
@@ -51,14 +48,6 @@ class Image:
     digest: str
     labels: dict[str, str]
     platform: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What a container printed, on both streams, and how it ended."""
-
-    status: int
-    output: str
 
 
 @cache
@@ -205,80 +194,44 @@ def _stop(process: subprocess.Popen[Any]) -> None:
         process.kill()
 
 
-def save(reference: str, target: Path) -> None:
-    """Write an image as an OCI layout in a tar file (docker image save).
+@contextmanager
+def saved(reference: str) -> Iterator[IO[bytes]]:
+    """An image as a tar of its OCI layout, as it comes out of ``docker image save``.
 
-    Raises ``UntriedError`` when the engine cannot, ``SpaceError`` when the disk is full.
+    Raises ``UntriedError`` when the engine could not give all of it.
     """
-    command = [executable(), "image", "save", f"--output={target}", reference]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        if "no space left on device" in done.stderr.lower():
-            raise SpaceError("the disk is full", f"while {reference} was saved to {target.parent}")
-        raise UntriedError(f"cannot read the image {reference}", done.stderr.strip())
+    command = [executable(), "image", "save", reference]
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            yield process.stdout
+            while process.stdout.read(1 << 20):
+                pass  # the end of a tar is not the end of the stream
+        except UntriedError as error:
+            # What was cut off cannot be read; the engine knows why it was.
+            _check_saved(process, reference, said, error)
+            raise
+        finally:
+            process.stdout.close()
+            if process.poll() is None:
+                process.terminate()
+        _check_saved(process, reference, said, None)
 
 
-def copy_out(reference: str, path: str, target: Path) -> None:
-    """Copy a file of an image, behind links, to ``target``; raises ``UntriedError``."""
-    name = f"builder-{uuid4().hex[:12]}"
-    steps = (
-        ["create", f"--name={name}", reference, "true"],
-        ["cp", "-L", f"{name}:{path}", str(target)],
-    )
+def _check_saved(
+    process: subprocess.Popen[bytes], reference: str, said: IO[bytes], error: Exception | None
+) -> None:
     try:
-        for step in steps:
-            done = subprocess.run(
-                [executable(), *step], capture_output=True, text=True, check=False
-            )
-            if done.returncode != 0:
-                raise UntriedError(f"cannot read {path} of {reference}", done.stderr.strip())
-    finally:
-        subprocess.run([executable(), "rm", "--force", name], capture_output=True, check=False)
-
-
-def run(
-    reference: str,
-    command: Sequence[str],
-    *,
-    entrypoint: str,
-    timeout: float,
-    driver_stub: Path | None = None,
-    extra: Sequence[str] = (),
-) -> Finished:
-    """Run a program of an image, sealed: no network, read-only root, no privileges.
-
-    ``driver_stub`` stands in for the driver's libcuda.so.1; ``extra`` are more options of
-    ``docker run``.  Raises ``UntriedError`` when the container cannot be started,
-    ``TimedOutError`` when it does not end within ``timeout`` seconds.
-    """
-    name = f"builder-{uuid4().hex[:12]}"
-    options = ["--rm", "--name", name, "--network=none", "--read-only", "--tmpfs=/tmp"]
-    options += ["--cap-drop=ALL", "--security-opt=no-new-privileges", "--pids-limit=512"]
-    options += [f"--entrypoint={entrypoint}", *extra]
-    if driver_stub is not None:
-        options.append(f"--volume={driver_stub}:/run/driver/libcuda.so.1:ro")
-        options.append("--env=LD_LIBRARY_PATH=/run/driver")
-    call = [executable(), "run", *options, "--", reference, *command]
-    try:
-        done = subprocess.run(
-            call,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise TimedOutError(
-            f"{' '.join([entrypoint, *command])} did not end",
-            f"stopped after {timeout:.0f} s",
-        ) from error
-    finally:
-        subprocess.run([executable(), "rm", "--force", name], capture_output=True, check=False)
-    output = done.stdout.decode(errors="replace")
-    if done.returncode == 125:  # docker run(1), "Exit status": the engine's own error
-        raise UntriedError("the engine could not start a container", output.strip())
-    return Finished(done.returncode, output)
+        status = process.wait(5)
+    except subprocess.TimeoutExpired:
+        return
+    if status > 0:
+        said.seek(0)
+        why = said.read().decode(errors="replace").strip()
+        raise UntriedError(f"cannot read the image {reference}", why) from error
 
 
 def pull_digest(reference: str, timeout: float) -> str | None:

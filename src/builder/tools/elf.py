@@ -19,7 +19,8 @@ of the embedded ELF files: they are equal for 120, 120a and 120f.
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, Literal, NamedTuple
@@ -27,6 +28,7 @@ from typing import IO, Any, BinaryIO, Literal, NamedTuple
 from elftools.common.exceptions import ELFError
 from elftools.common.utils import struct_parse
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 _FATBIN_SECTIONS = (b".nv_fatbin\0", b"__nv_relfatbin\0")
 _REGION = struct.Struct("<IHHQ")
@@ -91,12 +93,37 @@ class ElfFile:
     rpath: tuple[str, ...]
     interpreter: str | None
     code: tuple[Code, ...]
+    versions_needed: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """By library (its DT_NEEDED name): the symbol versions that it must define."""
+    versions_defined: tuple[str, ...] = ()
 
 
 class _Entry(NamedTuple):
     code: Code
     offset: int
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Dynamic:
+    """The dynamic section: values by tag, and its string table."""
+
+    values: Mapping[str, tuple[int, ...]]
+    strings_at: int = 0
+    strings_size: int = 0
+
+    def string(self, elf: ELFFile, what: str, offset: int) -> str:
+        if offset >= self.strings_size:
+            raise MalformedElf(
+                f"{what}: string {offset:#x} of a table of {self.strings_size} bytes"
+            )
+        return _string(elf, what, self.strings_at + offset, self.strings_at + self.strings_size)
+
+    def strings(self, elf: ELFFile, tag: str) -> list[str]:
+        return [self.string(elf, tag, offset) for offset in self.values.get(tag, ())]
+
+    def number(self, tag: str) -> int:
+        return next(iter(self.values.get(tag, ())), 0)
 
 
 def is_elf(head: bytes) -> bool:
@@ -113,16 +140,37 @@ def read(stream: BinaryIO) -> ElfFile | None:
     with _opened(stream) as elf:
         if elf is None:
             return None
-        interpreter, dynamic = _segments(elf)
+        interpreter, dynamic, loaded = _segments(elf)
         return ElfFile(
             machine=_machine(elf["e_machine"]),
             type=_TYPES.get(elf["e_type"], "other"),
-            soname=next(iter(dynamic["DT_SONAME"]), None),
-            needed=tuple(dynamic["DT_NEEDED"]),
-            runpath=_search_path(dynamic["DT_RUNPATH"]),
-            rpath=_search_path(dynamic["DT_RPATH"]),
+            soname=next(iter(dynamic.strings(elf, "DT_SONAME")), None),
+            needed=tuple(dynamic.strings(elf, "DT_NEEDED")),
+            runpath=_search_path(dynamic.strings(elf, "DT_RUNPATH")),
+            rpath=_search_path(dynamic.strings(elf, "DT_RPATH")),
             interpreter=interpreter,
             code=tuple(entry.code for entry in _entries(elf)),
+            versions_needed=_versions_needed(elf, dynamic, loaded),
+            versions_defined=_versions_defined(elf, dynamic, loaded),
+        )
+
+
+def read_symbols(stream: BinaryIO) -> frozenset[str]:
+    """The names that other files can use of this one: `nm -D --defined-only`, without versions.
+
+    Empty when the file is not ELF or has no section headers. Raises as `read` does.
+    """
+    with _opened(stream) as elf:
+        if elf is None:
+            return frozenset()
+        table = elf.get_section_by_name(".dynsym")
+        if not isinstance(table, SymbolTableSection):
+            return frozenset()
+        _check_extent(elf, "dynamic symbols", table["sh_offset"], table["sh_size"])
+        return frozenset(
+            symbol.name
+            for symbol in table.iter_symbols()
+            if symbol.name and symbol["st_shndx"] != "SHN_UNDEF"
         )
 
 
@@ -192,8 +240,8 @@ def _string(elf: ELFFile, what: str, offset: int, end: int) -> str:
         raise MalformedElf(f"{what} at byte {offset:#x}: not UTF-8: {text[:80]!r}") from error
 
 
-def _segments(elf: ELFFile) -> tuple[str | None, dict[str, list[str]]]:
-    """Read the interpreter, and the strings of the dynamic section by tag."""
+def _segments(elf: ELFFile) -> tuple[str | None, _Dynamic, list[Any]]:
+    """Read the interpreter, the dynamic section, and what is loaded from where."""
     interpreter: str | None = None
     dynamic: Any = None
     loaded: list[Any] = []
@@ -215,7 +263,7 @@ def _segments(elf: ELFFile) -> tuple[str | None, dict[str, list[str]]]:
             dynamic = segment
         elif segment["p_type"] == "PT_INTERP":
             interpreter = _interpreter(elf, segment["p_offset"], segment["p_filesz"])
-    return interpreter, _dynamic_strings(elf, dynamic, loaded)
+    return interpreter, _dynamic(elf, dynamic, loaded), loaded
 
 
 def _interpreter(elf: ELFFile, offset: int, size: int) -> str:
@@ -225,35 +273,69 @@ def _interpreter(elf: ELFFile, offset: int, size: int) -> str:
     return _string(elf, "interpreter", offset, offset + size)
 
 
-def _dynamic_strings(elf: ELFFile, segment: Any, loaded: list[Any]) -> dict[str, list[str]]:
-    strings: dict[str, list[str]] = {
-        tag: [] for tag in ("DT_SONAME", "DT_NEEDED", "DT_RUNPATH", "DT_RPATH")
-    }
+_WITH_STRINGS = ("DT_SONAME", "DT_NEEDED", "DT_RUNPATH", "DT_RPATH", "DT_VERNEED", "DT_VERDEF")
+
+
+def _dynamic(elf: ELFFile, segment: Any, loaded: list[Any]) -> _Dynamic:
+    values: dict[str, list[int]] = defaultdict(list)
     if segment is None:
-        return strings
-    wanted: list[tuple[str, int]] = []
-    table: dict[str, int] = {}
+        return _Dynamic({})
     kind = elf.structs.Elf_Dyn
     step = kind.sizeof()
     for entry in _table(
         elf, "dynamic section", segment["p_offset"], segment["p_filesz"] // step, step, kind
     ):
-        tag = entry["d_tag"]
-        if tag == "DT_NULL":
+        if entry["d_tag"] == "DT_NULL":
             break
-        if tag in strings:
-            wanted.append((tag, entry["d_val"]))
-        elif tag in ("DT_STRTAB", "DT_STRSZ"):
-            table[tag] = entry["d_val"]
-    if wanted:
-        start = _file_offset(table.get("DT_STRTAB", 0), loaded)
-        size = table.get("DT_STRSZ", 0)
-        _check_extent(elf, "dynamic strings", start, size)
-        for tag, offset in wanted:
-            if offset >= size:
-                raise MalformedElf(f"{tag}: string {offset:#x} of a table of {size} bytes")
-            strings[tag].append(_string(elf, tag, start + offset, start + size))
-    return strings
+        values[str(entry["d_tag"])].append(entry["d_val"])
+    kept = {tag: tuple(found) for tag, found in values.items()}
+    if not any(tag in kept for tag in _WITH_STRINGS):
+        return _Dynamic(kept)
+    start = _file_offset(values["DT_STRTAB"][0] if values["DT_STRTAB"] else 0, loaded)
+    size = values["DT_STRSZ"][0] if values["DT_STRSZ"] else 0
+    _check_extent(elf, "dynamic strings", start, size)
+    return _Dynamic(kept, start, size)
+
+
+def _versions_needed(
+    elf: ELFFile, dynamic: _Dynamic, loaded: list[Any]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    kinds = elf.structs
+    found = []
+    for at, need in _chain(elf, dynamic, loaded, "DT_VERNEED", kinds.Elf_Verneed, "vn_next"):
+        names = _links(elf, at + need["vn_aux"], need["vn_cnt"], kinds.Elf_Vernaux, "vna_next")
+        library = dynamic.string(elf, "version need", need["vn_file"])
+        versions = tuple(dynamic.string(elf, "version name", aux["vna_name"]) for _, aux in names)
+        found.append((library, versions))
+    return tuple(found)
+
+
+def _versions_defined(elf: ELFFile, dynamic: _Dynamic, loaded: list[Any]) -> tuple[str, ...]:
+    kinds = elf.structs
+    found = []
+    for at, definition in _chain(elf, dynamic, loaded, "DT_VERDEF", kinds.Elf_Verdef, "vd_next"):
+        # Only the first name is the version's own; those after it are of its predecessors.
+        for _, aux in _links(elf, at + definition["vd_aux"], 1, kinds.Elf_Verdaux, "vda_next"):
+            found.append(dynamic.string(elf, "version definition", aux["vda_name"]))
+    return tuple(found)
+
+
+def _chain(
+    elf: ELFFile, dynamic: _Dynamic, loaded: list[Any], tag: str, kind: Any, onwards: str
+) -> Iterator[tuple[int, Any]]:
+    """The structures of a list of the dynamic section, each with its offset in the file."""
+    if dynamic.values.get(tag):
+        start = _file_offset(dynamic.number(tag), loaded)
+        yield from _links(elf, start, dynamic.number(f"{tag}NUM"), kind, onwards)
+
+
+def _links(elf: ELFFile, at: int, count: int, kind: Any, onwards: str) -> Iterator[tuple[int, Any]]:
+    for _ in range(count):
+        [item] = _table(elf, "symbol versions", at, 1, kind.sizeof(), kind)
+        yield at, item
+        if item[onwards] == 0:
+            return
+        at += item[onwards]
 
 
 def _file_offset(address: int, loaded: list[Any]) -> int:

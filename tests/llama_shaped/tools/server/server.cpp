@@ -1,4 +1,5 @@
-// One request after the other, and each connection for one request: enough for a health page.
+// One request after the other, and each connection for one request: enough for what is always
+// answered in the same way.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -45,12 +46,73 @@ int listen_on(const std::string& host, int port) {
     return bound ? listener : -1;
 }
 
+constexpr const char* text = "0123456789ab";  // every answer: a token a character
+
+// What stands between `before` and `after` in the request, or nothing.
+std::string part(const std::string& request, const std::string& before, const std::string& after) {
+    const std::size_t start = request.find(before);
+    if (start == std::string::npos) return "";
+    const std::size_t from = start + before.size();
+    return request.substr(from, request.find(after, from) - from);
+}
+
+std::string completion() {
+    return std::string(R"({"choices":[{"text":")") + text +
+           R"("}],"usage":{"completion_tokens":12}})";
+}
+
+std::string stream() {
+    std::string events;
+    for (const char* c = text; *c; ++c) {
+        events += std::string(R"(data: {"choices":[{"text":")") + *c + "\"}]}\n\n";
+    }
+    return events + "data: [DONE]\n\n";
+}
+
+std::string tokens(const std::string& content) {
+    std::string list;
+    for (const char c : content) list += (list.empty() ? "" : ", ") + std::to_string(int{c});
+    return "{\"tokens\":[" + list + "]}";
+}
+
+std::string characters(const std::string& list) {
+    std::string content;
+    for (std::size_t at = 0; at < list.size(); at = list.find_first_of("0123456789", at + 3)) {
+        content += static_cast<char>(std::stoi(list.substr(at)));
+    }
+    return "{\"content\":\"" + content + "\"}";
+}
+
+// Empty where there is no such page.
+std::string page(const std::string& path, const std::string& request) {
+    if (path == "/health") return R"({"status":"ok"})";
+    if (path == "/v1/models") return R"({"data":[{"id":"tiny"}]})";
+    if (path == "/tokenize") return tokens(part(request, "\"content\": \"", "\""));
+    if (path == "/detokenize") return characters(part(request, "\"tokens\": [", "]"));
+    if (path == "/v1/completions") {
+        return request.find("\"stream\": true") == std::string::npos ? completion() : stream();
+    }
+    if (path == "/v1/chat/completions") {
+        return R"({"choices":[{"message":{"role":"assistant","content":"hello"}}]})";
+    }
+    return "";
+}
+
 std::string answer_to(const std::string& request) {
-    const bool healthy = request.rfind("GET /health ", 0) == 0;
-    const std::string body = healthy ? "{\"status\":\"ok\"}" : "{\"error\":\"no such page\"}";
-    return std::string("HTTP/1.1 ") + (healthy ? "200 OK" : "404 Not Found") +
+    std::string body = page(part(request, " ", " "), request);
+    const char* status = body.empty() ? "404 Not Found" : "200 OK";
+    if (body.empty()) body = R"({"error":"no such page"})";
+    return std::string("HTTP/1.1 ") + status +
            "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " +
            std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+// Whether the head is there, and as much of a body as it tells of.
+bool complete(const std::string& request) {
+    const std::size_t end = request.find("\r\n\r\n");
+    if (end == std::string::npos) return false;
+    const std::string length = part(request, "Content-Length: ", "\r\n");
+    return length.empty() || request.size() >= end + 4 + std::stoul(length);
 }
 
 void serve(int client) {
@@ -60,7 +122,7 @@ void serve(int client) {
     setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     std::string request;
     char piece[1024];
-    while (request.find("\r\n\r\n") == std::string::npos && request.size() < 16384) {
+    while (!complete(request) && request.size() < 16384) {
         const ssize_t count = recv(client, piece, sizeof piece, 0);
         if (count <= 0) break;
         request.append(piece, static_cast<std::size_t>(count));

@@ -1,0 +1,1 @@
+"""How fast an engine generates, run by run: measured, judged, compared, drawn."""

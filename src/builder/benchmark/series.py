@@ -1,0 +1,236 @@
+"""What a series of speeds, run by run, says of an engine: steady, or does it collapse?
+
+People have published builds that give 53, 55 and then 11 tokens a second, and others whose speed
+swings between two levels.  A difference counts only where it is large (10 %) *and* shows against
+the spread of the runs, so that neither noise nor a tiny trend fails an image:
+
+- two levels: the values fall into a fast and a slow group, whose distance is at least six times
+  the spread within them.  Where slow runs are the last ones, it is a collapse; it is a cycle where
+  fast runs came back, or where the slow phase is steady, has lasted three runs, and is not yet
+  longer than the fast one before it, so that it may end.  Single slow runs between fast ones are
+  no more than unsteady.
+- a trend: Kendall's rank correlation of runs and speeds has p < 0.01, and the fitted line changes
+  by 10 % from the first run to the last.
+- of fewer than six runs no test says anything: a change of 10 % counts where every run goes the
+  same way, and one of 30 % always; two levels must be 30 % apart.
+
+Of fewer than three runs after a drop nobody can say whether it would have lasted: it is reported.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Literal
+
+LEAST_CHANGE = 0.10
+LARGE_CHANGE = 0.30
+DISTANCE = 6.0  # between two levels, in standard deviations within them
+LEAST_SPREAD = 0.005  # of the mean: clocks are not finer
+RARE = 0.01
+FEW = 6  # runs
+LASTING = 3  # runs of a phase
+WIDE = 0.10  # deviation over mean that is called unsteady
+LOST_ACCEPTANCE = 0.2
+
+Shape = Literal["steady", "warming up", "collapse", "cycle", "unsteady"]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The figures of a series, and what they say."""
+
+    mean: float
+    lowest: float
+    highest: float
+    deviation: float
+    """Standard deviation of the sample; 0 of a single run."""
+    trend: float
+    """Percent of the mean that a run is faster than the one before it, by a fitted line."""
+    p_value: float | None
+    """Of that trend, by Kendall's rank correlation; None of fewer than four runs."""
+    shape: Shape
+    why: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether later runs are as fast as earlier ones."""
+        return self.shape not in {"collapse", "cycle"}
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What becomes of the share of drafted tokens that are taken."""
+
+    shape: Literal["steady", "collapse", "nothing"]
+    why: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether a draft helps to the end."""
+        return self.shape == "steady"
+
+
+def judge(values: Sequence[float]) -> Series:
+    """Judge speeds in the order of their runs.
+
+    Raises ``ValueError`` for an empty series, and for negative or infinite values.
+    """
+    _check(values)
+    slope, start = _line(values)
+    mean = statistics.fmean(values)
+    p_value = _rank_p(values)
+    shape, why = _shape(values, slope, start, p_value)
+    return Series(
+        mean=mean,
+        lowest=min(values),
+        highest=max(values),
+        deviation=statistics.stdev(values) if len(values) > 1 else 0.0,
+        trend=100 * slope / mean if mean else 0.0,
+        p_value=p_value,
+        shape=shape,
+        why=why,
+    )
+
+
+def judge_acceptance(values: Sequence[float]) -> Acceptance:
+    """Judge the acceptance of runs in their order: it must not fall to nothing.
+
+    Raises ``ValueError`` as ``judge`` does.
+    """
+    _check(values)
+    if not any(values):
+        return Acceptance("nothing", "no drafted token was ever taken")
+    if len(values) > 1:
+        split = _best_split(values)
+        early, late = statistics.fmean(values[:split]), statistics.fmean(values[split:])
+        if late < LOST_ACCEPTANCE * early:
+            return Acceptance("collapse", _told(split, len(values), early, late))
+    return Acceptance("steady", f"{min(values):.2f} to {max(values):.2f}")
+
+
+def _check(values: Sequence[float]) -> None:
+    if not values:
+        raise ValueError("there is no run to judge")
+    if any(not math.isfinite(value) or value < 0 for value in values):
+        raise ValueError("a speed is neither negative nor infinite")
+
+
+def _line(values: Sequence[float]) -> tuple[float, float]:
+    """Slope and first value of the line of least squares."""
+    if len(values) < 2:
+        return 0.0, values[0]
+    fitted = statistics.linear_regression(range(len(values)), values)
+    return fitted.slope, fitted.intercept
+
+
+def _rank_p(values: Sequence[float]) -> float | None:
+    if len(values) < 4 or len(set(values)) == 1:
+        return None
+    from scipy.stats import kendalltau
+
+    return float(kendalltau(range(len(values)), values).pvalue)
+
+
+def _shape(
+    values: Sequence[float], slope: float, start: float, p_value: float | None
+) -> tuple[Shape, str]:
+    if not any(values):
+        return "collapse", "no run generated anything"
+    levels = _levels(values)
+    if levels is not None:
+        return _of_levels(values, levels)
+    if len(values) < FEW:
+        return _of_few(values)
+    change = slope * (len(values) - 1) / start if start > 0 else 0.0
+    if p_value is not None and p_value < RARE and abs(change) >= LEAST_CHANGE:
+        told = f"from run 1 to {len(values)} it changes by {change:+.0%} (p = {p_value:.2g})"
+        return ("collapse" if change < 0 else "warming up"), told
+    return _without_direction(values)
+
+
+def _without_direction(values: Sequence[float]) -> tuple[Shape, str]:
+    spread = statistics.stdev(values) / statistics.fmean(values) if len(values) > 1 else 0.0
+    told = f"the deviation is {spread:.1%} of the mean"
+    return ("unsteady" if spread > WIDE else "steady"), told
+
+
+def _of_few(values: Sequence[float]) -> tuple[Shape, str]:
+    if len(values) < 2:
+        return "steady", "one run alone"
+    split = _best_split(values)
+    early, late = statistics.fmean(values[:split]), statistics.fmean(values[split:])
+    change = (late - early) / early if early else math.inf
+    steps = [after - before for before, after in pairwise(values)]
+    one_way = all(step > 0 for step in steps) or all(step < 0 for step in steps)
+    if abs(change) >= LARGE_CHANGE or (one_way and abs(change) >= LEAST_CHANGE):
+        shape: Shape = "collapse" if change < 0 else "warming up"
+        return shape, _told(split, len(values), early, late)
+    return _without_direction(values)
+
+
+def _told(split: int, count: int, early: float, late: float) -> str:
+    """Two parts of a series in words."""
+    share = f"{late / early:.0%} of" if early else "after"
+    return (
+        f"{_runs(split + 1, count)} have {late:.4g}, {share} the {early:.4g} of {_runs(1, split)}"
+    )
+
+
+def _runs(first: int, last: int) -> str:
+    return f"run {first}" if first == last else f"runs {first} to {last}"
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = statistics.fmean(values)
+    return sum((value - mean) ** 2 for value in values)
+
+
+def _best_split(values: Sequence[float]) -> int:
+    """Where to cut a series so that its two parts are as even as can be."""
+    return min(
+        range(1, len(values)), key=lambda cut: _squares(values[:cut]) + _squares(values[cut:])
+    )
+
+
+def _levels(values: Sequence[float]) -> list[bool] | None:
+    """For each run whether it is a fast one; None where there are no two levels."""
+    if len(values) < 3:
+        return None
+    ordered = sorted(values)
+    split = _best_split(ordered)
+    slow, fast = ordered[:split], ordered[split:]
+    gap = statistics.fmean(fast) - statistics.fmean(slow)
+    spread = math.sqrt((_squares(slow) + _squares(fast)) / (len(values) - 2))
+    spread = max(spread, LEAST_SPREAD * statistics.fmean(values))
+    least = LEAST_CHANGE if len(values) >= FEW else LARGE_CHANGE
+    if gap < DISTANCE * spread or gap < least * statistics.fmean(fast):
+        return None
+    return [value >= fast[0] for value in values]
+
+
+def _of_levels(values: Sequence[float], levels: Sequence[bool]) -> tuple[Shape, str]:
+    phases = [(fast, len(list(group))) for fast, group in groupby(levels)]
+    fast = statistics.fmean(v for v, level in zip(values, levels, strict=True) if level)
+    slow = statistics.fmean(v for v, level in zip(values, levels, strict=True) if not level)
+    listed = ", ".join(f"{count} {'fast' if level else 'slow'}" for level, count in phases)
+    told = f"{listed}: {fast:.4g} and {slow:.4g}"
+    if not phases[0][0]:
+        phases = phases[1:]
+        if len(phases) == 1:
+            return "warming up", told
+    dips = [count for level, count in phases if not level]
+    if phases[-1][0]:
+        return ("cycle" if max(dips) > 1 else "unsteady"), told
+    came_back = any(count > 1 for count in dips[:-1])
+    before, last = phases[-2][1], phases[-1][1]
+    may_end = LASTING <= last <= before and _even(values[-last:])
+    return ("cycle" if came_back or may_end else "collapse"), told
+
+
+def _even(values: Sequence[float]) -> bool:
+    mean = statistics.fmean(values)
+    return mean > 0 and statistics.stdev(values) <= WIDE * mean

@@ -1,0 +1,178 @@
+"""The kinds of text and value that recipes hold, and what all their parts share.
+
+Every text is checked before anything else sees it: no control characters anywhere, names and
+paths from small alphabets, digests in full.  Values of free text (a summary, a definition)
+stay data all the way: see ``dockerfile``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    StringConstraints,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+)
+
+from builder.errors import RecipeError
+
+NAME = r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$"
+# Repository and tag: the OCI distribution specification, "Pulling manifests".
+REPOSITORY = r"^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(\/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$"
+TAG = r"^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$"
+# Debian policy 5.6.1, and the architecture suffix that apt understands.
+DEBIAN_PACKAGE = r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9-]+)?$"
+CUDA_ARCH = r"^[1-9][0-9]{1,2}[af]?(?:-real|-virtual)?$"
+COMMIT = r"^[0-9a-f]{40}$"
+SHA256 = r"^[0-9a-f]{64}$"
+DIGEST = r"^sha256:[0-9a-f]{64}$"
+TREE_PATH = r"^[A-Za-z0-9._+/-]+$"
+GIT_URL = r"^(?:https?|ssh|git|file)://(?![^/]*:[^/]*@)[A-Za-z0-9._~:/?#@!&'()*+,;=%-]+$"
+WEB_URL = r"^https?://(?![^/]*@)[A-Za-z0-9._~:/?#&!'()*+,;=%-]+$"
+# git-check-ref-format(1), and no leading "-": a ref is never an option.
+REF = r"^(?![-/.])(?!.*(?:\.\.|@\{|//|\.lock(?:/|$)|/$|\.$))[^\s~^:?*\[\\]+$"
+PATH_GLOB = r"^[A-Za-z0-9._+*?/-]+$"
+IMAGE_PATH = r"^(?:/[A-Za-z0-9._+@*?-]+)+$"
+CMAKE_TARGET = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+VERSION = r"^[a-zA-Z0-9]+(?:[._-][a-zA-Z0-9]+)*$"
+
+PATTERNS = {
+    NAME: "must be lower-case letters and digits, joined by single . _ -",
+    VERSION: "must be letters and digits, joined by single . _ -",
+    REPOSITORY: "must be an image's repository: lower-case, no tag, no spaces",
+    TAG: "must be an image's tag: letters, digits, . _ -, 128 at most",
+    DEBIAN_PACKAGE: "must be the name of a Debian package",
+    CUDA_ARCH: "must be as in CMAKE_CUDA_ARCHITECTURES: 120, 120a, 120-real, 120-virtual",
+    COMMIT: "must be a full commit: 40 hex digits",
+    SHA256: "must be a full sha256: 64 lower-case hex digits",
+    DIGEST: "must be a full digest: sha256: and 64 lower-case hex digits",
+    TREE_PATH: "must be a path of letters, digits and . _ + - /",
+    GIT_URL: "must be an https, http, ssh, git or file URL, without a password",
+    WEB_URL: "must be an https or http URL, without a user",
+    REF: "must be the name of a tag or a branch, as git-check-ref-format allows it",
+    PATH_GLOB: "must be a path, in which * stands for anything and ? for one character",
+    IMAGE_PATH: "must be an absolute path in the image; * stands for anything, ? for one character",
+    CMAKE_TARGET: "must be the name of a cmake target",
+}
+"""What each pattern asks for, in words."""
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+LONGEST = 4000  # characters: a label is one argument of docker's, and Linux takes 128 KiB in one
+
+
+def _plain(value: str) -> str:
+    if len(value) > LONGEST:
+        raise ValueError(f"is longer than {LONGEST} characters")
+    found = CONTROL.search(value)
+    if found:
+        raise ValueError(f"contains the control character U+{ord(found[0]):04X}")
+    return value
+
+
+def _spdx(value: str) -> str:
+    from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+    try:
+        return str(canonicalize_license_expression(value))
+    except InvalidLicenseExpression as error:
+        raise ValueError("must be an SPDX licence expression, or LicenseRef-NAME") from error
+
+
+def _inside_the_tree(value: str) -> str:
+    if value.startswith("/") or ".." in value.split("/"):
+        raise ValueError("must be a relative path that stays inside its tree")
+    return value
+
+
+def _regular_expression(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"must be a regular expression: {error}") from error
+    return value
+
+
+# Constraints stand before validators: only then are they in the JSON Schema as well.
+PLAIN = AfterValidator(_plain)
+Text = Annotated[str, StringConstraints(min_length=1), PLAIN]
+Value = Annotated[str, PLAIN]
+Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64), PLAIN]
+Version = Annotated[str, StringConstraints(pattern=VERSION), PLAIN]
+Sha256 = Annotated[str, StringConstraints(pattern=SHA256), PLAIN]
+Digest = Annotated[str, StringConstraints(pattern=DIGEST), PLAIN]
+Commit = Annotated[str, StringConstraints(pattern=COMMIT), PLAIN]
+License = Annotated[Text, AfterValidator(_spdx)]
+DebianPackage = Annotated[str, StringConstraints(pattern=DEBIAN_PACKAGE), PLAIN]
+TreePath = Annotated[
+    str, StringConstraints(pattern=TREE_PATH), PLAIN, AfterValidator(_inside_the_tree)
+]
+GitUrl = Annotated[str, StringConstraints(pattern=GIT_URL), PLAIN]
+Ref = Annotated[str, StringConstraints(pattern=REF, max_length=200), PLAIN]
+PathGlob = Annotated[
+    str, StringConstraints(pattern=PATH_GLOB), PLAIN, AfterValidator(_inside_the_tree)
+]
+ImagePath = Annotated[str, StringConstraints(pattern=IMAGE_PATH), PLAIN]
+RegularExpression = Annotated[Text, AfterValidator(_regular_expression)]
+DefineName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$"), PLAIN]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), PLAIN]
+
+
+def _scalar_kind(value: Any) -> str | None:
+    kinds = {bool: "bool", int: "int", str: "str"}
+    return kinds.get(type(value))
+
+
+DefineValue = Annotated[
+    Annotated[bool, Tag("bool")] | Annotated[int, Tag("int")] | Annotated[Value, Tag("str")],
+    Discriminator(
+        _scalar_kind,
+        custom_error_type="scalar",
+        custom_error_message="must be a string, a whole number, true or false",
+    ),
+]
+
+
+class Model(BaseModel):
+    """What all parts share: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,  # port = true is not 1, vmm = "no" is not false
+        use_attribute_docstrings=True,
+        regex_engine="python-re",
+    )
+
+
+def only_key(value: Any, kinds: tuple[str, ...]) -> str | None:
+    """The one of ``kinds`` that a table has as a key; None where it has none, or several."""
+    keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
+    found = [kind for kind in kinds if kind in keys]
+    return found[0] if len(found) == 1 else None
+
+
+def checked_url(value: str) -> str:
+    """A URL that git may be given, from elsewhere than a recipe; raises ``RecipeError``."""
+    return _checked(GitUrl, value, GIT_URL)
+
+
+def checked_ref(value: str) -> str:
+    """The name of a tag or a branch, or a commit; raises ``RecipeError``."""
+    return _checked(Ref, value, REF)
+
+
+def _checked(kind: Any, value: str, pattern: str) -> str:
+    try:
+        adapter = TypeAdapter(kind, config=ConfigDict(regex_engine="python-re"))
+        return str(adapter.validate_python(value))
+    except ValidationError as error:
+        raise RecipeError(f"{value!r}: {PATTERNS[pattern]}") from error

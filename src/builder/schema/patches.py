@@ -1,0 +1,147 @@
+"""What a recipe may say of a patch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+
+from builder.schema.fields import (
+    PLAIN,
+    Commit,
+    GitUrl,
+    Model,
+    PathGlob,
+    Sha256,
+    Text,
+    TreePath,
+    Value,
+    only_key,
+)
+from builder.schema.probes import Probe
+
+
+class AnyPatch(Model):
+    """What every patch says, whatever its kind."""
+
+    why: Text
+    """What is wrong without it."""
+    drop_when: Text | None = None
+    """When it may go."""
+    upstream: Text | None = None
+    """Where it is discussed: "OWNER/REPOSITORY#NUMBER"."""
+    leave_out: list[PathGlob] = []
+    """Files of the patch that the target does not have: "tests/*"."""
+    fuzz: Annotated[int, Field(ge=0, le=2)] = 0
+    """Lines of context, of the three at each end of a hunk, that may differ."""
+    three_way: bool = False
+    """Merge with the version that the patch was made for, where its lines moved."""
+    probe: Probe | None = None
+    """How the finished image shows it."""
+
+
+class FilePatch(AnyPatch):
+    """A diff that this repository holds."""
+
+    file: TreePath
+    """Below ``patches/``."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"file {self.file}"
+
+
+class PullPatch(AnyPatch):
+    """A pull request, frozen: the diff between two commits, whatever becomes of the request."""
+
+    pull: Annotated[int, Field(ge=1)]
+    base: Commit
+    """Where its branch left the target branch; an ancestor of ``head``."""
+    head: Commit
+    git: GitUrl | None = None
+    """Repository of the pull request; default: the source's."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"pull {self.pull}"
+
+
+class Pick(Model):
+    """A range of commits, as ``git cherry-pick after..to`` takes it."""
+
+    after: Commit
+    """The last commit that is not taken."""
+    to: Commit
+    git: GitUrl | None = None
+    """Default: the source's."""
+
+
+class PickPatch(AnyPatch):
+    """Commits of some branch, one after the other."""
+
+    pick: Pick
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"pick {self.pick.after[:9]}..{self.pick.to[:9]}"
+
+
+class Script(Model):
+    """A program that edits the tree."""
+
+    git: GitUrl
+    commit: Commit
+    path: TreePath
+    """The program in the tree of ``commit``: Python (.py), or anything with a #! line."""
+    sha256: Sha256 | None = None
+    """Of the program, where it is known from elsewhere."""
+    arguments: list[Value] = []
+    at: Annotated[str, StringConstraints(pattern=r"^(?:/[A-Za-z0-9._+-]+)+$"), PLAIN] = "/tree"
+    """Where the program finds the tree, and its working directory."""
+    seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    """It is stopped after that."""
+
+    @model_validator(mode="after")
+    def _not_over_the_system(self) -> Script:
+        if ".." in self.at.split("/") or self.at.split("/")[1] in SYSTEM_DIRECTORIES:
+            raise ValueError(f"at = {self.at!r} would hide what the program runs on")
+        return self
+
+
+SYSTEM_DIRECTORIES = frozenset(
+    {"bin", "dev", "etc", "lib", "lib64", "patch", "proc", "sbin", "sys"}
+)
+
+
+class ScriptPatch(AnyPatch):
+    """A program that edits the tree; what it changed is the patch."""
+
+    script: Script
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"script {self.script.path}"
+
+
+PATCHES = ("file", "pull", "pick", "script")
+
+
+def _patch_kind(value: Any) -> str | None:
+    return only_key(value, PATCHES)
+
+
+Patch = Annotated[
+    Annotated[FilePatch, Tag("file")]
+    | Annotated[PullPatch, Tag("pull")]
+    | Annotated[PickPatch, Tag("pick")]
+    | Annotated[ScriptPatch, Tag("script")],
+    Discriminator(
+        _patch_kind,
+        custom_error_type="patch",
+        custom_error_message=f"needs exactly one of: {', '.join(PATCHES)}",
+    ),
+]

@@ -1,0 +1,304 @@
+"""What a recipe, and a base, may say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag, model_validator
+
+from builder.schema.fields import (
+    CMAKE_TARGET,
+    CUDA_ARCH,
+    PATH_GLOB,
+    PLAIN,
+    REPOSITORY,
+    TAG,
+    WEB_URL,
+    Commit,
+    DebianPackage,
+    DefineName,
+    DefineValue,
+    Digest,
+    GitUrl,
+    License,
+    Model,
+    Name,
+    Ref,
+    Sha256,
+    Text,
+    TreePath,
+    Value,
+    VariableName,
+    Version,
+    only_key,
+)
+from builder.schema.patches import Patch
+from builder.schema.probes import Accept, Budget, Probe, Serve
+
+
+class PathSource(Model):
+    """A tree of this repository."""
+
+    path: TreePath
+    """Directory of the source, relative to the catalogue's repository."""
+
+
+class PypiSource(Model):
+    """An sdist or a wheel from PyPI, by name, version and digest."""
+
+    pypi: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*$"), PLAIN]
+    """Project name on PyPI."""
+    version: Version
+    sha256: Sha256
+    subdirectory: TreePath = "."
+    """The source, inside what the file holds (an sdist's own top directory is taken off)."""
+
+
+class ArchiveSource(Model):
+    """A tar or zip archive, by URL and digest."""
+
+    archive: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN]
+    """URL of the file."""
+    sha256: Sha256
+    subdirectory: TreePath = "."
+    """The source, inside the archive; its top directory is named like any other."""
+
+
+class GitSource(Model):
+    """A commit of a git repository."""
+
+    git: GitUrl
+    """URL of the repository; git's own configuration may rewrite it."""
+    ref: Ref | None = None
+    """Tag or branch, for people: the commit decides."""
+    commit: Commit
+    submodules: bool = True
+    """False: what the tree pins of other repositories is left out."""
+    submodule: dict[TreePath, GitUrl] = {}
+    """URL by path, where .gitmodules names one that has moved."""
+
+    @model_validator(mode="after")
+    def _no_urls_of_what_is_left_out(self) -> GitSource:
+        if self.submodule and not self.submodules:
+            raise ValueError("submodule has no use where submodules = false")
+        return self
+
+
+SOURCES = ("git", "path", "pypi", "archive")
+
+
+def _source_kind(value: Any) -> str | None:
+    return only_key(value, SOURCES)
+
+
+Source = Annotated[
+    Annotated[GitSource, Tag("git")]
+    | Annotated[PathSource, Tag("path")]
+    | Annotated[PypiSource, Tag("pypi")]
+    | Annotated[ArchiveSource, Tag("archive")],
+    Discriminator(
+        _source_kind,
+        custom_error_type="source",
+        custom_error_message=f"needs exactly one of: {', '.join(SOURCES)}",
+    ),
+]
+
+
+class Track(Model):
+    """What upstream offers next: where the pin is moved to, and what patches are tried on."""
+
+    tag: Annotated[str, StringConstraints(pattern=PATH_GLOB), PLAIN] | None = None
+    """Newest of the tags of this shape ("b*"), numbers counted as numbers."""
+    branch: Ref | None = None
+    """Head of this branch."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Track:
+        if (self.tag is None) == (self.branch is None):
+            raise ValueError("needs exactly one of: tag, branch")
+        return self
+
+
+DriverVersion = Annotated[str, StringConstraints(pattern=r"^[0-9]{3}(?:\.[0-9]+){0,2}$"), PLAIN]
+
+
+class Cuda(Model):
+    """What CUDA code the image holds."""
+
+    arch: Annotated[
+        list[Annotated[str, StringConstraints(pattern=CUDA_ARCH), PLAIN]], Field(min_length=1)
+    ]
+    """Values of CMAKE_CUDA_ARCHITECTURES: "120", "120a-real", ..."""
+    vmm: bool = False
+    """False: virtual memory management is compiled out, and nothing links libcuda."""
+    driver: DriverVersion | None = None
+    """Oldest driver of NVIDIA's that the image promises to run with: "580"."""
+
+
+class Cmake(Model):
+    """One cmake configure and build."""
+
+    source: TreePath = "."
+    """Directory of the CMakeLists.txt, inside the source tree."""
+    targets: list[Annotated[str, StringConstraints(pattern=CMAKE_TARGET), PLAIN]] = []
+    """What to build; empty: everything. What is installed is cmake's affair."""
+    define: dict[DefineName, DefineValue] = {}
+    """-D definitions; true and false become ON and OFF."""
+
+
+class Python(Model):
+    """How an sdist with compiled parts becomes an installed package."""
+
+    lock: TreePath
+    """Lock file of the build's and the runtime's wheels, relative to the recipe."""
+    config: dict[DefineName, DefineValue] = {}
+    """PEP 517 config settings of the build backend."""
+    define: dict[DefineName, DefineValue] = {}
+    """-D definitions of the cmake that the build backend calls."""
+
+
+class Llama(Model):
+    """What is particular to one tree of the llama.cpp family."""
+
+    build_number: Annotated[int, Field(ge=1)]
+    """What --version prints: ``git rev-list --count`` of the pin's full history."""
+    build_commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-z.]{4,40}$"), PLAIN] | None = (
+        None
+    )
+    """What --version prints as the commit; default: 9 digits of the pin."""
+    ui: bool = False
+    """Embed the web page of the server; only where the tree holds it, built."""
+
+
+class Debian(Model):
+    """Debian packages beside those of the base."""
+
+    build: list[DebianPackage] = []
+    runtime: list[DebianPackage] = []
+
+
+class Image(Model):
+    """The image as people see it."""
+
+    repository: Annotated[str, StringConstraints(pattern=REPOSITORY, max_length=200), PLAIN]
+    tags: Annotated[
+        list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]], Field(min_length=1)
+    ]
+    entrypoint: list[Text] = []
+    """What the container runs; a family may know it."""
+    command: list[Value] = []
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    health: TreePath | None = None
+    """Path of the health page on ``port``, without the leading slash."""
+    env: dict[VariableName, Value] = {}
+
+    @model_validator(mode="after")
+    def _health_needs_a_port(self) -> Image:
+        if self.health is not None and self.port is None:
+            raise ValueError("health is a page on port: say which")
+        return self
+
+
+class Build(Model):
+    """What the build needs of the machine."""
+
+    memory_per_job: Annotated[float, Field(gt=0, le=256)] = 3.0
+    """GiB that one compile job may take: nvcc needs about 3."""
+    disk: Annotated[float, Field(gt=0, le=2000)] = 10.0
+    """GiB of free disk without which the build is not begun."""
+
+
+class Recipe(Model):
+    """An engine: what its image is made of, and what the image must prove."""
+
+    engine: Name
+    version: Version
+    summary: Text
+    license: License
+    """SPDX licence expression."""
+    url: Text | None = None
+    """Where people read about the engine."""
+    family: Name
+    base: Name
+    notes: list[Text] = []
+    """For people: what it is for, what is known to be wrong with it."""
+    source: Source
+    track: Track | None = None
+    patch: list[Patch] = []
+    """Applied in order."""
+    cuda: Cuda
+    llama: Llama | None = None
+    cmake: list[Cmake] = []
+    python: Python | None = None
+    debian: Debian = Debian()
+    image: Image
+    build: Build = Build()
+    serve: Serve | None = None
+    """How the server is started for a trial; a family may know it."""
+    budget: Budget = Budget()
+    accept: list[Accept] = []
+    probe: Annotated[list[Probe], Field(min_length=1)]
+
+    @property
+    def name(self) -> str:
+        """What people type: ``engine-version``."""
+        return f"{self.engine}-{self.version}"
+
+
+class Root(Model):
+    """Where the Debian root comes from."""
+
+    suite: Name
+    image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._/:-]*$"), PLAIN]
+    """The registry image to start from, with its tag."""
+    digest: Digest | None = None
+    """Pin of that image; without it the registry is asked each time, aloud."""
+    as_of: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$"), PLAIN]
+    """Day of the package set: move it to draw newer packages."""
+    packages: list[DebianPackage] = []
+
+
+class Stage(Model):
+    """One stage of a CUDA base."""
+
+    packages: list[DebianPackage] = []
+    cross: list[DebianPackage] = []
+    """Also these, where the build platform is not the target's."""
+    libraries: list[Annotated[str, StringConstraints(pattern=r"^lib[A-Za-z0-9_+-]+$"), PLAIN]] = []
+    """CUDA libraries to ship: "libcudart", ..."""
+
+
+class Wheel(Model):
+    """A wheel of the CUDA toolkit, for each platform by digest."""
+
+    name: Name
+    version: Version
+    library: bool = False
+    """True: holds libraries that are linked and shipped, so the target's is needed too."""
+    sha256: dict[Literal["amd64", "arm64"], Sha256]
+
+
+class BaseRecipe(Model):
+    """A base: what engines are compiled in and what they run on."""
+
+    name: Name
+    summary: Text
+    license: License
+    family: Name
+    base: Name | None = None
+    notes: list[Text] = []
+    """For people: what is known to be wrong with it, and with its neighbours."""
+    root: Root | None = None
+    devel: Stage = Stage()
+    runtime: Stage = Stage()
+    wheel: list[Wheel] = []
+    build: Build = Build()
+
+
+def json_schema(base: bool = False) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of an engine's recipe, or of a base's."""
+    model: type[BaseModel] = BaseRecipe if base else Recipe
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **model.model_json_schema(),
+    }

@@ -1,0 +1,46 @@
+"""How servers are spoken to: all speak OpenAI's API, and differ in the rest.
+
+Facts of llama.cpp's ``tools/server/README.md``, of llama-cpp-python's ``server/app.py``, and of
+OpenAI's API reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """Paths and the names of the fields, there and back."""
+
+    tokenize: str
+    text: str
+    detokenize: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Paths of one kind of server; all of them begin with ``/``."""
+
+    health: str
+    tokenizer: Tokenizer | None
+    models: str = "/v1/models"
+    completions: str = "/v1/completions"
+    chat: str = "/v1/chat/completions"
+    device_page: str | None = None
+    """Where it tells by what it computes; None where only its log does."""
+
+
+LLAMA = Tokenizer("/tokenize", "content", "/detokenize", "content")
+
+DIALECTS: Mapping[str, Dialect] = {
+    "llama-server": Dialect("/health", LLAMA),
+    "llama-cpp-python": Dialect(
+        "/v1/models", Tokenizer("/extras/tokenize", "input", "/extras/detokenize", "text")
+    ),
+    "hello": Dialect("/health", LLAMA, device_page="/props"),
+    "openai": Dialect("/v1/models", None),
+}
+"""By the name that a recipe's ``[serve]`` gives."""

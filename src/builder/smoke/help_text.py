@@ -1,0 +1,76 @@
+"""What ``--help`` says of an option, and which values it takes.
+
+llama.cpp's trees (common/arg.cpp, tools/server) say it in several ways: in the signature,
+``--flash-attn [on|off|auto]``, ``--rope-scaling {none,linear,yarn}`` or ``--spec-type
+none,draft-mtp,draft-dflash``; or below it, ``allowed values: f32, f16, q8_0``, or ``one of:`` and
+a line ``- none: ...`` for each.
+"""
+
+from __future__ import annotations
+
+import re
+
+OPTION_LINE = re.compile(r"^\s{0,8}-{1,2}[A-Za-z0-9]|^-{3,} ")  # an option, or a section's title
+# A name with its placeholder; a comma leads to the next name of the same option.
+NAME = re.compile(r"\s*(--?[A-Za-z0-9][\w-]*)(?: [^\s,-][^\s,]*)?(,)?")
+BRACKETED = re.compile(r"[\[{<]([\w.+-]+(?:\s*[|,]\s*[\w.+-]+)+)[\]}>]")
+BARE = re.compile(r"--?[A-Za-z0-9][\w-]* ([\w.+-]+(?:,[\w.+-]+)+)(?:\s|$)")
+BELOW = re.compile(r"(?:allowed values|possible values|one of|choices)\s*(?:are)?\s*:", re.I)
+BULLET = re.compile(r"\s*- ([\w.+-]+)")
+VALUE = re.compile(r"[\"'`]?([\w.+-]*\w)[\"'`]?(?:\s*\([^)]*\))?")
+SEPARATOR = re.compile(r"\s*(?:,\s*or\s+|,|\||\bor\b)\s*")
+
+
+def option_text(help_text: str, option: str) -> str | None:
+    """The lines of ``--help`` that belong to ``option``: its own, and those up to the next one."""
+    found: list[str] = []
+    for line in help_text.splitlines():
+        if OPTION_LINE.match(line):
+            if found:
+                break
+            if option in _names(line):
+                found.append(line)
+        elif found:
+            found.append(line)
+    return "\n".join(found) if found else None
+
+
+def _names(line: str) -> list[str]:
+    names, at = [], 0
+    while match := NAME.match(line, at):
+        names.append(match[1])
+        if not match[2]:
+            break
+        at = match.end()
+    return names
+
+
+def values(text: str) -> frozenset[str] | None:
+    """The values that an option's text lists; None where it lists none.
+
+    A list below the signature counts before one in it: the signature may be shortened.
+    """
+    below = BELOW.search(text)
+    if below is not None:
+        found = _listed(text[below.end() :])
+        if found:
+            return found
+    signature = text.split("\n", 1)[0]
+    within = BRACKETED.search(signature) or BARE.search(signature)
+    return frozenset(re.split(r"\s*[|,]\s*", within[1])) if within is not None else None
+
+
+def _listed(text: str) -> frozenset[str]:
+    """The values of a list: a line each, or up to the first that no separator leads on from."""
+    bullets = [match[1] for line in text.splitlines() if (match := BULLET.match(line))]
+    if bullets and not text.split("\n", 1)[0].strip():
+        return frozenset(bullets)
+    found = []
+    at = len(text) - len(text.lstrip())
+    while match := VALUE.match(text, at):
+        found.append(match[1])
+        separator = SEPARATOR.match(text, match.end())
+        if separator is None:
+            break
+        at = separator.end()
+    return frozenset(found)
