@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from platformdirs import user_cache_path
 
+from proving import Judge
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 # Taken before the environment is sealed: fetched wheels and build caches serve all tests.
 SHARED_CACHE = Path(os.environ.get("BUILDER_CACHE_DIR") or user_cache_path("builder"))
@@ -110,3 +112,28 @@ def catalogue(tmp_path: Path) -> Path:
     root = tmp_path / "catalogue"
     shutil.copytree(REPOSITORY / "recipes" / "bases", root / "recipes" / "bases")
     return root
+
+
+@pytest.fixture
+def images(hello: dict[str, Any]) -> dict[str, str]:
+    """The good image, the Debian root and the base to compile in, by what they are."""
+    base = hello["plan"]["base"]
+    return {
+        "good": hello["references"][0],
+        "root": f"builder-base/debian-trixie:root-{base['base']['key'][:12]}",
+        "devel": f"builder-base/cuda-13.0:devel-{base['key'][:12]}",
+    }
+
+
+@pytest.fixture(scope="session")
+def made() -> Iterator[set[str]]:
+    """Names of the images that the tests made; removed together, when no build is going on."""
+    names: set[str] = set()
+    yield names
+    subprocess.run(["docker", "image", "rm", "--force", *names], capture_output=True, check=False)
+
+
+@pytest.fixture
+def judge(tmp_path: Path, made: set[str]) -> Judge:
+    """Builds Dockerfiles, and proves what they make."""
+    return Judge(tmp_path, made)

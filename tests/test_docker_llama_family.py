@@ -167,7 +167,7 @@ def test_a_pull_request_and_a_moved_submodule(
     assert result["built"] is True
     assert passed(result) >= {
         ("says", version_of(2, upstream.commit)),
-        ("says", "heads up to 512"),
+        ("patch", "heads up to 512"),
         ("says", "vendored: mini 1"),
         ("library", "machine code for sm_120a"),
         ("library", "does not need libcuda.so.1"),

@@ -6,105 +6,20 @@ buildx; where the break comes from compiling, the compiler of the base made it.
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from builder import smoke
-from builder.recipe import parse
-from builder.schema import Recipe
 from builder.smoke import answers
-from builder.smoke.verdict import Verdict
-from conftest import REPOSITORY
+from proving import Judge, compiled, docker, failed, hello_recipe, small
 
 pytestmark = pytest.mark.docker
 
-Judge = Callable[..., Verdict]
 
-
-def docker(*arguments: str, text: str | None = None) -> str:
-    done = subprocess.run(
-        ["docker", *arguments], input=text, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-@pytest.fixture(scope="module")
-def recipe() -> Recipe:
-    file = REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml"
-    found, problems = parse(file.read_text(), file, Recipe)
-    assert found is not None, problems
-    return found
-
-
-@pytest.fixture
-def images(hello: dict[str, Any]) -> dict[str, str]:
-    """The good image, the Debian root and the base to compile in, by what they are."""
-    base = hello["plan"]["base"]
-    return {
-        "good": hello["references"][0],
-        "root": f"builder-base/debian-trixie:root-{base['base']['key'][:12]}",
-        "devel": f"builder-base/cuda-13.0:devel-{base['key'][:12]}",
-    }
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[set[str]]:
-    """Names of the images that the tests made; removed together, when no build is going on."""
-    names: set[str] = set()
-    yield names
-    subprocess.run(["docker", "image", "rm", "--force", *names], capture_output=True, check=False)
-
-
-@pytest.fixture
-def judge(recipe: Recipe, tmp_path: Path, made: set[str]) -> Judge:
-    """Build a Dockerfile and prove the result against the recipe, or a changed one."""
-
-    def build_and_prove(dockerfile: str, **changes: object) -> Verdict:
-        name = f"builder-test/proofs:{hashlib.sha256(dockerfile.encode()).hexdigest()[:12]}"
-        made.add(name)
-        options = ["--provenance=false", f"--output=type=image,name={name}"]
-        docker("buildx", "build", *options, "-", text=dockerfile)
-        # A server is started only where a test is about one: see test_docker_serving.
-        changed = recipe.model_copy(update={"serve": None, **changes})
-        return smoke.prove(smoke.Subject(name, "sha256:x", changed), tmp_path)
-
-    return build_and_prove
-
-
-def failed(verdict: Verdict) -> set[str]:
-    return {check.proof for check in verdict.failures}
-
-
-# What makes an image of the good engine's files its own image again.
-CONFIGURED = (
-    "USER 10001:10001\nEXPOSE 8080\nENV HELLO_ARG_HOST=0.0.0.0\n"
-    'HEALTHCHECK CMD ["/usr/local/bin/healthcheck", "8080", "health"]\n'
-    'ENTRYPOINT ["/opt/engine/bin/hello-server"]\n'
-)
-
-
-def small(images: dict[str, str], more: str = "", engine: str = "/opt/engine") -> str:
-    """The good engine on the bare root, without the 600 MB of cuBLAS that the proofs of its
-    own libraries do not need: what needs them is missing, and nothing else is wrong."""
-    return (
-        f"FROM {images['root']} AS image\n"
-        f"COPY --from={images['good']} /opt/engine {engine}\n"
-        f"COPY --from={images['good']} /etc/ld.so.conf.d /etc/ld.so.conf.d\n"
-        "RUN rm -rf /var/lib/apt/lists/* /var/cache/* "
-        "&& find / -xdev -type f -perm /6000 -exec chmod ug-s {} +\n" + more + CONFIGURED
-    )
-
-
-def test_the_good_image_passes_every_proof(
-    images: dict[str, str], recipe: Recipe, tmp_path: Path
-) -> None:
-    verdict = smoke.prove(smoke.Subject(images["good"], "sha256:x", recipe), tmp_path)
+def test_the_good_image_passes_every_proof(images: dict[str, str], tmp_path: Path) -> None:
+    subject = smoke.Subject(images["good"], "sha256:x", hello_recipe())
+    verdict = smoke.prove(subject, tmp_path)
     assert verdict.good, verdict.failures
     proofs = {check.proof for check in verdict.checks}
     assert proofs == {
@@ -174,15 +89,6 @@ def test_a_damaged_elf_file_is_named(images: dict[str, str], judge: Judge) -> No
     verdict = judge(small(images, cut))
     damaged = [check for check in verdict.failures if check.subject == "/opt/engine/lib/libcut.so"]
     assert [check.expected for check in damaged] == ["a readable ELF file"]
-
-
-def compiled(images: dict[str, str], how: str) -> str:
-    """A library made by the base's own compilers, in the place of the engine's."""
-    return (
-        f"FROM {images['devel']} AS build\n"
-        'RUN printf "#include <cstdio>\\n__global__ void k() {}\\nint main() { k<<<1,1>>>(); '
-        'puts(\\"version: 0 (unknown)\\"); }\\n" > /k.cu && ' + how + "\n"
-    ) + small(images, "COPY --from=build /out/ /opt/engine/lib/\n")
 
 
 @pytest.mark.parametrize(

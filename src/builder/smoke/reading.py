@@ -221,19 +221,14 @@ def _apply(
 ) -> None:
     """Lay one entry of a layer over what the layers below it left."""
     before = files.get(entry.path)
-    replaces_a_folder = (
-        before is not None
-        and before.kind == "directory"
-        and (entry.file is None or entry.file.kind != "directory")
-    )
-    if entry.opaque or replaces_a_folder:
+    gone = [entry.path] if before is not None and not entry.opaque else []
+    was_folder = before is not None and before.kind == "directory"
+    if entry.file is None or (was_folder and entry.file.kind != "directory"):
         start = entry.path.rstrip("/") + "/"
-        for path in [path for path in files if path.startswith(start) and owner[path] < number]:
+        gone += [path for path in files if path.startswith(start)]
+    for path in gone:
+        if owner[path] < number:  # a whiteout says nothing of its own layer
             hidden[owner[path]] += files.pop(path).size
-    if entry.opaque:
-        return
-    if before is not None:
-        hidden[owner[entry.path]] += files.pop(entry.path).size
     if entry.file is not None:
         files[entry.path] = _linked(entry.file, files)
         owner[entry.path] = number

@@ -1,0 +1,350 @@
+"""What an image promises and what it must not hold: each proof fails on its own broken image."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder import smoke
+from builder.schema import Accept, Budget, FilePatch, FileProbe, LibraryProbe, PythonProbe
+from builder.smoke.verdict import Check, Verdict
+from proving import Judge, compiled, docker, failed, small
+
+pytestmark = pytest.mark.docker
+
+TOKEN = "ghp_" + "a1B2" * 9
+
+
+def of(verdict: Verdict, proof: str) -> list[Check]:
+    return [check for check in verdict.checks if check.proof == proof]
+
+
+def failures_of(verdict: Verdict, proof: str) -> list[Check]:
+    return [check for check in verdict.failures if check.proof == proof]
+
+
+@pytest.fixture
+def good(images: dict[str, str], judge: Judge) -> Verdict:
+    return judge(small(images))
+
+
+def test_the_small_image_fails_only_for_what_it_lacks(good: Verdict) -> None:
+    assert failed(good) == {"closure", "contract", "runs", "says", "option"}
+    assert [check.subject for check in failures_of(good, "contract")] == ["driver"]
+
+
+@pytest.mark.parametrize(
+    ("line", "subject", "found"),
+    [
+        ("USER root\n", "user", "root"),
+        ('ENTRYPOINT ["sh"]\n', "entrypoint", '["sh"]'),
+        ('CMD ["--verbose"]\n', "command", '["--verbose"]'),
+        ("EXPOSE 9090\n", "exposed port", "8080/tcp, 9090/tcp"),
+        ("HEALTHCHECK NONE\n", "health check", "NONE"),
+        ("ENV HELLO_ARG_HOST=127.0.0.1\n", "environment HELLO_ARG_HOST", "127.0.0.1"),
+        ("LABEL builder.recipe=other\n", "label builder.recipe", "other"),
+    ],
+)
+def test_each_part_of_the_configuration_is_held_to_the_recipe(
+    images: dict[str, str], judge: Judge, line: str, subject: str, found: str
+) -> None:
+    labels = {"builder.recipe": "hello-sm120-0.1.0"}
+    label = "LABEL builder.recipe=hello-sm120-0.1.0\n"
+    verdict = judge(small(images) + label + line, labels=labels)
+    (check,) = [c for c in failures_of(verdict, "contract") if c.subject != "driver"]
+    assert (check.subject, check.found) == (subject, found)
+
+
+def test_a_missing_label_is_told(images: dict[str, str], judge: Judge) -> None:
+    verdict = judge(small(images), labels={"builder.none": "abc"})
+    assert ("label builder.none", "not set") in [
+        (check.subject, check.found) for check in failures_of(verdict, "contract")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('LABEL commit=""\n', "label commit"),
+        ("ENV BUILD_COMMIT=\n", "environment BUILD_COMMIT"),
+        ("USER root\nARG VERSION\nRUN true\nUSER 10001:10001\n", "argument VERSION"),
+    ],
+)
+def test_what_came_out_empty_is_told(
+    images: dict[str, str], judge: Judge, line: str, told: str
+) -> None:
+    verdict = judge(small(images) + line, "--build-arg=VERSION=")
+    (check,) = [c for c in failures_of(verdict, "contract") if c.expected == "none is empty"]
+    assert told in check.found
+
+
+@pytest.mark.parametrize(
+    ("promised", "passes"), [(None, True), ("580", True), ("580.65.06", True), ("570", False)]
+)
+def test_the_driver_is_that_of_the_cuda_in_the_image(
+    images: dict[str, str], judge: Judge, promised: str | None, passes: bool
+) -> None:
+    layer = "USER root\nRUN touch /usr/lib/libcudart.so.13.0.96\nUSER 10001:10001\n"
+    cuda = judge.recipe.cuda.model_copy(update={"driver": promised})
+    verdict = judge(small(images) + layer, cuda=cuda)
+    (check,) = [check for check in of(verdict, "contract") if check.subject == "driver"]
+    assert check.passed is passes
+    assert "580" in check.found
+
+
+def test_a_budget_is_kept(images: dict[str, str], judge: Judge) -> None:
+    verdict = judge(small(images), budget=Budget(download=1000, unpacked=20))
+    said = [(check.subject, check.passed) for check in of(verdict, "budget")]
+    assert said == [("to download", True), ("unpacked", False)]
+
+
+def test_a_layer_that_a_later_one_hides_is_told(
+    images: dict[str, str], judge: Judge, good: Verdict
+) -> None:
+    assert not failures_of(good, "layers")
+    layers = "USER root\nRUN head -c 20000000 /dev/zero > /big\nRUN rm /big\nUSER 10001:10001\n"
+    (check,) = failures_of(judge(small(images) + layers), "layers")
+    assert "20.0 MB of it hidden: RUN /bin/sh -c head -c 20000000" in check.found
+
+
+def as_root(command: str) -> str:
+    return f"USER root\nRUN {command}\nUSER 10001:10001\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "proof", "found"),
+    [
+        ("chmod u+s /usr/bin/env", "set-uid", "/usr/bin/env (4755)"),
+        ("chmod g+s /usr/bin/env", "set-uid", "/usr/bin/env (2755)"),
+        ("touch /opt/x && chmod 666 /opt/x", "world-writable", "/opt/x (0666)"),
+        ("mkdir /opt/d && chmod 777 /opt/d", "world-writable", "/opt/d (0777)"),
+        ("mkdir /opt/d && chmod 1777 /opt/d", "world-writable", ""),
+        (f"echo {TOKEN} > /opt/x", "secrets", "/opt/x (classic GitHub token)"),
+        (f"sh -c 'echo {TOKEN[:8]}'", "secrets", ""),
+        ("touch /opt/.netrc", "secrets", "/opt/.netrc (credentials)"),
+        (
+            "sh -c 'echo deb http://me:word@mirror/debian > /etc/apt/x.list'",
+            "secrets",
+            "/etc/apt/x.list (password in a URL)",
+        ),
+    ],
+)
+def test_files_that_no_image_may_hold(
+    images: dict[str, str], judge: Judge, command: str, proof: str, found: str
+) -> None:
+    verdict = judge(small(images) + as_root(command))
+    told = [check.found for check in failures_of(verdict, proof)]
+    told = [text for text in told if "history" not in text]  # the command itself tells the secret
+    assert told == ([found] if found else [])
+
+
+def test_a_secret_stays_in_its_layer_when_a_later_one_removes_it(
+    images: dict[str, str], judge: Judge
+) -> None:
+    hidden = "COPY --chmod=600 <<EOF /opt/x\n" + TOKEN + "\nEOF\n" + as_root("rm /opt/x")
+    verdict = judge(small(images) + hidden)
+    (check,) = failures_of(verdict, "secrets")
+    assert "/opt/x (classic GitHub token, of layer " in check.found
+    assert TOKEN not in str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("ENV API_TOKEN=x\n", "the environment sets API_TOKEN"),
+        (f"LABEL note={TOKEN}\n", "the label note (classic GitHub token)"),
+        (
+            "USER root\nARG MIRROR_PASSWORD\nRUN true\nUSER 10001:10001\n",
+            "was given MIRROR_PASSWORD",
+        ),
+        ("ENV INDEX=http://me:word@mirror/simple\n", "environment's INDEX (password in a URL)"),
+    ],
+)
+def test_a_secret_in_the_configuration_is_told_by_its_place(
+    images: dict[str, str], judge: Judge, lines: str, found: str
+) -> None:
+    verdict = judge(small(images) + lines, "--build-arg=MIRROR_PASSWORD=word")
+    (check,) = failures_of(verdict, "secrets")
+    assert found in check.found
+    assert TOKEN not in str(verdict)
+    assert "word" not in check.found.replace("password", "").replace("PASSWORD", "")
+
+
+VERSIONED = (
+    "mkdir /out && cd /out && printf 'int f(void) { return 1; }' > /f.c "
+    "&& printf 'V_1 { global: *; }; V_2 {} V_1;' > /two && printf 'V_1 { global: *; };' > /one "
+    "&& printf 'int g(void) { return 2; }' > /g.c "
+    "&& printf 'V_1 { global: f; }; V_2 { global: g; } V_1;' > /two "
+    "&& gcc -shared -fPIC -Wl,-soname,libv.so.1 -Wl,--version-script=/two -o libv.so.1 /f.c /g.c "
+    "&& printf 'int g(void); int h(void) { return g(); }' > /h.c "
+    "&& gcc -shared -fPIC -o libh.so /h.c ./libv.so.1 -Wl,-rpath,/opt/engine/lib"
+)
+OLDER = " && gcc -shared -fPIC -Wl,-soname,libv.so.1 -Wl,--version-script=/one -o libv.so.1 /f.c"
+
+
+@pytest.mark.parametrize(("older", "passes"), [("", True), (OLDER, False)])
+def test_a_library_that_is_too_old_for_what_needs_it(
+    images: dict[str, str], judge: Judge, older: str, passes: bool
+) -> None:
+    verdict = judge(compiled(images, VERSIONED + older))
+    (check,) = [c for c in of(verdict, "closure") if c.expected == "all versions defined"]
+    assert check.passed is passes
+    expected = "newest needed: CXXABI_" if passes else "/opt/engine/lib/libh.so needs V_2 of /opt"
+    assert check.found.startswith(expected)
+
+
+def test_two_versions_of_one_cuda_library(images: dict[str, str], judge: Judge) -> None:
+    how = (
+        'mkdir -p /out/a /out/b && cd /out && for n in a b; do echo "int $n;" > /$n.c && gcc '
+        "-shared -Wl,-soname,libcudart.so.13 -o $n/libcudart.so.13.0 /$n.c; done"
+    )
+    verdict = judge(compiled(images, how))
+    (check,) = failures_of(verdict, "copies")
+    assert check.found.startswith("libcudart.so.13 for x86-64: /opt/engine/lib/")
+    assert "MB more than one" in check.found
+
+
+def test_the_symbols_of_a_library(images: dict[str, str], judge: Judge) -> None:
+    how = (
+        "mkdir /out && echo 'int used; static int hidden; int f(void) { return hidden; }' "
+        "| gcc -x c -shared -fPIC -o /out/libs.so -"
+    )
+    probe = [LibraryProbe(library="libs.so", symbols=["f", "hidden"], symbols_not=["g", "used"])]
+    verdict = judge(compiled(images, how), probe=probe)
+    assert [(check.expected, check.passed) for check in of(verdict, "library")] == [
+        ("offers f", True),
+        ("offers hidden", False),
+        ("does not offer g", True),
+        ("does not offer used", False),
+    ]
+
+
+SOURCE = """\
+import torch
+
+class Attention:
+    def forward(self, x):
+        # comment
+        if torch.cuda.get_device_capability()[0]  <  12:
+            limit = [1,
+                     2]
+        return x.tolist()
+
+if torch:
+    def late(): ...
+"""
+
+
+def test_facts_of_an_installed_python_file(images: dict[str, str], judge: Judge) -> None:
+    copy = (
+        f"COPY <<EOF /opt/lib/pkg/ops.py\n{SOURCE}EOF\nCOPY <<EOF /opt/lib/pkg/bad.py\ndef (\nEOF\n"
+    )
+    probe = [
+        PythonProbe(
+            python="/opt/lib/*/ops.py",
+            inside="Attention.forward",
+            has=["torch.cuda.get_device_capability()[0] < 12", "limit = [1, 2]", "x.cpu()"],
+            lacks=["x.tolist()", "y"],
+            defines=["limit"],
+        ),
+        PythonProbe(python="/opt/lib/pkg/ops.py", defines=["late", "Attention", "absent"]),
+        PythonProbe(python="/opt/lib/pkg/ops.py", inside="Attention.backward"),
+        PythonProbe(python="/opt/lib/pkg/bad.py"),
+        PythonProbe(python="/opt/lib/pkg/none.py"),
+    ]
+    verdict = judge(small(images) + copy, probe=probe)
+    assert [(check.expected, check.passed) for check in of(verdict, "python")] == [
+        ("is there", True),
+        ("defines limit", True),
+        ("has torch.cuda.get_device_capability()[0] < 12", True),
+        ("has limit = [1, 2]", True),
+        ("has x.cpu()", False),
+        ("lacks x.tolist()", False),
+        ("lacks y", True),
+        ("defines late", True),
+        ("defines Attention", True),
+        ("defines absent", False),
+        ("is there", False),
+        ("is Python", False),
+        ("is there", False),
+    ]
+
+
+def test_text_of_a_file_behind_a_link(images: dict[str, str], judge: Judge) -> None:
+    lines = "COPY <<EOF /opt/real/a.txt\nspeed = 12\nEOF\n" + as_root("ln -s real/a.txt /opt/b.txt")
+    probe = [
+        FileProbe(file="/opt/b.txt", has=["speed = 12"], lacks=["speed"], matches=[r"= \d+$"]),
+        FileProbe(file="/opt/*/a.txt", sha256="0" * 64),
+        FileProbe(file="/opt/none", absent=True),
+        FileProbe(file="/opt/b.txt", absent=True),
+        FileProbe(file="/opt/none"),
+    ]
+    verdict = judge(small(images) + lines, probe=probe)
+    assert [(check.expected[:12], check.passed) for check in of(verdict, "file")] == [
+        ("is there", True),
+        ("has speed = ", True),
+        ("lacks speed", False),
+        (r"/= \d+$/", True),
+        ("is there", True),
+        ("sha256 00000", False),
+        ("is not there", True),
+        ("is not there", False),
+        ("is there", False),
+    ]
+
+
+def test_a_patchs_own_proof_bears_its_name(images: dict[str, str], judge: Judge) -> None:
+    probe = FileProbe(file="/opt/patched")
+    patch = FilePatch(file="mended.patch", why="it is broken", probe=probe)
+    verdict = judge(small(images), patch=[patch])
+    (check,) = of(verdict, "patch")
+    assert check.subject == "file mended.patch: /opt/patched"
+    assert check.passed is False
+
+
+def test_a_rule_is_bent_only_for_a_reason_and_where_it_must(
+    images: dict[str, str], judge: Judge
+) -> None:
+    bent = [
+        Accept(proof="set-uid", path="/usr/bin/e*", why="the engine needs it"),
+        Accept(proof="leftovers", path="/usr/include/*", why="it compiles kernels when it runs"),
+    ]
+    verdict = judge(small(images) + as_root("chmod u+s /usr/bin/env"), accept=bent)
+    (check,) = of(verdict, "set-uid")
+    assert check.passed
+    assert check.found == "none; accepted: 1 (the engine needs it)"
+    (stale,) = failures_of(verdict, "accept")
+    assert stale.subject == "leftovers /usr/include/*"
+
+
+def test_an_image_of_another_platform_is_judged_without_running_it(
+    images: dict[str, str], judge: Judge
+) -> None:
+    dockerfile = (
+        f"FROM --platform=linux/amd64 {images['root']} AS root\n"
+        "FROM scratch\nCOPY --from=root /usr/bin/env /usr/bin/env\n"
+        'ENTRYPOINT ["/usr/bin/env"]\n'
+    )
+    verdict = judge(dockerfile, "--platform=linux/arm64")
+    (check,) = [c for c in failures_of(verdict, "contract") if c.subject == "platform"]
+    assert check.found == "linux/arm64"
+    assert any("needs libc.so.6" in check.found for check in failures_of(verdict, "closure"))
+
+
+def test_any_image_is_held_to_what_holds_for_all(images: dict[str, str], judge: Judge) -> None:
+    name = judge.build(small(images) + as_root("chmod u+s /usr/bin/env"))
+    verdict = smoke.prove(smoke.Subject(name, "sha256:x"), judge.work)
+    assert failed(verdict) == {"closure", "set-uid"}
+    assert not {"contract", "runs"} <= {check.proof for check in verdict.checks}
+
+
+@pytest.mark.parametrize("compression", ["zstd", "gzip", "uncompressed"])
+def test_layers_of_every_compression_are_read(
+    images: dict[str, str], judge: Judge, compression: str
+) -> None:
+    dockerfile = f"FROM {images['root']}\nRUN touch /x && chmod 666 /x # {compression}\n"
+    name = judge.build(dockerfile)
+    forced = f"type=image,name={name},compression={compression},force-compression=true"
+    docker("buildx", "build", "--provenance=false", f"--output={forced}", "-", text=dockerfile)
+    verdict = smoke.prove(smoke.Subject(name, "sha256:x"), judge.work)
+    (check,) = of(verdict, "world-writable")
+    assert check.found == "/x (0666)"

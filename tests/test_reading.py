@@ -1,0 +1,172 @@
+"""Images read from the tars that engines save: layers laid over each other, and broken ones."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.errors import UntriedError
+from builder.smoke.contents import Contents
+from builder.smoke.reading import Wanted, read
+
+Entry = tuple[str, bytes | str | None]
+"""A path, and its bytes, where it links to ("->x"; "=x" for a hard link), or None: a folder."""
+
+
+def layer(*entries: Entry) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, content in entries:
+            info = tarfile.TarInfo(name)
+            info.mode = 0o755
+            if content is None:
+                info.type = tarfile.DIRTYPE
+            elif isinstance(content, str):
+                info.type = tarfile.SYMTYPE if content.startswith("->") else tarfile.LNKTYPE
+                info.linkname = content.lstrip("->=")
+            else:
+                info.size = len(content)
+            tar.addfile(info, io.BytesIO(content) if isinstance(content, bytes) else None)
+    return out.getvalue()
+
+
+class Image:
+    """An OCI layout in the making."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+
+    def blob(self, data: bytes) -> dict[str, Any]:
+        digest = hashlib.sha256(data).hexdigest()
+        self.blobs[digest] = data
+        return {"digest": f"sha256:{digest}", "size": len(data)}
+
+    def document(self, value: Any) -> dict[str, Any]:
+        return self.blob(json.dumps(value).encode())
+
+    def manifest(self, *layers: bytes, architecture: str = "amd64") -> dict[str, Any]:
+        config = {
+            "os": "linux",
+            "architecture": architecture,
+            "config": {"Env": ["A=1", "B"]},
+            "history": [{"created_by": "ADD", "empty_layer": False} for _ in layers],
+        }
+        parts = [self.blob(each) for each in layers]
+        manifest = self.document({"config": self.document(config), "layers": parts})
+        return manifest | {"platform": {"os": "linux", "architecture": architecture}}
+
+    def tar(self, *manifests: dict[str, Any], without: str = "") -> io.BytesIO:
+        out = io.BytesIO()
+        index = self.document({"manifests": list(manifests)})
+        with tarfile.open(fileobj=out, mode="w") as tar:
+            files = {f"blobs/sha256/{name}": data for name, data in sorted(self.blobs.items())}
+            files["index.json"] = json.dumps({"manifests": [index]}).encode()
+            for name, data in files.items():
+                if not (without and without in name):
+                    info = tarfile.TarInfo(name)
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+        out.seek(0)
+        return out
+
+
+def contents_of(tmp_path: Path, *layers: bytes, wanted: Wanted | None = None) -> Contents:
+    image = Image()
+    return read(image.tar(image.manifest(*layers)), tmp_path, wanted)
+
+
+def test_later_layers_replace_remove_and_hide(tmp_path: Path) -> None:
+    found = contents_of(
+        tmp_path,
+        layer(("etc", None), ("etc/a", b"one"), ("etc/b", b"two"), ("var/x/y", b"deep")),
+        layer(("etc/.wh.a", b""), ("etc/b", b"other"), ("var/.wh.x", b"")),
+        layer(("opt", None), ("opt/c", b"c"), ("opt/d", b"d")),
+        layer(("opt/.wh..wh..opq", b""), ("opt/e", b"e")),
+    )
+    assert sorted(found.files) == ["/etc", "/etc/b", "/opt", "/opt/e"]
+    assert [layer.hidden for layer in found.layers] == [3 + 3 + 4, 0, 2, 0]
+    assert [layer.unpacked for layer in found.layers] == [10, 5, 2, 1]
+    assert found.unpacked_size == 6
+    assert found.environment == {"A": "1", "B": ""}
+
+
+def test_a_whiteout_says_nothing_of_its_own_layer(tmp_path: Path) -> None:
+    new = layer(
+        ("a", None), ("a/new", b"2"), (".wh.a", b""), ("b/new", b"3"), ("b/.wh..wh..opq", b"")
+    )
+    found = contents_of(tmp_path, layer(("a/old", b"1"), ("b/old", b"1")), new)
+    assert sorted(found.files) == ["/a", "/a/new", "/b/new"]
+
+
+def test_a_file_in_the_place_of_a_directory_hides_all_of_it(tmp_path: Path) -> None:
+    found = contents_of(tmp_path, layer(("a", None), ("a/b", b"12")), layer(("a", b"1")))
+    assert sorted(found.files) == ["/a"]
+    assert found.layers[0].hidden == 2
+
+
+def test_a_hard_link_has_what_it_links_to_and_counts_once(tmp_path: Path) -> None:
+    found = contents_of(tmp_path, layer(("a", b"text"), ("b", "=a"), ("c", "->b")))
+    assert found.files["/b"].digest == hashlib.sha256(b"text").hexdigest()
+    assert found.resolve("/c") == "/b"
+    assert found.unpacked_size == 4
+
+
+def test_text_is_kept_only_where_it_is_wanted(tmp_path: Path) -> None:
+    files = layer(("etc/ld.so.conf.d/x.conf", b"/lib/x"), ("a/b.py", b"x = 1"), ("a/c", b"y"))
+    found = contents_of(tmp_path, files, wanted=Wanted(texts=frozenset({"/a/*.py"})))
+    kept = {path: file.text for path, file in found.files.items() if file.text is not None}
+    assert kept == {"/etc/ld.so.conf.d/x.conf": "/lib/x", "/a/b.py": "x = 1"}
+
+
+def test_the_platform_of_the_farm_is_taken_else_what_is_there(tmp_path: Path) -> None:
+    image = Image()
+    arm = image.manifest(layer(("arm", b"")), architecture="arm64")
+    amd = image.manifest(layer(("amd", b"")))
+    provenance = image.document({"predicate": 1})
+    attested = provenance | {"platform": {"os": "unknown", "architecture": "unknown"}}
+    both = read(image.tar(attested, arm, amd), tmp_path)
+    assert (both.platform, sorted(both.files)) == ("linux/amd64", ["/amd"])
+    other = Image()
+    alone = other.manifest(layer(("arm", b"")), architecture="arm64")
+    gone = {"digest": f"sha256:{'0' * 64}", "platform": {"os": "linux", "architecture": "amd64"}}
+    assert read(other.tar(gone, alone), tmp_path).platform == "linux/arm64"
+
+
+def test_layers_may_be_compressed(tmp_path: Path) -> None:
+    from backports import zstd
+
+    plain = layer(("a", b"x" * 1000))
+    for packed in (plain, gzip.compress(plain), zstd.compress(plain)):
+        assert contents_of(tmp_path, packed).files["/a"].size == 1000
+
+
+def test_links_in_a_circle_end_nowhere(tmp_path: Path) -> None:
+    found = contents_of(tmp_path, layer(("a", "->b"), ("b", "->a"), ("c", "->../../etc")))
+    assert found.resolve("/a") is None
+    assert found.resolve("/c") is None
+
+
+@pytest.mark.parametrize("broken", ["no tar at all", "cut", "no layer", "no index", "bad layer"])
+def test_a_broken_tar_says_nothing_of_the_image(tmp_path: Path, broken: str) -> None:
+    image = Image()
+    files = gzip.compress(layer(("a", b"x" * 100_000)))
+    manifest = image.manifest(files[:60] + b"\0" * 40 if broken == "bad layer" else files)
+    whole = image.tar(
+        manifest,
+        without={
+            "no layer": hashlib.sha256(files).hexdigest(),
+            "no index": "index.json",
+        }.get(broken, ""),
+    )
+    data = {"no tar at all": b"garbage" * 1000, "cut": whole.getvalue()[:900]}.get(
+        broken, whole.getvalue()
+    )
+    with pytest.raises(UntriedError):
+        read(io.BytesIO(data), tmp_path)
