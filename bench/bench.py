@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from builder import catalogue, context, families, pipeline, record, roots, settings, sources
-from builder.smoke import contents
+from builder.smoke import reading
 from builder.tools import docker
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -112,10 +112,8 @@ def sizes() -> list[dict[str, object]]:
         runtime = roots.image_of(rendered.base, "runtime")
         name = f"{rendered.base.plan.name} (runtime)"
         if docker.image(runtime) is not None and all(row["image"] != name for row in rows):
-            with tempfile.TemporaryDirectory() as folder:
-                archive = Path(folder) / "image.tar"
-                docker.save(runtime, archive)
-                found = contents.read(archive)
+            with tempfile.TemporaryDirectory() as folder, docker.saved(runtime) as stream:
+                found = reading.read(stream, Path(folder))
             rows.append(_row(name, found.download_size, found.unpacked_size))
     return rows
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from builder import smoke
@@ -348,3 +351,21 @@ def test_layers_of_every_compression_are_read(
     verdict = smoke.prove(smoke.Subject(name, "sha256:x"), judge.work)
     (check,) = of(verdict, "world-writable")
     assert check.found == "/x (0666)"
+
+
+PEAK = """
+import resource, sys, tempfile
+from pathlib import Path
+from builder import smoke
+with tempfile.TemporaryDirectory() as folder:
+    verdict = smoke.prove(smoke.Subject(sys.argv[1], ""), Path(folder))
+print(verdict.unpacked_size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_the_memory_that_it_takes_does_not_grow_with_the_image(images: dict[str, str]) -> None:
+    command = [sys.executable, "-c", PEAK, images["good"]]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    unpacked, peak = map(int, done.stdout.split())
+    assert unpacked > 500_000_000
+    assert peak / 1024 < 150  # MiB; it may be 300 for an image of 1 GB

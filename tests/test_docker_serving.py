@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from builder.recipe import parse
+from builder.benchmark.measuring import Settings
 from builder.schema import Recipe, Serve
-from builder.smoke import serves
+from builder.serving.server import Load, launched
+from builder.smoke import gpu, serves
 from builder.smoke.verdict import Check
 from builder.tools import containers
-from conftest import REPOSITORY
+from proving import hello_recipe
 
 pytestmark = pytest.mark.docker
 
@@ -46,9 +47,7 @@ def image(hello: dict[str, Any]) -> Iterator[str]:
 
 
 def recipe_of(serve: Serve) -> Recipe:
-    file = REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml"
-    recipe, problems = parse(file.read_text(), file, Recipe)
-    assert recipe is not None, problems
+    recipe = hello_recipe()
     image = recipe.image.model_copy(update={"health": None})
     return recipe.model_copy(update={"serve": serve, "image": image})
 
@@ -138,6 +137,42 @@ def test_a_server_that_does_not_start_has_one_failed_check(
 def test_a_server_that_prints_a_hundred_megabytes_is_served_all_the_same(verdict_of: Any) -> None:
     checks = verdict_of("prints", seconds=60)
     assert [check for check in checks.values() if not check.passed] == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "passed", "found"),
+    [
+        ("nothing", [True, True], "steady: the deviation is 0.0% of the mean"),
+        ("collapses", [False, True], "collapse: 2 fast, 1 slow: 54 and 11"),
+        ("loses-drafts", [True, False], "steady"),
+        ("hangs-up", [False], "status 404"),
+    ],
+)
+def test_runs_of_one_prompt_are_judged_by_the_servers_own_timings(
+    image: str, tmp_path: Path, fault: str, passed: list[bool], found: str
+) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"")
+    serve = Serve(dialect="hello", arguments=[fault])
+    with launched(image, serve, 8080, Load(model, 512)) as server:
+        server.wait(20)
+        checks = list(gpu.collapse(server, Settings(runs=3, warm_ups=0)))
+    assert [check.passed for check in checks] == passed
+    assert found in checks[0].found
+
+
+def test_the_trial_on_a_gpu_tells_a_server_that_runs_on_the_cpu(
+    hello: dict[str, Any], tmp_path: Path
+) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"")
+    recipe = hello_recipe()
+    assert recipe.serve is not None
+    with launched(hello["references"][0], recipe.serve, 8080, Load(model, 512)) as server:
+        checks = list(gpu._trial(server, recipe, gpu.Trial(runs=4, warm_ups=1)))
+    assert [check.subject for check in checks] == ["starts", "model", "speed over runs"]
+    assert (checks[1].passed, checks[1].found) == (False, "it runs on cpu")
+    assert "mean" in checks[2].found
 
 
 def test_what_a_killed_run_left_is_taken_away_by_the_next(image: str) -> None:

@@ -56,7 +56,7 @@ def run_benchmark(
     ],
     flags: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- FLAG...]", help="More flags for the image's server."),
+        typer.Argument(metavar="FLAG", help="After --: more flags for the image's server."),
     ] = None,
     model: Annotated[
         Path | None,
@@ -87,9 +87,18 @@ def run_benchmark(
         ),
     ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer, at most.")] = 2000,
-    temperature: Annotated[float, typer.Option(min=0.0)] = 0.6,
-    top_k: Annotated[int, typer.Option("--top-k", min=0)] = 20,
-    min_p: Annotated[float, typer.Option("--min-p", min=0.0, max=1.0)] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="How freely the next token is drawn; 0: never.")
+    ] = 0.6,
+    top_k: Annotated[
+        int, typer.Option("--top-k", min=0, help="Of how many likeliest tokens; 0: of all.")
+    ] = 20,
+    min_p: Annotated[
+        float,
+        typer.Option(
+            "--min-p", min=0.0, max=1.0, help="Least share of the likeliest one's probability."
+        ),
+    ] = 0.0,
     seed: Annotated[
         int, typer.Option(min=0, help="Of the first run; each later one has the next.")
     ] = 1,
@@ -233,7 +242,7 @@ def compare(
 def draw(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE.json...", exists=True, dir_okay=False, help="Benchmarks"),
+        typer.Argument(metavar="FILE.json", exists=True, dir_okay=False, help="Benchmarks"),
     ],
     plot: PlotOption = None,
 ) -> None:

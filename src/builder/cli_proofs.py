@@ -99,7 +99,7 @@ def smoke(
 @app.command(rich_help_panel=EVERYDAY)
 def check(
     recipes: Annotated[
-        list[str] | None, typer.Argument(metavar="[RECIPE]...", help="Default: all")
+        list[str] | None, typer.Argument(metavar="RECIPE", help="Default: all")
     ] = None,
     catalogue: CatalogueOption = None,
     strict: Annotated[

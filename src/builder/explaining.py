@@ -71,7 +71,7 @@ def explained(catalogue: Catalogue, name: str) -> dict[str, Any]:
             "env": dict(recipe.image.env),
             "tags": [f"{recipe.image.repository}:{tag}" for tag in recipe.image.tags],
         },
-        "promises": [_probe(probe) for probe in recipe.probe],
+        "promises": [*(_probe(probe) for probe in recipe.probe), *_limits(recipe)],
     }
 
 
@@ -147,6 +147,15 @@ def _probe(probe: Probe) -> str:
             said = _listed("defines", probe.defines)
             said += _listed("has", probe.has) + _listed("lacks", probe.lacks)
             return ", ".join([f"{probe.python}{inside} is Python", *said])
+
+
+def _limits(recipe: Recipe) -> list[str]:
+    """What is promised of the whole image, and which rules it may break."""
+    limits = (("to download", recipe.budget.download), ("unpacked", recipe.budget.unpacked))
+    said = [f"at most {most} MB {what}" for what, most in limits if most is not None]
+    said += [f"driver {recipe.cuda.driver} or newer is enough"] if recipe.cuda.driver else []
+    said += ["the server serves a model and ends on SIGTERM"] if recipe.serve else []
+    return said + [f"{each.path} may break {each.proof}: {each.why}" for each in recipe.accept]
 
 
 def _listed(verb: str, names: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 FAULT = sys.argv[1]
 TEXT = "abcdefghijkl"
+CHATS: list[int] = []
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -34,6 +35,10 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/detokenize":
             tokens = body["tokens"][1:] if FAULT == "loses-tokens" else body["tokens"]
             self.answer({"content": "".join(map(chr, tokens))})
+        elif FAULT == "hangs-up":
+            self.answer({}, 404)
+        elif self.path == "/v1/chat/completions" and body.get("stream"):
+            self.timed_stream()
         elif self.path == "/v1/chat/completions":
             role = "user" if FAULT == "wrong-role" else "assistant"
             self.answer({"choices": [{"message": {"role": role, "content": TEXT}}]})
@@ -82,6 +87,19 @@ class Handler(BaseHTTPRequestHandler):
             self.event('{"error": {"message": "out of memory"}}')
         if FAULT != "half-a-reply":
             self.event("[DONE]")
+
+    def timed_stream(self) -> None:
+        speeds = {"collapses": [53, 55, 11], "loses-drafts": [50, 51, 50]}.get(FAULT, [50])
+        number = len(CHATS)
+        CHATS.append(number)
+        timings = {"predicted_n": 9, "predicted_per_second": speeds[number % len(speeds)]}
+        accepted = 0 if FAULT == "loses-drafts" and number else 7
+        self.send_response(200)
+        self.end_headers()
+        self.event(json.dumps({"choices": [{"delta": {"content": "a"}}]}))
+        drafts = {"draft_n": 10, "draft_n_accepted": accepted}
+        self.event(json.dumps({"choices": [], "timings": timings | drafts}))
+        self.event("[DONE]")
 
     def event(self, data: str) -> None:
         self.wfile.write(f"data: {data}\n\n".encode())

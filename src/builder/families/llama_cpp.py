@@ -28,6 +28,7 @@ SERVE = Serve(
     dialect="llama-server",
     arguments=["--model", "{model}", "--ctx-size", "{context}"],
     gpu=["--n-gpu-layers", "99"],
+    verbose=["--verbosity", "4"],  # newer trees tell nothing of layers by default
     draft=["--model-draft", "{draft}"],
 )
 

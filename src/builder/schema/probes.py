@@ -149,6 +149,8 @@ class Serve(Model):
     """After the entrypoint."""
     gpu: list[Value] = []
     """Also these, where there is a GPU: "-ngl", "99"."""
+    verbose: list[Value] = []
+    """Also these, in a trial with a GPU: its log must tell where the model went."""
     draft: list[Value] = []
     """Also these, where a draft model is given."""
     env: dict[str, Value] = {}

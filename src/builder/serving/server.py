@@ -39,6 +39,8 @@ class Load:
     """More arguments, after those of the recipe."""
     gpus: str | None = None
     driver_stub: Path | None = None
+    verbose: bool = False
+    """Told to log more, as the recipe says."""
     limited: bool = True
     """Held to the recipe's limit of memory, which is meant for the tiny model."""
 
@@ -116,6 +118,7 @@ def given(serve: Serve, load: Load) -> list[str]:
     """The recipe's arguments for such a load, with the names of what will stand there."""
     words = [*serve.arguments]
     words += serve.gpu if load.gpus is not None else []
+    words += serve.verbose if load.verbose else []
     return words + (serve.draft if load.draft is not None else [])
 
 

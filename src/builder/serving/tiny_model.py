@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NAME = "tiny"
-EMBEDDING, HEADS, LAYERS, FEED_FORWARD, CONTEXT = 64, 4, 2, 128, 512
+EMBEDDING, HEADS, LAYERS, FEED_FORWARD, CONTEXT = 64, 2, 2, 128, 512
 
 
 def _vocabulary() -> tuple[list[bytes], list[float], list[int]]:

@@ -64,7 +64,7 @@ def prove(
         model, context = work / f"{tiny_model.NAME}.gguf", tiny_model.CONTEXT
         tiny_model.write(model)
         model.chmod(0o644)
-    load = Load(model, context, trial.draft, gpus=gpus.ALL, limited=False)
+    load = Load(model, context, trial.draft, gpus=gpus.ALL, verbose=True, limited=False)
     try:
         with launched(reference, recipe.serve, recipe.image.port, load) as server:
             yield from _devices(gpus.seen(server.container), recipe, driver)
