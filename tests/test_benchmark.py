@@ -19,10 +19,11 @@ import pytest
 
 from builder.benchmark import plot
 from builder.benchmark.comparison import compare, ratio_interval
-from builder.benchmark.measuring import filling
+from builder.benchmark.measuring import filling, timed
 from builder.benchmark.results import Benchmark, Generation, Point, from_json
 from builder.benchmark.run import contexts_of
 from builder.benchmark.series import judge
+from builder.serving.client import Event, Stream, UnansweredError
 from conftest import Builder
 
 
@@ -127,8 +128,21 @@ def test_a_server_without_timings_is_timed_by_the_client(
     for run in json.loads(done.stdout)["points"][0]["runs"]:
         assert run["timed_by"] == "client"
         assert run["tokens"] == 5
-        assert 20 < run["tokens_per_second"] < 100.5  # 4 tokens in at least 4 times 10 ms
         assert (run["drafted"], run["accepted"]) == (10, 5)  # by its counters
+
+
+def test_the_client_times_from_the_first_piece_to_the_last() -> None:
+    pieces = [Event({"choices": [{"delta": {"content": "a"}}]}, 2.0 + n / 2) for n in range(5)]
+    told = timed(Stream((Event({"choices": []}, 0.1), *pieces), 9.0, True), seed=3)
+    assert (told.tokens, told.tokens_per_second, told.timed_by) == (5, 2.0, "client")
+    thought = Event({"choices": [{"delta": {"reasoning_content": "b"}}]}, 1.0)
+    usage = Event({"choices": [], "usage": {"completion_tokens": 7, "prompt_tokens": 2}}, 5.0)
+    told = timed(Stream((thought, *pieces, usage), 9.0, True), seed=3)
+    assert (told.tokens, told.tokens_per_second, told.prompt_tokens) == (7, 2.0, 2)
+    alone = timed(Stream((pieces[0],), 4.0, True), seed=3)
+    assert alone.tokens_per_second == 0.25
+    with pytest.raises(UnansweredError, match="no token"):
+        timed(Stream((), 1.0, True), seed=3)
 
 
 def test_an_answer_that_breaks_off_is_no_run(

@@ -209,7 +209,7 @@ def test_two_versions_of_one_cuda_library(images: dict[str, str], judge: Judge) 
 def test_the_symbols_of_a_library(images: dict[str, str], judge: Judge) -> None:
     how = (
         "mkdir /out && echo 'int used; static int hidden; int f(void) { return hidden; }' "
-        "| gcc -x c -shared -fPIC -o /out/libs.so -"
+        "| gcc -x c -shared -fPIC -o /out/other-name.so - && ln -s other-name.so /out/libs.so"
     )
     probe = [LibraryProbe(library="libs.so", symbols=["f", "hidden"], symbols_not=["g", "used"])]
     verdict = judge(compiled(images, how), probe=probe)
@@ -293,6 +293,25 @@ def test_text_of_a_file_behind_a_link(images: dict[str, str], judge: Judge) -> N
         ("is not there", False),
         ("is there", False),
     ]
+
+
+def test_a_link_leads_to_text_that_was_not_asked_for(images: dict[str, str], judge: Judge) -> None:
+    lines = "COPY <<EOF /opt/real/a.txt\nspeed = 12\nEOF\n" + as_root("ln -s real/a.txt /opt/b.txt")
+    verdict = judge(small(images) + lines, probe=[FileProbe(file="/opt/b.txt", has=["speed = 12"])])
+    assert [check.passed for check in of(verdict, "file")] == [True, True]
+
+
+def test_an_engine_without_gpu_code_is_found_beside_a_library_that_has_some(
+    images: dict[str, str], judge: Judge
+) -> None:
+    how = (
+        "mkdir /out && nvcc -gencode=arch=compute_120,code=sm_120 -shared -Xcompiler -fPIC "
+        "-o /out/libk.so /k.cu"
+    )
+    moved = "mv /opt/engine/lib/libk.so /usr/lib && rm /opt/engine/lib/libhello-cuda.so.0.1.0"
+    verdict = judge(compiled(images, how) + as_root(moved))
+    (check,) = failures_of(verdict, "architectures")
+    assert (check.subject, check.found) == ("/opt/engine/", "none at all")
 
 
 def test_a_patchs_own_proof_bears_its_name(images: dict[str, str], judge: Judge) -> None:

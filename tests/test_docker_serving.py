@@ -16,7 +16,7 @@ from builder.serving.server import Load, launched
 from builder.smoke import gpu, serves
 from builder.smoke.verdict import Check
 from builder.tools import containers
-from proving import hello_recipe
+from proving import Judge, hello_recipe
 
 pytestmark = pytest.mark.docker
 
@@ -137,6 +137,22 @@ def test_a_server_that_does_not_start_has_one_failed_check(
 def test_a_server_that_prints_a_hundred_megabytes_is_served_all_the_same(verdict_of: Any) -> None:
     checks = verdict_of("prints", seconds=60)
     assert [check for check in checks.values() if not check.passed] == []
+
+
+def test_an_entrypoint_that_is_not_there_is_the_images_fault(
+    image: str, judge: Judge, tmp_path: Path
+) -> None:
+    name = judge.build(f'FROM {image}\nENTRYPOINT ["/nowhere"]\n')
+    (check,) = serves.prove(recipe_of(Serve(dialect="hello")), name, tmp_path, None)
+    assert check.passed is False
+    assert "/nowhere" in check.found
+
+
+def test_an_image_of_another_platform_could_not_be_tried(judge: Judge, tmp_path: Path) -> None:
+    dockerfile = 'FROM scratch\nCOPY --chmod=755 <<EOF /x\n\x7fELF\nEOF\nENTRYPOINT ["/x"]\n'
+    name = judge.build(dockerfile, "--platform=linux/arm64")
+    (check,) = serves.prove(recipe_of(Serve(dialect="hello")), name, tmp_path, None)
+    assert check.passed is None, check.found
 
 
 @pytest.mark.parametrize(

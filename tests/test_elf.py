@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.tools.elf import Code, MalformedElf, is_elf, read, read_digests
+from builder.tools.elf import Code, MalformedElf, is_elf, read, read_digests, read_symbols
 
 PTX, ELF, LTO = 1, 2, 8
 FLAG_A, FLAG_F = 1 << 20, 1 << 21
@@ -136,6 +136,38 @@ def test_emptied_path_is_no_path(tmp_path: Path):
     file = read(io.BytesIO(data))
     assert file is not None
     assert file.runpath == ()
+
+
+def test_versions_that_are_needed_of_each_library(tmp_path: Path):
+    source = """
+        #include <math.h>
+        #include <stdio.h>
+        int main(int argc, char **argv) { printf("%f", pow(argc, argc)); return argv == 0; }
+    """
+    found = read(compiled(tmp_path, "-lm", source=source).open("rb"))
+    assert found is not None
+    needed = dict(found.versions_needed)
+    assert set(needed) == {"libm.so.6", "libc.so.6"}
+    assert "GLIBC_2.29" in needed["libm.so.6"]
+    assert "GLIBC_2.34" in needed["libc.so.6"]
+    assert found.versions_defined == ()
+
+
+def test_versions_and_symbols_that_a_library_offers(tmp_path: Path):
+    script = tmp_path / "versions"
+    script.write_text("V_1 { global: f; local: *; }; V_2 { global: g; } V_1;")
+    flags = ("-shared", "-fPIC", f"-Wl,--version-script={script}", "-Wl,-soname,libv.so.1")
+    source = "int f(void) { return 1; } int g(void) { return 2; } int hidden(void) { return 3; }"
+    library = compiled(tmp_path, *flags, source=source)
+    found = read(library.open("rb"))
+    assert found is not None
+    assert found.versions_defined == ("libv.so.1", "V_1", "V_2")
+    assert {"f", "g"} <= read_symbols(library.open("rb"))
+    assert "hidden" not in read_symbols(library.open("rb"))
+    shown = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True)
+    names = {line.split()[-1].partition("@")[0] for line in shown.stdout.splitlines()}
+    assert read_symbols(library.open("rb")) == names
+    assert read_symbols(io.BytesIO(b"no ELF")) == frozenset()
 
 
 def test_object(object_file: Path):

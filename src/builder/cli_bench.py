@@ -160,13 +160,13 @@ def _without_image(model: Path | None, draft: Path | None, flags: list[str] | No
 def _image(
     catalogue: Path | None, name: str, model: Path | None, draft: Path | None, flags: list[str]
 ) -> Target:
-    from builder import pipeline
+    from builder import proving
     from builder.benchmark.run import Target
 
     if model is None:
         raise typer.BadParameter("an image needs a model to serve", param_hint="--model")
     run = new_run(catalogue)
-    reference, image, recipe = pipeline.served(run, name)
+    reference, image, recipe = proving.served(run, name)
     if recipe.serve is None or recipe.image.port is None:
         raise RecipeError(f"{recipe.name} does not say how its server is started", hint="[serve]")
     return Target(reference, image, recipe.serve, recipe.image.port, model, draft, flags)

@@ -80,12 +80,12 @@ def smoke(
     a GPU: the device, the model on it, and the *collapse test*, runs of one prompt that must not
     become slower. Exit code 7: a proof failed; 8: one could not be tried.
     """
-    from builder import pipeline
+    from builder import pipeline, proving
     from builder.smoke.gpu import Trial
 
     run = new_run(catalogue, judged=reporter(junit, summary))
     run.trial = Trial(model, draft, runs, warm_ups, gpu)
-    judged = pipeline.prove(run, target, recipe)
+    judged = proving.prove(run, target, recipe)
     if as_json:
         print_json(judged.as_json())
     else:

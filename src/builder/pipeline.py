@@ -7,17 +7,16 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from builder import context, image, record, roots, smoke, sources
 from builder.catalogue import Catalogue
 from builder.dockerfile import Rendered, render
 from builder.errors import BuilderError, FetchError, ProofError, UntriedError, WorldError
 from builder.image import Log, Watch
-from builder.plan import Plan, complete, plan
+from builder.plan import Plan, plan
 from builder.platforms import Platforms, architecture
 from builder.record import Record
 from builder.schema import Recipe
@@ -119,7 +118,7 @@ def build(run: Run, name: str) -> Outcome:
         known = None if run.rebuild else recognise(run, rendered)
         if known is not None:
             return Outcome(known, built=False)
-        found = None if run.rebuild else _image_of_key(run, rendered)
+        found = None if run.rebuild else image_of_key(run, rendered)
         if found is not None:
             run.say(f"{recipe.name} is built; what it promises is proved anew")
             return Outcome(_prove_again(run, rendered, found, work), built=False)
@@ -146,7 +145,7 @@ def _log_path(state: Path, name: str) -> Path:
     return state / "logs" / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
 
 
-def _references(run: Run, rendered: Rendered) -> tuple[str, ...]:
+def references_of(run: Run, rendered: Rendered) -> tuple[str, ...]:
     """The image's names; the first one says what it is made of and never moves."""
     assert isinstance(rendered.plan, Plan)
     recipe = rendered.plan.recipe
@@ -155,17 +154,17 @@ def _references(run: Run, rendered: Rendered) -> tuple[str, ...]:
     return (own, *(f"{repository}:{tag}" for tag in recipe.image.tags))
 
 
-def _image_of_key(run: Run, rendered: Rendered) -> docker.Image | None:
+def image_of_key(run: Run, rendered: Rendered) -> docker.Image | None:
     """The engine's image of this key, under the name that only a proved image is given."""
-    found = docker.image(_references(run, rendered)[0])
+    found = docker.image(references_of(run, rendered)[0])
     return found if found and found.labels.get("builder.key") == rendered.key else None
 
 
 def recognise(run: Run, rendered: Rendered) -> Record | None:
     """The record of this key, where the engine has the image and a good verdict holds for it."""
     assert isinstance(rendered.plan, Plan)
-    references = _references(run, rendered)
-    found = _image_of_key(run, rendered)
+    references = references_of(run, rendered)
+    found = image_of_key(run, rendered)
     if found is None:
         return None
     kept = record.read(run.settings.state_dir, rendered.plan.name, rendered.key)
@@ -197,7 +196,7 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
             "they are not mirrored, and nothing is fetched (--offline)",
             "build it where the network is, or have the base bring them",
         )
-    references = _references(run, rendered)
+    references = references_of(run, rendered)
     runtime = base_images["runtime"]
     base_digest = _digest(runtime)
     labels = rendered.plan.labels() | {
@@ -214,7 +213,7 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
     run.say(f"proving {recipe.name}")
     with run.stage("prove"):
         devel = base_images["devel"]
-        subject = _subject(run, rendered, built.reference, built.digest, devel)
+        subject = subject_of(run, rendered, built.reference, built.digest, devel)
         verdict = smoke.prove(subject, work)
     run.judged(recipe.name, verdict)
     if not verdict.good:
@@ -226,7 +225,7 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
     return _write(run, rendered, references, labels, verdict, str(log.path))
 
 
-def _subject(
+def subject_of(
     run: Run, rendered: Rendered, reference: str, digest: str, devel: str
 ) -> smoke.Subject:
     """What an image must be, by its recipe."""
@@ -361,115 +360,18 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
     return images
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """An image of the engine with its verdict; ``name`` is its recipe's, or its own."""
+def judge(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:
+    """Prove an image that is there; the record keeps what is known of its build.
 
-    name: str
-    reference: str
-    verdict: Verdict
-    record: Record | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The verdict with all that is known of the image, as JSON data."""
-        if self.record is not None:
-            return self.record.as_json()
-        return {"reference": self.reference, "verdict": asdict(self.verdict)}
-
-
-def prove(run: Run, target: str, recipe: str | None = None) -> Judged:
-    """Prove the image of a recipe again, or any image of the engine; the verdict is good or not.
-
-    A ``target`` that is no recipe is an image, which is held to what ``recipe`` promises, or the
-    recipe that it names by its label, or else to what holds for every image.  Raises
-    ``WorldError`` where the engine does not have the image.
+    Raises ``UntriedError`` when not even the image can be read.
     """
-    run.settings.need_directories()
-    engines = {entry.recipe.engine for entry in run.catalogue.engines.values() if entry.recipe}
-    if recipe is None and target in {*run.catalogue.engines, *engines}:
-        return _prove_recipe(run, target)
-    found = _any_image(target)
-    named = recipe or found.labels.get("builder.recipe", "")
-    known = recipe is not None or named in run.catalogue.engines
-    with workspace(run.settings.cache_dir) as work:
-        subject = _subject_of_image(run, target, found, named if known else None)
-        verdict = smoke.prove(subject, work)
-    run.judged(target, verdict)
-    return Judged(target, target, verdict)
-
-
-def _subject_of_image(
-    run: Run, reference: str, found: docker.Image, recipe: str | None
-) -> smoke.Subject:
-    if recipe is None:
-        run.say("no recipe says what this image must be: only what holds for every image is proved")
-        return smoke.Subject(reference, found.digest, trial=run.trial)
-    rendered = resolve(run, recipe)
-    assert rendered.base is not None
-    if found.labels.get("builder.key") != rendered.key:
-        run.say(f"the image was not built from {rendered.plan.name} as it is now")
-    devel = roots.image_of(rendered.base, "devel")
-    subject = _subject(run, rendered, reference, found.digest, devel)
-    key = {"builder.key": found.labels.get("builder.key", "")}
-    return replace(subject, labels={**subject.labels, **key})
-
-
-def served(run: Run, target: str) -> tuple[str, docker.Image, Recipe]:
-    """The image of a recipe, or one that names its recipe by its label, and that recipe.
-
-    Raises ``WorldError`` where there is no such image, ``RecipeError`` where none is named.
-    """
-    engines = {entry.recipe.engine for entry in run.catalogue.engines.values() if entry.recipe}
-    if target in {*run.catalogue.engines, *engines}:
-        rendered = resolve(run, target)
-        assert isinstance(rendered.plan, Plan)
-        return *_built_image(run, rendered), rendered.plan.recipe
-    found = _any_image(target)
-    recipe = run.catalogue.engine(found.labels.get("builder.recipe", target)).recipe
-    assert recipe is not None
-    return target, found, complete(recipe)
-
-
-def _built_image(run: Run, rendered: Rendered) -> tuple[str, docker.Image]:
-    """The image of a recipe as it is now; raises ``WorldError`` where it is not there."""
-    found = _image_of_key(run, rendered)
-    reference = _references(run, rendered)[0]
-    if found is None:
-        raise WorldError(
-            f"the engine has no image of {rendered.plan.name} as the recipe is now",
-            f"looked for {reference}",
-            f"builder build {rendered.plan.name}",
-        )
-    return reference, found
-
-
-def _any_image(reference: str) -> docker.Image:
-    found = docker.image(reference)
-    if found is None:
-        raise WorldError(
-            f"{reference} is neither a recipe nor an image of the engine",
-            hint="`builder list` shows the recipes, `docker image ls` the images",
-        )
-    return found
-
-
-def _prove_recipe(run: Run, name: str) -> Judged:
-    rendered = resolve(run, name)
-    _, found = _built_image(run, rendered)
-    with workspace(run.settings.cache_dir) as work:
-        judged = _judge(run, rendered, found, work)
-    return Judged(judged.recipe, judged.references[0], judged.verdict, judged)
-
-
-def _judge(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:
-    """Prove an image that is there; the record keeps what is known of its build."""
     assert isinstance(rendered.plan, Plan)
     assert rendered.base is not None
-    references = _references(run, rendered)
+    references = references_of(run, rendered)
     devel = roots.image_of(rendered.base, "devel")
     before = record.read(run.settings.state_dir, rendered.plan.name, rendered.key)
     with run.stage("prove"):
-        subject = _subject(run, rendered, references[0], found.digest, devel)
+        subject = subject_of(run, rendered, references[0], found.digest, devel)
         verdict = smoke.prove(subject, work)
     run.judged(rendered.plan.name, verdict)
     log = before.log if before else ""
@@ -479,7 +381,7 @@ def _judge(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Rec
 
 def _prove_again(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:
     """Judge an image that is there, and give it all its names where it is good."""
-    judged = _judge(run, rendered, found, work)
+    judged = judge(run, rendered, found, work)
     if not judged.verdict.good:
         raise proof_error(judged.recipe, judged.references[0], judged.verdict)
     _give_names(judged.references, found.digest)

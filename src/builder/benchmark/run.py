@@ -19,7 +19,7 @@ from builder.schema import Serve
 from builder.serving.client import Client, UnansweredError
 from builder.serving.dialects import DIALECTS
 from builder.serving.server import Load, NotServingError, Server, given, launched
-from builder.tools import docker, gpus
+from builder.tools import containers, docker, gpus
 
 LOADING = 1800.0  # seconds: a large model from a slow disk
 BLOCK = 8 << 20
@@ -50,6 +50,7 @@ def of_image(
     ``fill`` is the share of the context that stands before the prompt, from 0 to below 1.  Raises
     ``ProofError`` where the server does not serve, ``UntriedError`` where it cannot be started.
     """
+    containers.reap()
     offered = gpus.offered()
     if not offered:
         say("the engine offers no GPU: the CPU is measured")

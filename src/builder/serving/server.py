@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.errors import UntriedError
 from builder.schema import Serve
 from builder.serving.client import Client, UnansweredError
 from builder.serving.dialects import DIALECTS, Dialect
@@ -73,8 +74,13 @@ class Server:
         raise NotServingError(f"not healthy after {seconds:.0f} s ({said}); {self._log()}")
 
     def must_run(self) -> None:
-        """Raises ``NotServingError`` where it has ended."""
+        """Raises ``NotServingError`` where it has ended.
+
+        ``UntriedError`` where it is for another platform.
+        """
         state = self.container.state()
+        if not state.running and "exec format error" in self.container.log():
+            raise UntriedError("the engine cannot run programs of the image's platform")
         if state.out_of_memory:
             raise NotServingError(f"killed: it took more memory than it may; {self._log()}")
         if not state.running:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -67,12 +68,48 @@ def prove(subject: Subject, work: Path) -> Verdict:
     even the image can be read.
     """
     containers.reap()
-    with docker.saved(subject.reference) as stream:
-        contents = reading.read(stream, work, _wanted(subject.recipe))
-    checks = list(_timed(_static(subject, contents)))
+    started = time.monotonic()
+    contents = _read(subject, work)
+    told = f"{len(contents.layers)} layers, {len(contents.files)} files"
+    seconds = round(time.monotonic() - started, 3)
+    checks = [Check("image", "its layers", "can be read", told, True, seconds)]
+    checks += _timed(_static(subject, contents))
     if subject.recipe is not None:
         checks += _timed(_promises(subject.recipe, subject, contents, work))
     return Verdict(subject.digest, tuple(checks), contents.download_size, contents.unpacked_size)
+
+
+def _read(subject: Subject, work: Path) -> Contents:
+    """What the image holds; read twice where a probe's file turns out to be a link."""
+    wanted = _wanted(subject.recipe)
+    with docker.saved(subject.reference) as stream:
+        contents = reading.read(stream, work, wanted)
+    more = _behind_links(subject.recipe, contents, wanted)
+    if more == wanted:
+        return contents
+    with docker.saved(subject.reference) as stream:
+        return reading.read(stream, work, more)
+
+
+def _behind_links(
+    recipe: Recipe | None, contents: Contents, wanted: reading.Wanted
+) -> reading.Wanted:
+    """What is wanted, with the files that links of such names lead to."""
+    behind = {contents.resolve(path) for path in wanted.texts}
+    texts = {path for path in behind if path and not wanted.text(path)}
+    libraries = {
+        posixpath.basename(file.path)
+        for probe in _symbol_probes(recipe)
+        for file, _ in architectures.matching(contents, probe.library)
+        if file.symbols is None
+    }
+    return reading.Wanted(wanted.texts | texts, wanted.symbols | libraries)
+
+
+def _symbol_probes(recipe: Recipe | None) -> list[LibraryProbe]:
+    probes = [probe for _, probe in _probes(recipe)] if recipe else []
+    libraries = [probe for probe in probes if isinstance(probe, LibraryProbe)]
+    return [probe for probe in libraries if probe.symbols or probe.symbols_not]
 
 
 def _probes(recipe: Recipe) -> list[tuple[str, Probe]]:
@@ -88,9 +125,7 @@ def _wanted(recipe: Recipe | None) -> reading.Wanted:
     texts = {probe.file for probe in probes if isinstance(probe, FileProbe)}
     texts |= {probe.python for probe in probes if isinstance(probe, PythonProbe)}
     libraries = {
-        probe.library.rpartition("/")[2].partition(".so")[0]
-        for probe in probes
-        if isinstance(probe, LibraryProbe) and (probe.symbols or probe.symbols_not)
+        posixpath.basename(probe.library).partition(".so")[0] for probe in _symbol_probes(recipe)
     }
     return reading.Wanted(frozenset(texts), frozenset(libraries))
 
@@ -120,12 +155,8 @@ def _promises(recipe: Recipe, subject: Subject, contents: Contents, work: Path) 
         return
     sealed = answers.Sealed(subject.reference, stub)
     for patch, probe in _probes(recipe):
-        for check in _tried(probe, recipe, sealed, contents):
-            yield (
-                replace(check, proof="patch", subject=f"{patch}: {check.subject}")
-                if patch
-                else check
-            )
+        checks = _tried(probe, recipe, sealed, contents)
+        yield from _of_patch(patch, checks) if patch else checks
     yield from serves.prove(recipe, subject.reference, work, stub)
     if subject.trial is not None and subject.trial.due():
         driver = contract.driver_of(contents)

@@ -49,9 +49,10 @@ def prove(architectures: Sequence[str], contents: Contents, rules: Rules) -> Ite
     """
     expected = expected_of(architectures)
     with_code = [(file, parsed) for file, parsed in contents.elves() if parsed.code]
-    if not with_code:
+    place = ENGINE if any(path.startswith(ENGINE) for path in contents.files) else "/"
+    if not any(file.path.startswith(place) for file, _ in with_code):
         wanted = f"GPU code for {' '.join(expected)}"
-        yield Check("architectures", "the image", wanted, "none at all", False)
+        yield Check("architectures", place, wanted, "none at all", False)
     for file, parsed in with_code:
         found = _machine_code(parsed)
         own = file.path.startswith(ENGINE)

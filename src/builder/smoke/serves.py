@@ -14,11 +14,13 @@ from builder.serving import tiny_model
 from builder.serving.client import UnansweredError, piece_of
 from builder.serving.server import Load, NotServingError, Server, launched
 from builder.smoke.verdict import Check
+from builder.tools.containers import NotRunnableError
 
 CONTEXT = 512  # tokens: what the tiny model was made for
 TOKENS = 12
 STOP = 10  # seconds between SIGTERM and SIGKILL
 ANSWER = 60.0  # seconds for any one answer
+LOOK = 20.0  # seconds for the image's own health check
 PROMPT = "Hello"
 SHOWN = 60  # characters of an answer in a table
 
@@ -37,6 +39,8 @@ def prove(recipe: Recipe, reference: str, work: Path, driver_stub: Path | None) 
     try:
         with launched(reference, recipe.serve, recipe.image.port, load) as server:
             yield from trial(server, recipe.serve, recipe.image.health)
+    except NotRunnableError as error:
+        yield Check("serves", "starts", "its program runs", str(error), False)
     except UntriedError as error:
         yield Check("serves", "a server in a container", "is started", str(error), None)
 
@@ -168,9 +172,6 @@ def _own_health_check(server: Server) -> Check:
         return Check("serves", subject, expected, str(error), False)
     said = f"{done.status}" + (f": {done.output[:SHOWN]}" if done.status else "")
     return Check("serves", subject, expected, said, done.status == 0)
-
-
-LOOK = 20.0  # seconds
 
 
 def _stops(server: Server) -> Check:

@@ -19,7 +19,7 @@ from builder.tools.docker import executable
 
 OWNER = "builder.owner"
 SEALED = (
-    *("--network=none", "--read-only", "--tmpfs=/tmp", "--pids-limit=512"),
+    *("--network=none", "--read-only", "--tmpfs=/tmp", "--pids-limit=4096"),
     *("--cap-drop=ALL", "--security-opt=no-new-privileges"),
 )
 LOGS = ("--log-driver=json-file", "--log-opt=max-size=4m", "--log-opt=max-file=2")
@@ -31,6 +31,10 @@ PATIENCE = 60.0  # seconds for the engine to answer
 
 class TimedOutError(UntriedError):
     """A container was stopped because it did not end."""
+
+
+class NotRunnableError(UntriedError):
+    """The image has no such program, or not one that can be run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Start:
     volumes: Mapping[str, Path] = field(default_factory=dict)
     """Files of the host by their place in the container; read-only."""
     memory: float | None = None
-    """GiB."""
+    """GiB; None: no limit, also not of what it locks into memory."""
     driver_stub: Path | None = None
     gpus: str | None = None
     """As for ``docker run --gpus``."""
@@ -237,7 +241,8 @@ class Container:
 def started(reference: str, start: Start) -> Iterator[Container]:
     """A container of the image's own entrypoint, sealed: nothing reaches it but ``relay``.
 
-    Raises ``UntriedError`` when the engine cannot start it.
+    Raises ``UntriedError`` when the engine cannot start it, ``NotRunnableError`` when that is the
+    image's fault.
     """
     name = f"builder-{uuid4().hex[:12]}"
     options = ["--detach", "--name", name, f"--label={OWNER}={owner()}", *SEALED, *LOGS]
@@ -246,11 +251,15 @@ def started(reference: str, start: Start) -> Iterator[Container]:
     options += _stub_options(start.driver_stub)
     if start.memory is not None:
         options += [f"--memory={int(start.memory * 1024)}m"]
+    else:
+        options.append("--ulimit=memlock=-1")  # engines lock their models into memory
     if start.gpus is not None:
         options += [f"--gpus={start.gpus}"]
     try:
         call = [executable(), "run", *options, "--", reference, *start.arguments]
         done = _finished(call, PATIENCE)
+        if done.status in {126, 127}:  # docker run(1), "Exit status": the program's fault
+            raise NotRunnableError("its program cannot be run", done.output.strip())
         if done.status != 0:
             raise UntriedError("the engine could not start a container", done.output.strip())
         yield Container(name)

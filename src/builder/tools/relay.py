@@ -38,7 +38,8 @@ def relay(container: Container, port: int) -> Iterator[str]:
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            listener.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # some systems do not shut down what only listens
+                listener.shutdown(socket.SHUT_RDWR)
 
 
 def _accept(listener: socket.socket, name: str, port: int) -> None:
