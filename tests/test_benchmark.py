@@ -155,6 +155,35 @@ def test_an_answer_that_breaks_off_is_no_run(
     assert "broke off after 5 pieces" in done.stderr
 
 
+@pytest.mark.docker
+def test_an_image_is_measured_for_each_context(
+    builder: Builder, hello: dict[str, Any], tmp_path: Path
+) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"any")
+    target = hello["references"][0]
+    options = ["--context", "512,1K", "--tokens", "50", "--runs", "3", "--fill", "0.5"]
+    done = builder(
+        *("bench", target, "--model", model, *options, "--plot", tmp_path / "a.svg", "--json"),
+        *("--", "--predict", "20"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = from_json(json.loads(done.stdout))
+    assert [point.context for point in found.points] == [512, 1024]
+    assert [run.timed_by for run in found.points[1].runs] == ["server"] * 3
+    assert {run.tokens for run in found.points[0].runs} == {50}
+    assert found.subject["digest"] == hello["digest"]
+    assert found.subject["key"] == hello["key"]
+    assert found.subject["flags"] == ["--predict", "20"]
+    assert found.model["model"]["size"] == 3
+    assert found.machine["gpus"] == []
+    assert (tmp_path / "a.svg").exists()
+    done = builder("bench", target, "--model", model, "--runs", "1", "--", "--no-such-flag")
+    assert done.returncode == 7
+    assert "does not serve model.gguf" in done.stderr
+    assert "ended with exit status 2; its log ends:" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [

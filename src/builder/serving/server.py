@@ -19,6 +19,7 @@ from builder.tools.relay import relay
 PAUSE = 0.25  # seconds between two looks
 LOOK = 10.0  # seconds for one look at the health page
 LOG_LINES = 15
+LOCK = "--mlock"  # llama.cpp's: the model stays in memory
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # as llama-gguf-split names them
 
 
@@ -98,11 +99,13 @@ def launched(reference: str, serve: Serve, port: int, load: Load) -> Iterator[Se
 
     Raises ``UntriedError`` when no container can be started or spoken to.
     """
+    told = arguments(serve, load)
     start = Start(
-        arguments=arguments(serve, load),
+        arguments=told,
         env=serve.env,
         volumes=_volumes(load),
         memory=serve.memory if load.limited else None,
+        locks_memory=LOCK in told,
         driver_stub=load.driver_stub,
         gpus=load.gpus,
     )

@@ -63,7 +63,9 @@ class Start:
     volumes: Mapping[str, Path] = field(default_factory=dict)
     """Files of the host by their place in the container; read-only."""
     memory: float | None = None
-    """GiB; None: no limit, also not of what it locks into memory."""
+    """GiB."""
+    locks_memory: bool = False
+    """Without a limit of what it may keep out of the swap; not every engine allows it."""
     driver_stub: Path | None = None
     gpus: str | None = None
     """As for ``docker run --gpus``."""
@@ -251,8 +253,8 @@ def started(reference: str, start: Start) -> Iterator[Container]:
     options += _stub_options(start.driver_stub)
     if start.memory is not None:
         options += [f"--memory={int(start.memory * 1024)}m"]
-    else:
-        options.append("--ulimit=memlock=-1")  # engines lock their models into memory
+    if start.locks_memory:
+        options.append("--ulimit=memlock=-1")
     if start.gpus is not None:
         options += [f"--gpus={start.gpus}"]
     try:
