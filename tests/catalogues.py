@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder import catalogue, families
+from builder import catalogue, families, roots
 from builder.catalogue import Catalogue
 from builder.dockerfile import Rendered, render
 from builder.plan import RootChoice, bootstrapped_root, plan
@@ -27,7 +27,14 @@ def mmdebstrap(found: Catalogue) -> RootChoice:
     return bootstrapped_root(recipe)
 
 
+def unasked(found: Catalogue, base: str, platforms: Platforms = AMD64) -> RootChoice:
+    """What a base stands on, as far as that is known without asking anybody."""
+    return roots.choose(found, base, platforms, "mmdebstrap", print, ask=False)
+
+
 def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> Rendered:
     """The Dockerfile of a recipe of a catalogue."""
     found = load(root)
-    return render(plan(found, found.engine(name), platforms, mmdebstrap(found)))
+    entry = found.engine(name)
+    assert entry.recipe is not None
+    return render(plan(found, entry, platforms, unasked(found, entry.recipe.base, platforms)))

@@ -13,6 +13,7 @@ import pytest
 import builder
 from builder.dockerfile import instructions, link_lints
 from builder.errors import RecipeError
+from builder.families.llama_cpp import NO_VMM
 from builder.plan import Plan
 from builder.platforms import Platforms
 from builder.schema import GitSource, OptionProbe, PullPatch, Recipe
@@ -159,7 +160,7 @@ def test_every_way_to_lose_the_stub_is_seen(catalogue: Path) -> None:
     found = rendered(catalogue, "x-1")
     assert isinstance(found.plan, Plan)
     recipe = found.plan.recipe
-    assert not list(link_lints(found.text, recipe))
+    assert not list(link_lints(found.text, recipe, NO_VMM))
     stub = ":/usr/local/cuda/lib64/stubs"
     for broken in (
         found.text.replace(stub, ""),
@@ -169,7 +170,7 @@ def test_every_way_to_lose_the_stub_is_seen(catalogue: Path) -> None:
         re.sub(r'"-DCMAKE_EXE_LINKER_FLAGS=[^"]*", ', "", found.text),
     ):
         assert broken != found.text
-        assert list(link_lints(broken, recipe))
+        assert list(link_lints(broken, recipe, NO_VMM))
 
 
 # The catalogue

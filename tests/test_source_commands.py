@@ -164,7 +164,7 @@ def test_what_is_gone_is_superseded_and_who_took_it_is_named(farm: Farm) -> None
     farm.upstream.git("tag", "v0.2.0")
     farm.upstream.commit("b is no more", **{"b.c": None})
     findings = farm.json("patches", "--against", "main")
-    assert states(findings) == {"pin": "applies", "v0.2.0": "superseded", "main": "superseded"}
+    assert states(findings) == {"pin": "applies", "v0.2.0": "superseded", "main": "absent"}
     assert findings[1]["commits"][0].endswith("b is rewritten")
     assert findings[2]["commits"][0].endswith("b is no more")
 

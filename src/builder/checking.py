@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from builder import pipeline
+from builder import families, pipeline
 from builder.catalogue import Entry
 from builder.errors import BuilderError, Problem
 from builder.pipeline import Run
@@ -44,6 +44,8 @@ def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:
             message = f"{patch.name} has no probe: nothing proves it in the finished image"
             yield entry.problem(("patch", index), message)
     recipe = complete(entry.recipe)
-    if recipe.image.port is not None and recipe.serve is None:
+    # What is laid over somebody else's engine is proved by its files: it needs a GPU to start.
+    ours = not families.ENGINES[recipe.family].INHERITS
+    if ours and recipe.image.port is not None and recipe.serve is None:
         message = "no [serve]: the server is never started before it is published"
         yield entry.problem(("image", "port"), message)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder import trees
 from builder.errors import FetchError
-from builder.plan import Archive, GitCommit, Released, SourceChoice, SourceTree
+from builder.plan import Archive, GitCommit, Installed, Released, SourceChoice, SourceTree
 from builder.tools import archives, downloads, pypi
 from builder.tools.repositories import Repositories
 
@@ -34,7 +34,7 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
 
 
 def unpack(
-    source: SourceTree | Released | Archive,
+    source: SourceTree | Released | Archive | Installed,
     cache: Path,
     target: Path,
     say: Say,
@@ -48,12 +48,18 @@ def unpack(
     match source:
         case SourceTree():
             _copy_tree(source, target)
-        case Released(file=file, subdirectory=folder):
+        case Released(file=file, subdirectory=folder, texts_only=texts_only):
             (archive,) = pypi.fetch([file], cache, say, offline=offline)
-            _unpack(archive, folder, target, sdist=not archive.name.endswith(".whl"))
+            sdist = not archive.name.endswith(".whl")
+            _unpack(archive, folder, target, sdist=sdist, texts_only=texts_only)
         case Archive(url=url, sha256=digest, subdirectory=folder):
             archive = downloads.fetch(url, digest, cache, say, offline=offline)
             _unpack(archive, folder, target, sdist=False)
+        case Installed(name=name):
+            raise FetchError(
+                f"what the base has of {name} is not known before it is there",
+                hint="name a wheel (pypi) or a commit (git) as the source",
+            )
 
 
 def _copy_tree(source: SourceTree, target: Path) -> None:
@@ -66,10 +72,12 @@ def _copy_tree(source: SourceTree, target: Path) -> None:
         raise FetchError(f"{source.path} changed while it was read", hint="run the build again")
 
 
-def _unpack(archive: Path, subdirectory: str, target: Path, *, sdist: bool) -> None:
+def _unpack(
+    archive: Path, subdirectory: str, target: Path, *, sdist: bool, texts_only: bool = False
+) -> None:
     """Write a directory of an archive; an sdist's single top directory is taken off."""
     folder = target.with_name(f"{target.name}-unpacked")
-    archives.unpack(archive, folder)
+    archives.unpack(archive, folder, texts_only=texts_only)
     top = folder
     if sdist:
         inside = [path for path in folder.iterdir() if path.is_dir()]

@@ -303,8 +303,7 @@ def mirror(recipe: SomeRecipe = None, catalogue: CatalogueOption = None) -> None
             for base in found.chain(entry.recipe.base if entry.recipe else None)
         )
         for name in bases:
-            base = found.base(name).recipe
-            assert base is not None
+            base = found.base(name)
             with _alone(failures, name):
                 for line in pins.mirror_base(base, desk.settings.cache_dir, console.say):
                     console.line(f"{name}: {line}")

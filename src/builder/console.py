@@ -401,7 +401,8 @@ def explanation(told: dict[str, Any]) -> None:
     line(f"{told['name']}: {told['summary']} ({told['license']})\n{told['url']}")
     _paragraph("It is made from", told["source"])
     for patch in told["patches"]:
-        line(f"\nPatched with {patch['name']}: {patch['why']}")
+        how = "Patched with" if patch["expect"] == "applies" else "Not patched, for it is absent:"
+        line(f"\n{how} {patch['name']}: {patch['why']}")
         about = {
             "from": patch["where"],
             "discussed at": patch["upstream"],
@@ -410,9 +411,16 @@ def explanation(told: dict[str, Any]) -> None:
             "proved by": patch["proved_by"] or "nothing in the image",
         }
         _pairs([(f"  {name}", value) for name, value in about.items() if value])
+    for start in told["starts"]:
+        line(f"\nPatched at every start by {start['run']}: {start['why']}")
+        _pairs([("  may go when", start["drop_when"])] if start["drop_when"] else [])
     for base in told["bases"]:
         line(f"\nOn the base {base['name']}: {base['summary']}")
-        lines = {"of NVIDIA's wheels": ", ".join(base["brings"])}
+        lines = {
+            "of NVIDIA's wheels": ", ".join(base["brings"]),
+            "the published image": base["published"],
+            "Python packages": ", ".join(base["python"]),
+        }
         lines |= {f"Debian, {k}": ", ".join(v) for k, v in base["packages"].items()}
         _pairs([(f"  {name}", value) for name, value in lines.items() if value])
         for note in base["notes"]:
@@ -425,7 +433,8 @@ def explanation(told: dict[str, Any]) -> None:
             mine = [each for each in definitions if each["from"] == origin]
             _pairs([(f"    {each['name']}", each["value"]) for each in mine])
     image = told["image"]
-    _paragraph("The image", [f"is {', '.join(image['tags'])}", f"runs {image['runs']}"])
+    runs = image["runs"] or "what its base runs"
+    _paragraph("The image", [f"is {', '.join(image['tags'])}", f"runs {runs}"])
     if image["port"]:
         line(f"  listens on {image['port']}, health page /{image['health'] or ''}")
     for name, value in image["env"].items():

@@ -93,7 +93,7 @@ class Desk:
             workshop = Workshop(self.repositories, workshop.work, image, workshop.say)
         return Case(
             entry.name,
-            resolve_source(recipe.source, self.catalogue.root),
+            resolve_source(recipe, self.catalogue.root),
             recipe.track,
             resolve_patches(entry, self.catalogue.root),
             workshop,
@@ -132,7 +132,7 @@ def desk(catalogue: Catalogue, settings: Settings, say: Say, *, offline: bool) -
 
 
 def _image_for_scripts(catalogue: Catalogue, recipe: Recipe, settings: Settings) -> str | None:
-    """The devel stage of the recipe's base, where an engine answers and has it."""
+    """A stage of the recipe's base that has Python, where an engine answers and has it."""
     try:
         machine = architecture(docker.engine().architecture)
         if machine is None:
@@ -142,6 +142,7 @@ def _image_for_scripts(catalogue: Catalogue, recipe: Recipe, settings: Settings)
             catalogue, recipe.base, platforms, settings.debian_root, lambda _: None, ask=False
         )
         base = render(plan_base(catalogue, recipe.base, platforms, root))
-        return roots.image_of(base, "devel") if roots.in_engine(base, "devel") else None
+        stage = "devel" if "devel" in base.plan.stages else "runtime"
+        return roots.image_of(base, stage) if roots.in_engine(base, stage) else None
     except BuilderError:
         return None

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from builder import checkout, upstream
 from builder.diffs import FileDiff, NotADiffError, parse
 from builder.errors import BuilderError, FetchError, GoneError, PatchError, UntriedError
-from builder.patches import Workshop, files_of, pieces
+from builder.lock import Locked
+from builder.patches import (
+    AbsentError,
+    HalfDoneError,
+    Workshop,
+    files_of,
+    need_absence,
+    pieces,
+)
 from builder.patching import FITS, Conflict, Fate, attempt
-from builder.plan import GitCommit, PlannedPatch, SourceChoice
+from builder.plan import GitCommit, PlannedPatch, Released, SourceChoice
 from builder.schema import PickPatch, PullPatch, ScriptPatch, Track
+from builder.tools import pypi
 from builder.tools.git import GitError
 from builder.tools.repositories import GITLINK, Repositories
 from builder.upstream import Target
@@ -20,6 +29,7 @@ from builder.upstream import Target
 MOST_COMMITS = 5
 MOST_LINES = 4  # of a conflict, that are looked up in the history
 PIN = "pin"
+PYTHON = "3.12"  # of vLLM's images; their wheels are for any
 STATES = {
     "applies": "every line is where the patch expects it",
     "offset": "every line is there, further up or down",
@@ -27,8 +37,11 @@ STATES = {
     "merged": "applies by a three-way merge, as the recipe allows",
     "upstream": "what it does is there already",
     "superseded": "what it mends is not there, or no longer",
+    "absent": "the files that it changes are not there",
+    "partly": "some of what it expects is there, some is not",
     "conflicts": "the lines that it expects have changed",
     "broken": "it is no patch, does nothing, or its commits are gone",
+    "unexpected": "what it changes is there, and the recipe says that it is not",
     "untried": "its script needs an engine with the recipe's base",
 }
 """What each finding means."""
@@ -45,11 +58,12 @@ class Finding:
     state: str
     details: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
+    expected: str = "applies"
 
     @property
     def good(self) -> bool:
-        """Whether the patch applies."""
-        return self.state in FITS
+        """Whether the patch applies, or is absent where that is expected."""
+        return self.state == "absent" if self.expected == "absent" else self.state in FITS
 
 
 @dataclass
@@ -62,6 +76,8 @@ class Case:
     patches: tuple[PlannedPatch, ...]
     workshop: Workshop
     notes: list[str] = field(default_factory=list)
+    _files: dict[str, Locked] = field(default_factory=dict)
+    """Other releases of a source that is one, by version."""
 
     @property
     def repositories(self) -> Repositories:
@@ -73,6 +89,9 @@ class Case:
 
         Raises ``FetchError`` for a ref that does not exist.
         """
+        if isinstance(self.source, Released):
+            yield from self._releases(self.source, against)
+            return
         if not isinstance(self.source, GitCommit):
             yield Target(PIN, "", "commit")
             return
@@ -82,15 +101,29 @@ class Case:
         for ref in against:
             yield upstream.resolve(url, ref, self.repositories)
 
+    def _releases(self, source: Released, against: Iterable[str]) -> Iterator[Target]:
+        """The pin, the index's newest and the versions that are asked for."""
+        yield Target(PIN, source.file.version, "release")
+        if self.repositories.offline:
+            self.notes.append("nothing is fetched (--offline): other releases are not looked at")
+            return
+        for version in (None, *against):
+            found = pypi.release(source.file, version, PYTHON)
+            self._files[found.version] = Locked(found.name, found.version, found.sha256)
+            yield Target(found.version, found.version, "release")
+
     def tree(self, target: Target) -> str:
         """The tree of a target: whole where a script reads it, else what the patches touch."""
+        if isinstance(self.source, Released) and target.name != PIN:
+            there = replace(self.source, file=self._files[target.name])
+            return checkout.tree_of(there, self.repositories, self.workshop.work)
         if target.name == PIN or not isinstance(self.source, GitCommit):
             return checkout.tree_of(self.source, self.repositories, self.workshop.work)
         url = self.source.url
         scripts = any(isinstance(planned.patch, ScriptPatch) for planned in self.patches)
         if scripts or self._reaches_into_a_submodule(target):
-            there = GitCommit(url, target.commit, self.source.submodules, self.source.moved)
-            return checkout.tree_of(there, self.repositories, self.workshop.work)
+            whole = GitCommit(url, target.commit, self.source.submodules, self.source.moved)
+            return checkout.tree_of(whole, self.repositories, self.workshop.work)
         self.repositories.walk(url, target.commit)
         return self.repositories.sound(lambda: self._partial(url, target.commit))
 
@@ -161,12 +194,15 @@ def _try(case: Case, planned: PlannedPatch, target: Target, tree: str) -> tuple[
             state,
             tuple(details),
             tuple(commits),
+            planned.patch.expect,
         )
 
     start = tree
     moved: list[str] = []
     worst = "applies"
     try:
+        if planned.patch.expect == "absent":
+            return start, _expected_absent(case, planned, tree, found)
         for piece in pieces(case.workshop, planned, tree):
             files = files_of(planned, piece, case.notes.append)
             fate = attempt(
@@ -185,11 +221,25 @@ def _try(case: Case, planned: PlannedPatch, target: Target, tree: str) -> tuple[
             tree = fate.tree
     except UntriedError as error:
         return start, found("untried", [error.what])
+    except AbsentError as error:
+        return start, found("absent", [error.why])
+    except HalfDoneError as error:
+        return start, found("partly", [error.what, *error.why.splitlines()])
     except (PatchError, GoneError) as error:
         return start, found("broken", [error.what, *error.why.splitlines()])
     if tree == start:
         return start, found("broken", ["it changes nothing"])
     return tree, found(worst, moved)
+
+
+def _expected_absent(
+    case: Case, planned: PlannedPatch, tree: str, found: Callable[..., Finding]
+) -> Finding:
+    try:
+        need_absence(case.workshop, planned, tree)
+    except PatchError as error:
+        return found("unexpected", [error.why])
+    return found("absent")
 
 
 def _explain(

@@ -89,7 +89,7 @@ def render(plan: Plan | BasePlan) -> Rendered:
     text = template.render(**plan.variables())
     broken = list(lints(text))
     if isinstance(plan, Plan):
-        broken += link_lints(text, plan.recipe)
+        broken += link_lints(text, plan.recipe, plan.family.NO_VMM)
     if broken:
         raise RecipeError(f"the Dockerfile of {plan.name} is not acceptable", "\n".join(broken))
     return Rendered(plan, text, render(plan.base) if plan.base else None)
@@ -128,15 +128,16 @@ def lints(text: str) -> Iterable[str]:
             yield from _run_lints(rest)
 
 
-def link_lints(text: str, recipe: Recipe) -> Iterable[str]:
+def link_lints(text: str, recipe: Recipe, no_vmm: str | None) -> Iterable[str]:
     """What a cmake call of a rendered Dockerfile lacks so that it links: none may be forgotten.
 
-    With ``vmm = true`` each needs the driver's stub, or the build fails at its last link.
+    With ``vmm = true`` each needs the driver's stub, or the build fails at its last link; without
+    it each needs the family's definition ``no_vmm``, where there is one.
     """
     for keyword, rest in instructions(text):
         _, bracket, command = rest.partition("[")
         if keyword == "RUN" and bracket:
-            yield from link_faults(json.loads(bracket + command), recipe)
+            yield from link_faults(json.loads(bracket + command), recipe, no_vmm)
 
 
 def _run_lints(rest: str) -> Iterable[str]:

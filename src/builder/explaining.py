@@ -14,10 +14,12 @@ from builder.schema import (
     ArchiveSource,
     FileProbe,
     GitSource,
+    InstalledSource,
     LibraryProbe,
     OptionProbe,
     PathSource,
     Probe,
+    Published,
     PypiSource,
     PythonProbe,
     Recipe,
@@ -48,10 +50,15 @@ def explained(catalogue: Catalogue, name: str) -> dict[str, Any]:
                 "drop_when": planned.patch.drop_when or "",
                 "upstream": planned.patch.upstream or "",
                 "where": planned.url,
+                "expect": planned.patch.expect,
                 "allowed": _allowed(planned.patch.model_dump()),
                 "proved_by": _probe(planned.patch.probe) if planned.patch.probe else "",
             }
             for planned in resolve_patches(entry, catalogue.root)
+        ],
+        "starts": [
+            {"run": " ".join(step.run), "why": step.why, "drop_when": step.drop_when or ""}
+            for step in recipe.start
         ],
         "bases": [_base(catalogue, base) for base in catalogue.chain(recipe.base)],
         "family": recipe.family,
@@ -89,6 +96,10 @@ def _source(recipe: Recipe) -> list[str]:
             lines = [source.archive, f"sha256 {source.sha256}", *_part(source.subdirectory)]
         case PathSource(path=path):
             lines = [f"{path} of this repository"]
+        case InstalledSource():
+            lines = [where(recipe.source)]
+    if recipe.overlay is not None:
+        lines.append(f"installed as {recipe.overlay.package} {recipe.overlay.version}")
     if recipe.track is not None:
         lines.append(f"followed by {recipe.track.tag or recipe.track.branch} upstream")
     return lines
@@ -114,11 +125,18 @@ def _base(catalogue: Catalogue, name: str) -> dict[str, Any]:
         "summary": base.summary,
         "notes": list(base.notes),
         "brings": [f"{wheel.name} {wheel.version}" for wheel in base.wheel],
+        "published": _published(base.published) if base.published else "",
+        "python": list(base.python.requirements) if base.python else [],
         "packages": {
             "devel": list(base.devel.packages),
             "runtime": list(base.runtime.packages),
         },
     }
+
+
+def _published(published: Published) -> str:
+    pin = published.digest or f"not pinned: {published.note}"
+    return f"{published.image} ({pin})"
 
 
 def _probe(probe: Probe) -> str:
@@ -141,6 +159,7 @@ def _probe(probe: Probe) -> str:
             said = _listed("has", probe.has) + _listed("lacks", probe.lacks)
             said += [f"matches /{pattern}/" for pattern in probe.matches]
             said += [f"sha256 {probe.sha256}"] if probe.sha256 else []
+            said += [f"no longer sha256 {probe.sha256_not}"] if probe.sha256_not else []
             return ", ".join([f"{probe.file} is {_not(probe.absent)}there", *said])
         case PythonProbe():
             inside = f", in {probe.inside}" if probe.inside else ""

@@ -13,15 +13,23 @@ from uuid import uuid4
 from builder import diffs
 from builder.diffs import FileDiff, NotADiffError
 from builder.errors import PatchError, UntriedError
-from builder.patching import FITS, Fate, attempt
+from builder.patching import FITS, Fate, attempt, is_absent, targets_of
 from builder.plan import PlannedPatch
-from builder.schema import PickPatch, PullPatch, Script, ScriptPatch
+from builder.schema import Add, AddPatch, PickPatch, PullPatch, Script, ScriptPatch
 from builder.tools import containers
 from builder.tools.repositories import Repositories
 from builder.tools.scratch import EMPTY_TREE, Scratch
 
 Say = Callable[[str], None]
 SCRIPT_LIMITS = ("--memory=2g", "--ulimit=fsize=268435456", "--env=HOME=/tmp")
+
+
+class AbsentError(PatchError):
+    """The files that a patch changes are not there."""
+
+
+class HalfDoneError(PatchError):
+    """A script failed after it had changed something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,12 @@ def apply_all(workshop: Workshop, tree: str, patches: tuple[PlannedPatch, ...]) 
     when its commits cannot be had, ``UntriedError`` for a script without an engine.
     """
     for planned in patches:
+        if planned.patch.expect == "absent":
+            need_absence(workshop, planned, tree)
+            workshop.say(
+                f"{planned.name} is not applied: what it changes is not there, as expected"
+            )
+            continue
         before = tree
         for piece in pieces(workshop, planned, tree):
             files = files_of(planned, piece, workshop.say)
@@ -80,6 +94,22 @@ def apply_all(workshop: Workshop, tree: str, patches: tuple[PlannedPatch, ...]) 
     return tree
 
 
+def need_absence(workshop: Workshop, planned: PlannedPatch, tree: str) -> None:
+    """Raise ``PatchError`` where a tree has a file that an absent patch would change."""
+    paths: list[str] = []
+    if isinstance(planned.patch, ScriptPatch):
+        paths = planned.patch.script.edits
+    else:
+        for piece in pieces(workshop, planned, tree):
+            paths += targets_of(files_of(planned, piece, workshop.say))
+    if not is_absent(workshop.scratch, tree, paths):
+        raise PatchError(
+            f"{planned.name} is expected to be absent, and what it changes is there",
+            ", ".join(item.path for item in workshop.scratch.items(tree, *paths)),
+            "apply it (without expect), or drop it: see `builder patches`",
+        )
+
+
 def files_of(planned: PlannedPatch, piece: Piece, say: Say) -> list[FileDiff]:
     """The files of a diff, without those that the recipe leaves out.
 
@@ -89,13 +119,21 @@ def files_of(planned: PlannedPatch, piece: Piece, say: Say) -> list[FileDiff]:
         files = diffs.parse(piece.text)
     except NotADiffError as error:
         raise PatchError(f"{piece.name} is not a patch that can be applied", str(error)) from error
+    if planned.scope is not None:
+        planned.scope.refuse_compiled(piece.name, files)
     kept, left = diffs.without(files, planned.patch.leave_out)
     if left:
         say(f"{piece.name}: left out, as the recipe says: {', '.join(left)}")
+    if planned.scope is not None:
+        kept, elsewhere = planned.scope.cut(piece.name, kept)
+        left += elsewhere
+        if elsewhere:
+            told = ", ".join(elsewhere)
+            say(f"{piece.name}: left out, as no installed package has it: {told}")
     if not kept:
         raise PatchError(
             f"nothing is left of {piece.name}",
-            f"leave_out takes all of it: {', '.join(left)}",
+            f"all of it is left out: {', '.join(left)}",
             "narrow leave_out, or drop the patch",
         )
     return kept
@@ -113,6 +151,8 @@ def pieces(workshop: Workshop, planned: PlannedPatch, tree: str) -> Iterator[Pie
             yield from _picked(workshop.repositories, planned, pick.after, pick.to)
         case ScriptPatch(script=script):
             yield Piece(planned.name, _scripted(workshop, planned, script, tree))
+        case AddPatch(add=add):
+            yield Piece(planned.name, _added(workshop.repositories, planned, add, tree))
         case _:
             yield Piece(planned.name, planned.content)
 
@@ -181,6 +221,12 @@ def _scripted(workshop: Workshop, planned: PlannedPatch, script: Script, tree: s
 
     Raises ``PatchError`` when it fails, does not end, or changes nothing.
     """
+    if is_absent(workshop.scratch, tree, script.edits):
+        raise AbsentError(
+            f"{planned.name} finds nothing to edit",
+            f"not there: {', '.join(script.edits)}",
+            'drop it, or say expect = "absent" where that is known',
+        )
     program = _program(workshop.repositories, planned, script)
     if workshop.image is None:
         raise UntriedError(
@@ -195,11 +241,21 @@ def _scripted(workshop: Workshop, planned: PlannedPatch, script: Script, tree: s
         file = folder / Path(script.path).name
         file.write_bytes(program)
         file.chmod(0o755)
-        _run_script(workshop.image, planned.name, script, file, copy)
+        failure = _run_script(workshop.image, planned.name, script, file, copy)
         changed = workshop.scratch.take(copy)
         text = workshop.scratch.diff(tree, changed)
+        touched = [item.path for _, item in workshop.scratch.changes(tree, changed)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if failure is not None:
+        raise HalfDoneError(failure.what, failure.why, failure.hint) if text else failure
+    others = sorted(set(touched) - set(script.edits)) if script.edits else []
+    if others:
+        raise PatchError(
+            f"{planned.name} changes more than the recipe says",
+            f"it also changed {', '.join(others)}",
+            "name the files in edits, or pin a revision that leaves them alone",
+        )
     if not text:
         raise PatchError(
             f"{planned.name} exited 0 and changed nothing",
@@ -228,7 +284,11 @@ def _program(repositories: Repositories, planned: PlannedPatch, script: Script) 
     return program
 
 
-def _run_script(image: str, name: str, script: Script, file: Path, tree: Path) -> None:
+def _run_script(image: str, name: str, script: Script, file: Path, tree: Path) -> PatchError | None:
+    """Run the program on a copy of the tree; how it failed, or None.
+
+    Raises ``PatchError`` when it does not end.
+    """
     where = f"/patch/{file.name}"
     python = script.path.endswith(".py")
     try:
@@ -251,13 +311,38 @@ def _run_script(image: str, name: str, script: Script, file: Path, tree: Path) -
             f"it was stopped after {script.seconds} s",
             "it runs without network: does it wait for one? [script] seconds gives it more time",
         ) from error
-    if done.status != 0:
-        lines = done.output.strip().splitlines()[-12:]
-        raise PatchError(
-            f"{name} failed with exit status {done.status}",
-            "\n".join(lines),
-            "it sees the tree and nothing else, read-only, without network",
-        )
+    if done.status == 0:
+        return None
+    return PatchError(
+        f"{name} failed with exit status {done.status}",
+        "\n".join(done.output.strip().splitlines()[-12:]),
+        "it sees the tree and nothing else, read-only, without network",
+    )
+
+
+def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: str) -> bytes:
+    """The diff that puts a directory of another commit into the tree."""
+
+    def place() -> bytes:
+        scratch = repositories.scratch
+        other = repositories.pin(planned.url, add.commit)
+        found = {
+            add.to + item.path.removeprefix(add.path): item
+            for item in scratch.items(other, add.path)
+        }
+        if not found:
+            raise PatchError(
+                f"{planned.name} is not there",
+                f"{add.commit} of {planned.url} has no {add.path}",
+            )
+        there = [item.path for item in scratch.items(tree, add.to)]
+        if there:
+            raise PatchError(
+                f"{planned.name} would replace what is there", ", ".join(there[:5]), "see `to`"
+            )
+        return scratch.diff(tree, scratch.place(tree, found))
+
+    return repositories.sound(place)
 
 
 def _refusal(piece: Piece, fate: Fate) -> PatchError:
@@ -266,6 +351,18 @@ def _refusal(piece: Piece, fate: Fate) -> PatchError:
         return PatchError(
             f"{piece.name} is in the source already",
             hint="drop it from the recipe; `builder patches` names the commit that brought it",
+        )
+    if fate.state == "absent":
+        return PatchError(
+            f"{piece.name} does not apply: what it changes is not there",
+            details,
+            'drop it, or say expect = "absent" where that is known',
+        )
+    if fate.state == "partly":
+        return PatchError(
+            f"{piece.name} applies in part only: none of it is applied",
+            details,
+            "`builder patches` names the commits that changed these lines",
         )
     if fate.state == "superseded":
         return PatchError(

@@ -11,7 +11,17 @@ from builder import diffs
 from builder.diffs import FileDiff, Hunk
 from builder.tools.scratch import Application, NotApplicableError, Scratch, leaves
 
-State = Literal["applies", "offset", "fuzz", "merged", "upstream", "superseded", "conflicts"]
+State = Literal[
+    "applies",
+    "offset",
+    "fuzz",
+    "merged",
+    "upstream",
+    "superseded",
+    "absent",
+    "partly",
+    "conflicts",
+]
 FITS: frozenset[State] = frozenset({"applies", "offset", "fuzz", "merged"})
 
 
@@ -106,8 +116,30 @@ def _otherwise(
     conflicts = [conflict for file in files for conflict in _conflicts(scratch, tree, file)]
     if not conflicts:
         conflicts = [Conflict(files[0].path, 0, _reasons(said))]
-    superseded = all(_superseded(scratch, tree, file) for file in files)
-    return Fate("superseded" if superseded else "conflicts", tree, conflicts=tuple(conflicts))
+    return Fate(_misfit(scratch, tree, files, conflicts), tree, conflicts=tuple(conflicts))
+
+
+def _misfit(
+    scratch: Scratch, tree: str, files: Sequence[FileDiff], conflicts: Sequence[Conflict]
+) -> State:
+    """Why a diff does not fit: its files are gone, its lines are, or only some hunks fit."""
+    if is_absent(scratch, tree, targets_of(files)):
+        return "absent"
+    if all(_superseded(scratch, tree, file) for file in files):
+        return "superseded"
+    whole = any(conflict.hunk == 0 for conflict in conflicts)
+    hunks = sum(len(file.hunks) for file in files)
+    return "partly" if not whole and len(conflicts) < hunks else "conflicts"
+
+
+def targets_of(files: Sequence[FileDiff]) -> list[str]:
+    """The files that a diff expects to be there."""
+    return [file.old for file in files if file.old is not None]
+
+
+def is_absent(scratch: Scratch, tree: str, paths: Sequence[str]) -> bool:
+    """Whether a tree has none of the files that something changes."""
+    return bool(paths) and not any(True for _ in scratch.items(tree, *paths))
 
 
 def _reasons(said: str) -> str:

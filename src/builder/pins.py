@@ -17,6 +17,7 @@ from builder.patches import pieces
 from builder.plan import (
     Archive,
     GitCommit,
+    Installed,
     PlannedPatch,
     Released,
     SourceChoice,
@@ -25,7 +26,7 @@ from builder.plan import (
     resolve_source,
 )
 from builder.platforms import Platforms
-from builder.schema import BaseRecipe, PickPatch, PullPatch, Recipe, ScriptPatch
+from builder.schema import AddPatch, BaseRecipe, PickPatch, PullPatch, Recipe, ScriptPatch
 from builder.tools import docker, downloads, mirrors, pypi
 from builder.tools.repositories import GITLINK
 from builder.tools.scratch import Scratch, relative_url, submodule_urls
@@ -61,7 +62,7 @@ def verify(catalogue: Catalogue, names: list[str], work: Path) -> Iterator[Stand
     for name in names:
         entry = catalogue.engine(name)
         assert entry.recipe is not None
-        yield from asked.source(name, resolve_source(entry.recipe.source, catalogue.root))
+        yield from asked.source(name, resolve_source(entry.recipe, catalogue.root))
         for planned in resolve_patches(entry, catalogue.root):
             yield from asked.patch(name, planned)
         family = families.ENGINES[entry.recipe.family]
@@ -69,9 +70,7 @@ def verify(catalogue: Catalogue, names: list[str], work: Path) -> Iterator[Stand
             yield from asked.files(name, files)
         bases |= dict.fromkeys(catalogue.chain(entry.recipe.base))
     for name in bases:
-        base = catalogue.base(name).recipe
-        assert base is not None
-        yield from asked.base(base)
+        yield from asked.base(catalogue.base(name))
 
 
 class _Asked:
@@ -108,7 +107,7 @@ class _Asked:
                 yield from self.files(recipe, [file])
             case Archive(url=url, sha256=digest):
                 yield from self._ask(recipe, "archive", digest, url, lambda: downloads.check(url))
-            case SourceTree():
+            case SourceTree() | Installed():
                 return
 
     def _commit(self, recipe: str, kind: str, source: GitCommit) -> Iterator[Standing]:
@@ -133,6 +132,8 @@ class _Asked:
                 kind, commits = "pick", (pick.after, pick.to)
             case ScriptPatch(script=script):
                 kind, commits = "script", (script.commit,)
+            case AddPatch(add=add):
+                kind, commits = "add", (add.commit,)
         for commit in commits:
             check = partial(mirrors.reachable, planned.url, commit, self._work)
             yield from self._ask(recipe, kind, commit, planned.url, check)
@@ -143,11 +144,19 @@ class _Asked:
             what, where = f"{file.name} {file.version}", f"sha256:{file.sha256}"
             yield from self._ask(recipe, "file", what, where, partial(pypi.check, file))
 
-    def base(self, base: BaseRecipe) -> Iterator[Standing]:
-        """The wheels of a base, and the image that it starts from, where it pins one."""
-        for files in families.BASES[base.family].packages(base, PLATFORM).values():
+    def base(self, entry: Entry[BaseRecipe]) -> Iterator[Standing]:
+        """The wheels of a base, and the image that it starts from: also one that is not pinned."""
+        base = entry.recipe
+        assert base is not None
+        family = families.BASES[base.family]
+        for files in family.packages(base, entry.file.parent, PLATFORM).values():
             yield from self.files(base.name, files)
-        root = base.root
+        published, root = base.published, base.root
+        if published is not None:
+            name = f"{published.image}@{published.digest}" if published.digest else published.image
+            what = published.digest or "not pinned"
+            check = partial(_need_image, name)
+            yield from self._ask(base.name, "image", what, published.image, check)
         if root is not None and root.digest is not None:
             check = partial(_need_image, f"{root.image}@{root.digest}")
             yield from self._ask(base.name, "image", root.digest, root.image, check)
@@ -196,6 +205,8 @@ def mirror(case: Case, entry: Entry[Recipe]) -> Iterator[str]:
     for planned in case.patches:
         if isinstance(planned.patch, ScriptPatch):
             repositories.pin(planned.url, planned.patch.script.commit)
+        elif isinstance(planned.patch, AddPatch):
+            repositories.pin(planned.url, planned.patch.add.commit)
         else:
             for _ in pieces(case.workshop, planned, ""):
                 pass
@@ -209,8 +220,11 @@ def mirror(case: Case, entry: Entry[Recipe]) -> Iterator[str]:
         yield from (f"{file.name} {file.version}" for file in several)
 
 
-def mirror_base(base: BaseRecipe, cache: Path, say: Callable[[str], None]) -> Iterator[str]:
+def mirror_base(entry: Entry[BaseRecipe], cache: Path, say: Callable[[str], None]) -> Iterator[str]:
     """Fetch the wheels of a base, to stay; like ``mirror``."""
-    for files in families.BASES[base.family].packages(base, PLATFORM).values():
+    base = entry.recipe
+    assert base is not None
+    family = families.BASES[base.family]
+    for files in family.packages(base, entry.file.parent, PLATFORM).values():
         pypi.fetch(files, cache, say)
         yield from (f"{file.name} {file.version}" for file in files)

@@ -10,17 +10,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from builder import context, image, record, roots, smoke, sources
+from builder import context, image, published_images, record, roots, smoke, sources
 from builder.catalogue import Catalogue
 from builder.dockerfile import Rendered, render
 from builder.errors import BuilderError, FetchError, ProofError, UntriedError, WorldError
 from builder.image import Log, Watch
-from builder.plan import Plan, plan
+from builder.plan import BasePlan, Plan, plan
 from builder.platforms import Platforms, architecture
 from builder.record import Record
-from builder.schema import Recipe
+from builder.schema import BaseRecipe, Recipe
 from builder.settings import Settings
+from builder.smoke.contents import Foundation
 from builder.smoke.gpu import Trial
 from builder.smoke.verdict import Check, Verdict
 from builder.tools import docker
@@ -93,7 +95,7 @@ def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rende
 
 def contract_of(recipe: Recipe) -> str:
     """sha256 over what the image must prove."""
-    parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept"}
+    parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artefact"}
     promises = recipe.model_dump(mode="json", include=parts) | {"proofs": smoke.PROOFS}
     return hashlib.sha256(json.dumps(promises, sort_keys=True).encode()).hexdigest()
 
@@ -197,12 +199,9 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
             "build it where the network is, or have the base bring them",
         )
     references = references_of(run, rendered)
-    runtime = base_images["runtime"]
-    base_digest = _digest(runtime)
     labels = rendered.plan.labels() | {
         "builder.key": rendered.key,
-        BASE_NAME: runtime,
-        BASE_DIGEST: base_digest,
+        **_base_labels(base_images),
         CREATED: datetime.now(UTC).isoformat(timespec="seconds"),
     }
     # Until it is proved, the image has a name that nobody takes for a finished one's.
@@ -212,8 +211,7 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
     built = _build_stages(run, rendered, stages, labels, base_images, work, log)["image"]
     run.say(f"proving {recipe.name}")
     with run.stage("prove"):
-        devel = base_images["devel"]
-        subject = subject_of(run, rendered, built.reference, built.digest, devel)
+        subject = subject_of(run, rendered, built.reference, built.digest)
         verdict = smoke.prove(subject, work)
     run.judged(recipe.name, verdict)
     if not verdict.good:
@@ -225,14 +223,34 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
     return _write(run, rendered, references, labels, verdict, str(log.path))
 
 
-def subject_of(
-    run: Run, rendered: Rendered, reference: str, digest: str, devel: str
-) -> smoke.Subject:
-    """What an image must be, by its recipe."""
+def _base_labels(base_images: Mapping[str, str]) -> dict[str, str]:
+    """What the image stands on, where it is not from scratch."""
+    runtime = base_images.get("runtime")
+    return {BASE_NAME: runtime, BASE_DIGEST: _digest(runtime)} if runtime else {}
+
+
+def subject_of(run: Run, rendered: Rendered, reference: str, digest: str) -> smoke.Subject:
+    """What an image must be, by its recipe.
+
+    Raises ``WorldError`` where it is laid over a base that the engine does not have.
+    """
     assert isinstance(rendered.plan, Plan)
+    assert rendered.base is not None
     labels = rendered.plan.labels() | {"builder.key": rendered.key}
-    recipe = rendered.plan.recipe
-    return smoke.Subject(reference, digest, recipe, labels, devel, run.trial)
+    recipe, stages = rendered.plan.recipe, rendered.base.plan.stages
+    devel = roots.image_of(rendered.base, "devel") if "devel" in stages else None
+    foundation = None
+    if rendered.plan.family.INHERITS:
+        base = roots.image_of(rendered.base, "runtime")
+        found = docker.inspected(base)
+        if found is None:
+            raise WorldError(
+                f"the engine does not have the base of {recipe.name}",
+                f"looked for {base}",
+                f"builder build {recipe.name}",
+            )
+        foundation = Foundation(len(found["RootFS"]["Layers"]), found["Config"])
+    return smoke.Subject(reference, digest, recipe, labels, devel, run.trial, foundation)
 
 
 def _write(
@@ -297,7 +315,11 @@ def _build_stages(
     name = rendered.plan.name
     with run.stage(f"fetch {name}"):
         materials = sources.Materials(
-            run.settings.cache_dir, run.say, base_images.get("devel"), run.offline
+            run.settings.cache_dir,
+            run.say,
+            base_images.get("devel") or base_images.get("runtime"),
+            run.offline,
+            _starts(rendered, base_images),
         )
         gathered = sources.gather(rendered.plan, suite_of(rendered), materials, work)
         laid_out = context.assemble(rendered, gathered, base_images, run.settings.jobs, work)
@@ -317,15 +339,23 @@ def _build_stages(
         }
 
 
-def suite_of(rendered: Rendered) -> str:
-    """The Debian suite that a plan stands on; raises ``WorldError`` where it stands on none."""
+def _starts(rendered: Rendered, base_images: Mapping[str, str]) -> dict[str, Any]:
+    """How the base of what is laid over it starts."""
+    if not isinstance(rendered.plan, Plan) or not rendered.plan.family.INHERITS:
+        return {}
+    config = (docker.inspected(base_images["runtime"]) or {}).get("Config") or {}
+    return {"entrypoint": config.get("Entrypoint") or [], "command": config.get("Cmd") or []}
+
+
+def suite_of(rendered: Rendered) -> str | None:
+    """The Debian suite that a plan stands on, or None."""
     below: Rendered | None = rendered
     while below is not None:
         root = getattr(below.plan.recipe, "root", None)
         if root is not None:
             return str(root.suite)
         below = below.base
-    raise WorldError(f"{rendered.plan.name} stands on no Debian root")
+    return None
 
 
 def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
@@ -341,7 +371,7 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
             for stage, reference in images.items()
             if not roots.in_engine(rendered, stage)
         }
-        if missing and run.offline:
+        if missing and run.offline and not _is_published(rendered):
             raise FetchError(
                 f"the base {rendered.plan.name} ({rendered.short_key}) is not in the engine",
                 "Debian's packages are not mirrored, and nothing is fetched (--offline)",
@@ -355,9 +385,18 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
             )
             run.say(f"building the base {rendered.plan.name} ({rendered.short_key})")
             labels = {"builder.base": rendered.plan.name, "builder.key": rendered.key}
+            if _is_published(rendered):
+                assert isinstance(rendered.plan, BasePlan)
+                local = published_images.fetch(rendered.plan, run.say, offline=run.offline)
+                below = {"published": local}
             with workspace(cache) as work:
                 _build_stages(run, rendered, missing, labels, below, work, log)
     return images
+
+
+def _is_published(rendered: Rendered) -> bool:
+    recipe = rendered.plan.recipe
+    return isinstance(recipe, BaseRecipe) and recipe.published is not None
 
 
 def judge(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:
@@ -366,12 +405,10 @@ def judge(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Reco
     Raises ``UntriedError`` when not even the image can be read.
     """
     assert isinstance(rendered.plan, Plan)
-    assert rendered.base is not None
     references = references_of(run, rendered)
-    devel = roots.image_of(rendered.base, "devel")
     before = record.read(run.settings.state_dir, rendered.plan.name, rendered.key)
     with run.stage("prove"):
-        subject = subject_of(run, rendered, references[0], found.digest, devel)
+        subject = subject_of(run, rendered, references[0], found.digest)
         verdict = smoke.prove(subject, work)
     run.judged(rendered.plan.name, verdict)
     log = before.log if before else ""

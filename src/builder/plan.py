@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any, Literal
@@ -19,10 +19,12 @@ from builder.errors import RecipeError
 from builder.lock import Locked
 from builder.platforms import Platforms
 from builder.schema import (
+    AddPatch,
     ArchiveSource,
     BaseRecipe,
     FilePatch,
     GitSource,
+    InstalledSource,
     Patch,
     PathSource,
     PickPatch,
@@ -32,6 +34,7 @@ from builder.schema import (
     ScriptPatch,
     Source,
 )
+from builder.scopes import Scope
 
 SCRIPTS = package_files("builder") / "inside"
 
@@ -63,6 +66,16 @@ class Released:
 
     file: Locked
     subdirectory: str
+    texts_only: bool = False
+    """Without shared objects and archives: only texts can be patched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What the base has installed of a Python project; ``version`` may hold ``*``."""
+
+    name: str
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,7 @@ class Archive:
     subdirectory: str
 
 
-SourceChoice = SourceTree | GitCommit | Released | Archive
+SourceChoice = SourceTree | GitCommit | Released | Archive | Installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,8 @@ class PlannedPatch:
     patch: Patch
     url: str = ""
     content: bytes = b""
+    scope: Scope | None = None
+    """What of a whole repository's diff is taken; None: all."""
 
     @property
     def name(self) -> str:
@@ -94,9 +109,11 @@ class PlannedPatch:
         """What of it decides the tree, as JSON data: the reasons and the URL do not."""
         apart = {"why", "drop_when", "upstream", "probe", "git"}
         data: dict[str, Any] = self.patch.model_dump(mode="json", exclude=apart)
-        for kind in ("pick", "script"):
+        for kind in ("pick", "script", "add"):
             for name in ("git", "seconds"):
                 data.get(kind, {}).pop(name, None)
+        if self.scope is not None:
+            data["scope"] = asdict(self.scope)
         if self.content:
             data["sha256"] = hashlib.sha256(self.content).hexdigest()
         return data
@@ -210,6 +227,8 @@ class Plan:
                 return file.sha256
             case Archive(sha256=digest):
                 return digest
+            case Installed(version=version):
+                return version
 
     def inputs(self) -> dict[str, Any]:
         """Everything but the Dockerfile and the base that decides the image, as JSON data."""
@@ -236,8 +255,10 @@ class Plan:
         }
         if recipe.url:
             labels["org.opencontainers.image.url"] = recipe.url
-        if self.patches:
-            labels["builder.patches"] = ", ".join(patch.name for patch in self.patches)
+        applied = [patch.name for patch in self.patches if patch.patch.expect == "applies"]
+        applied += [f"at start: {' '.join(step.run)}" for step in recipe.start]
+        if applied:
+            labels["builder.patches"] = ", ".join(applied)
         return labels
 
     def variables(self) -> Mapping[str, Any]:
@@ -269,6 +290,8 @@ def where(source: Source) -> str:
             return url
         case PypiSource(pypi=name):
             return f"pypi:{name}"
+        case InstalledSource(installed=name):
+            return f"{name} of the base"
 
 
 def _common_inputs(plan: Plan | BasePlan) -> dict[str, Any]:
@@ -322,14 +345,14 @@ def plan_base(catalogue: Catalogue, name: str, platforms: Platforms, root: RootC
     family = families.BASES[recipe.family]
     below = plan_base(catalogue, recipe.base, platforms, root) if recipe.base else None
     if below is not None:
-        _need_stages(entry, below, "root")
+        _need_stages(entry, below, *family.STANDS_ON)
     return BasePlan(
         recipe=recipe,
         file=entry.file,
         platforms=platforms,
-        packages=family.packages(recipe, platforms),
+        packages=family.packages(recipe, entry.file.parent, platforms),
         scripts=_scripts(family.SCRIPTS),
-        root=root if recipe.root else None,
+        root=root if recipe.root or recipe.published else None,
         base=below,
     )
 
@@ -346,12 +369,12 @@ def plan(
     recipe = complete(entry.recipe)
     family = families.ENGINES[recipe.family]
     base = plan_base(catalogue, recipe.base, platforms, root)
-    _need_stages(entry, base, "devel", "runtime")
+    _need_stages(entry, base, *family.STANDS_ON)
     return Plan(
         recipe=recipe,
         file=entry.file,
         platforms=platforms,
-        source=resolve_source(recipe.source, catalogue.root),
+        source=resolve_source(recipe, catalogue.root),
         patches=resolve_patches(entry, catalogue.root),
         packages=family.packages(recipe, entry.file.parent, platforms),
         scripts=_scripts(family.SCRIPTS),
@@ -364,20 +387,25 @@ def complete(recipe: Recipe) -> Recipe:
     return families.ENGINES[recipe.family].complete(recipe)
 
 
-def resolve_source(source: Source, root: Path) -> SourceChoice:
-    """Where a source is, with paths below ``root``, the repository.
+def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
+    """Where a recipe's source is, with paths below ``root``, the repository.
 
     Raises ``FetchError`` when the tree of an in-repo engine is not there.
     """
+    source = recipe.source
     match source:
         case PathSource(path=path):
             return SourceTree(root / path, trees.identity(root / path))
         case GitSource():
             return GitCommit(source.git, source.commit, source.submodules, source.submodule)
         case PypiSource(pypi=name, version=version, sha256=digest, subdirectory=folder):
-            return Released(Locked(name, version, digest), folder)
+            laid_over = families.ENGINES[recipe.family].scope(recipe) is not None
+            return Released(Locked(name, version, digest), folder, texts_only=laid_over)
         case ArchiveSource(archive=url, sha256=digest, subdirectory=folder):
             return Archive(url, digest, folder)
+        case InstalledSource(installed=name):
+            assert recipe.overlay is not None
+            return Installed(name, recipe.overlay.version)
 
 
 def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...]:
@@ -388,18 +416,21 @@ def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...
     assert entry.recipe is not None
     source = entry.recipe.source
     home = source.git if isinstance(source, GitSource) else ""
+    scope = families.ENGINES[entry.recipe.family].scope(entry.recipe)
     found = []
     for index, patch in enumerate(entry.recipe.patch):
         match patch:
             case FilePatch(file=name):
                 content = _patch_file(entry, index, root / "patches" / name)
-                found.append(PlannedPatch(patch, content=content))
+                found.append(PlannedPatch(patch, content=content, scope=scope))
             case PullPatch():
-                found.append(PlannedPatch(patch, patch.git or home))
+                found.append(PlannedPatch(patch, patch.git or home, scope=scope))
             case PickPatch(pick=pick):
-                found.append(PlannedPatch(patch, pick.git or home))
+                found.append(PlannedPatch(patch, pick.git or home, scope=scope))
             case ScriptPatch(script=script):
                 found.append(PlannedPatch(patch, script.git))
+            case AddPatch(add=add):
+                found.append(PlannedPatch(patch, add.git))
     return tuple(found)
 
 

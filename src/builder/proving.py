@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from builder import roots, smoke
+from builder import smoke
 from builder.dockerfile import Rendered
 from builder.errors import WorldError
 from builder.pipeline import Run, image_of_key, judge, references_of, resolve, subject_of
@@ -68,11 +68,9 @@ def _subject_of_image(
         run.say("no recipe says what this image must be: only what holds for every image is proved")
         return smoke.Subject(reference, found.digest, trial=run.trial)
     rendered = resolve(run, recipe)
-    assert rendered.base is not None
     if found.labels.get("builder.key") != rendered.key:
         run.say(f"the image was not built from {rendered.plan.name} as it is now")
-    devel = roots.image_of(rendered.base, "devel")
-    subject = subject_of(run, rendered, reference, found.digest, devel)
+    subject = subject_of(run, rendered, reference, found.digest)
     key = {"builder.key": found.labels.get("builder.key", "")}
     return replace(subject, labels={**subject.labels, **key})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from builder import published_images
 from builder.catalogue import Catalogue
 from builder.dockerfile import Rendered, render
 from builder.errors import FetchError, RecipeError
@@ -11,8 +12,6 @@ from builder.plan import RegistryRoot, RootChoice, bootstrapped_root, plan_base
 from builder.platforms import Platforms
 from builder.schema import BaseRecipe, Root
 from builder.tools import docker
-
-REGISTRY_PATIENCE = 10.0  # seconds
 
 
 def image_of(rendered: Rendered, stage: str) -> str:
@@ -27,12 +26,15 @@ def in_engine(rendered: Rendered, stage: str) -> bool:
 
 
 def root_recipe(catalogue: Catalogue, base: str) -> BaseRecipe:
-    """The recipe of the Debian root below ``base``; raises ``RecipeError`` where there is none."""
+    """The recipe of the Debian root, or of the published image, below ``base``.
+
+    Raises ``RecipeError`` where there is none.
+    """
     for name in catalogue.chain(base):
         recipe = catalogue.base(name).recipe
-        if recipe is not None and recipe.root is not None:
+        if recipe is not None and (recipe.root is not None or recipe.published is not None):
             return recipe
-    raise RecipeError(f"the base {base} stands on no Debian root")
+    raise RecipeError(f"the base {base} stands on no Debian root and on no published image")
 
 
 def choose(
@@ -55,6 +57,21 @@ def choose(
     ``FetchError`` when "registry" is asked for and does not answer.
     """
     recipe = root_recipe(catalogue, base)
+    if recipe.published is not None:
+        return published_images.choose(recipe.published, say, ask=ask, offline=offline)
+    return _debian(catalogue, recipe, platforms, way, say, ask=ask, offline=offline)
+
+
+def _debian(
+    catalogue: Catalogue,
+    recipe: BaseRecipe,
+    platforms: Platforms,
+    way: str,
+    say: Callable[[str], None],
+    *,
+    ask: bool,
+    offline: bool,
+) -> RootChoice:
     root = recipe.root
     assert root is not None
     bootstrapped = bootstrapped_root(recipe)
@@ -85,7 +102,7 @@ def choose(
 
 def _from_registry(root: Root, say: Callable[[str], None]) -> RegistryRoot | None:
     reference = f"{root.image}@{root.digest}" if root.digest else root.image
-    digest = docker.pull_digest(reference, REGISTRY_PATIENCE)
+    digest = docker.pull_digest(reference, published_images.PATIENCE)
     if digest is None:
         return None
     if root.digest is None:

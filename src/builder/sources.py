@@ -11,14 +11,16 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from builder import checkout
+from builder import checkout, overlays
 from builder.errors import FetchError, SpaceError, WorldError
 from builder.patches import Workshop, apply_all
 from builder.plan import SCRIPTS, BasePlan, BootstrappedRoot, GitCommit, Plan
 from builder.platforms import Platforms
 from builder.tools import apt, pypi
 from builder.tools.repositories import Repositories
+from builder.tools.scratch import EMPTY_TREE
 
 Say = Callable[[str], None]
 PATH_EXCLUDES = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
@@ -39,20 +41,22 @@ class Sources:
 @dataclass(frozen=True, slots=True)
 class Materials:
     """What inputs are gathered with: the cache, the engine's image that scripts of patches run
-    in (None: none is there), and whether nothing may be fetched."""
+    in (None: none is there), whether nothing may be fetched, and how the base starts."""
 
     cache: Path
     say: Say
     image: str | None = None
     offline: bool = False
+    starts: Mapping[str, Any] = field(default_factory=dict)
+    """``entrypoint`` and ``command`` of the base, for what is laid over it."""
 
 
-def gather(plan: Plan | BasePlan, suite: str, materials: Materials, work: Path) -> Sources:
+def gather(plan: Plan | BasePlan, suite: str | None, materials: Materials, work: Path) -> Sources:
     """Fetch, verify, unpack and patch what ``plan`` names below the directory ``work``.
 
-    ``suite`` is that of the Debian root.  Raises ``FetchError`` for what cannot be had or is not
-    what was pinned, ``PatchError`` for a patch that does not fit, ``WorldError`` for a tool that
-    is missing.
+    ``suite`` is that of the Debian root, where there is one.  Raises ``FetchError`` for what
+    cannot be had or is not what was pinned, ``PatchError`` for a patch that does not fit,
+    ``WorldError`` for a tool that is missing.
     """
     say = materials.say
     folders: dict[str, Path] = {}
@@ -63,8 +67,9 @@ def gather(plan: Plan | BasePlan, suite: str, materials: Materials, work: Path) 
             pypi.fetch(locked, materials.cache, say, offline=materials.offline), work / context
         )
     if isinstance(plan, Plan):
-        folders["source"] = _source(plan, materials, work)
-    sources = apt.sources_for(suite)
+        make = _overlay if plan.family.INHERITS else _source
+        folders["source"] = make(plan, materials, work)
+    sources = apt.sources_for(suite) if suite else None
     apt_sources = None
     if sources is not None:
         apt_sources = work / "apt.sources"
@@ -125,6 +130,26 @@ def _source(plan: Plan, materials: Materials, work: Path) -> Path:
 
     repositories.sound(write)
     return context
+
+
+def _overlay(plan: Plan, materials: Materials, work: Path) -> Path:
+    """What patches change of an installed package; where there are none nothing is fetched."""
+    target = work / "source"
+    target.mkdir()
+    repositories = Repositories(materials.cache, work, materials.say, offline=materials.offline)
+    workshop = Workshop(repositories, work, materials.image, materials.say)
+
+    def write() -> None:
+        tree = EMPTY_TREE
+        if plan.patches:
+            tree = checkout.tree_of(plan.source, repositories, work)
+        patched = apply_all(workshop, tree, plan.patches)
+        shutil.rmtree(target)
+        target.mkdir()
+        overlays.write(repositories, tree, patched, materials.starts, target)
+
+    repositories.sound(write)
+    return target
 
 
 def _bootstrap(

@@ -24,7 +24,7 @@ class Target:
 
     name: str
     commit: str
-    kind: Literal["tag", "branch", "commit"]
+    kind: Literal["tag", "branch", "commit", "release"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from builder.families import cmake, cuda_wheels, debian_root, llama_cpp, python_sdist
+from builder.families import (
+    artefact,
+    cmake,
+    cuda_wheels,
+    debian_root,
+    ggml_python,
+    llama_cpp,
+    published,
+    python_sdist,
+    python_wheels,
+    vllm_overlay,
+)
 from builder.families.compiling import Layer
 from builder.lock import Locked
 from builder.platforms import Platforms
 from builder.schema import BaseRecipe, Recipe
+from builder.scopes import Scope
 
 Findings = Iterable[tuple[tuple[str | int, ...], str]]
 """The path of each key that breaks a rule of the family, and what is wrong with it."""
@@ -26,6 +38,16 @@ class EngineFamily(Protocol):
     TEMPLATE: str
     SCRIPTS: tuple[str, ...]
     """Files of ``inside/`` that the stages run."""
+    STANDS_ON: tuple[str, ...]
+    """Stages that the base must have."""
+    NO_VMM: str | None
+    """The definition that every cmake call of its trees needs where [cuda] vmm is false."""
+    INHERITS: bool
+    """Whether the image is the base's with something laid over it, and starts as the base's."""
+
+    def scope(self, recipe: Recipe) -> Scope | None:
+        """What patches of a repository are cut to; None: the source is all of it."""
+        ...
 
     def check(self, recipe: Recipe) -> Findings:
         """What the recipe lacks, or says in vain."""
@@ -55,6 +77,8 @@ class BaseFamily(Protocol):
 
     TEMPLATE: str
     SCRIPTS: tuple[str, ...]
+    STANDS_ON: tuple[str, ...]
+    """Stages that the base below must have."""
     STAGES: Mapping[str, str]
     """The stages that become images, named ``base-STAGE`` in what builds on them, with the
     compression of their layers: gzip for what is shipped, zstd for what stays in the engine."""
@@ -64,9 +88,9 @@ class BaseFamily(Protocol):
         ...
 
     def packages(
-        self, recipe: BaseRecipe, platforms: Platforms
+        self, recipe: BaseRecipe, folder: Path, platforms: Platforms
     ) -> Mapping[str, tuple[Locked, ...]]:
-        """Files of PyPI by the named context that holds them."""
+        """Files of PyPI by the named context that holds them; lock paths start at ``folder``."""
         ...
 
     def variables(self, recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
@@ -75,12 +99,17 @@ class BaseFamily(Protocol):
 
 
 ENGINES: dict[str, EngineFamily] = {
+    "artefact": artefact,
     "cmake": cmake,
     "llama-cpp": llama_cpp,
+    "ggml-python": ggml_python,
     "python-sdist": python_sdist,
+    "vllm-overlay": vllm_overlay,
 }
 
 BASES: dict[str, BaseFamily] = {
     "cuda-wheels": cuda_wheels,
     "debian-root": debian_root,
+    "published": published,
+    "python-wheels": python_wheels,
 }

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from builder.families.compiling import Layer, build, common_layers, configure, no_packages
+from builder.families.compiling import (
+    Layer,
+    build,
+    common_layers,
+    configure,
+    no_packages,
+    no_scope,
+    unused,
+)
 from builder.platforms import Platforms
 from builder.schema import Recipe
 
 packages = no_packages
 TEMPLATE = "cmake.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ("jobs",)
+STANDS_ON: tuple[str, ...] = ("devel", "runtime")
+NO_VMM: str | None = None
+INHERITS = False
+scope = no_scope
 
 
 def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """A cmake engine has at least one ``[[cmake]]`` and no ``[python]``."""
     if not recipe.cmake:
         yield ("family",), "the family cmake needs a [[cmake]] table"
-    if recipe.python is not None:
-        yield ("python",), "the family cmake has no use for [python]"
-    if recipe.llama is not None:
-        yield ("llama",), "the family cmake has no use for [llama]"
+    yield from unused(recipe, "cmake", "cmake")
     if not recipe.image.entrypoint:
         yield ("image",), "the family cmake needs an entrypoint"
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from builder.lock import Locked
 from builder.platforms import GNU_TRIPLETS, Platforms
 from builder.schema import Cmake, Recipe
+from builder.scopes import Scope
 
 Definitions = Mapping[str, str | int | bool]
 """cmake's -D, by name."""
@@ -69,8 +70,11 @@ def _defines(word: str, name: str) -> bool:
     return word.startswith((f"-D{name}=", f"-D{name}:", f"cmake.define.{name}="))
 
 
-def link_faults(arguments: Sequence[str], recipe: Recipe) -> Iterator[str]:
-    """What a command lacks so that its cmake links: nothing, where it configures nothing."""
+def link_faults(arguments: Sequence[str], recipe: Recipe, no_vmm: str | None) -> Iterator[str]:
+    """What a command lacks so that its cmake links: nothing, where it configures nothing.
+
+    ``no_vmm`` is the definition that keeps the driver out of what the family's trees link.
+    """
     configures = "-S" in arguments and arguments[:1] == ["cmake"]
     if not configures and not any("cmake.define." in word for word in arguments):
         return
@@ -86,6 +90,38 @@ def link_faults(arguments: Sequence[str], recipe: Recipe) -> Iterator[str]:
         for folder in link_directories(recipe):
             if folder not in found:
                 yield f"{name} of a cmake call has no -rpath-link to {folder}: the link would fail"
+    if no_vmm is not None and not recipe.cuda.vmm:
+        given = [word.split("=", 1)[1] for word in arguments if _defines(word, no_vmm)]
+        if given[-1:] != ["ON"]:
+            yield f"a cmake call without {no_vmm}=ON would link the driver: [cuda] vmm is false"
+
+
+TABLES = {
+    "cmake": "[[cmake]]",
+    "llama": "[llama]",
+    "python": "[python]",
+    "overlay": "[overlay]",
+    "start": "[[start]]",
+    "layout": "[layout]",
+    "artefact": "[artefact]",
+}
+"""Parts of a recipe that only some families know."""
+
+
+def unused(recipe: Recipe, family: str, *known: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The tables of a recipe that its family, which knows those named, would pass over."""
+    for name, table in TABLES.items():
+        if name not in known and name in recipe.model_fields_set and getattr(recipe, name):
+            yield (name,), f"the family {family} has no use for {table}"
+    if "layout" not in known:
+        for index, part in enumerate(recipe.cmake):
+            if part.place is not None:
+                yield ("cmake", index, "place"), f"the family {family} has places of its own"
+
+
+def no_scope(recipe: Recipe) -> Scope | None:  # noqa: ARG001
+    """``scope`` of a family whose source is all of a tree."""
+    return None
 
 
 def no_packages(

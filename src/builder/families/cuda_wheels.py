@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from builder.families.standing import foreign
 from builder.lock import Locked
 from builder.platforms import GNU_TRIPLETS, Platforms
-from builder.schema import BaseRecipe
+from builder.schema import BaseRecipe, Wheel
 
 TEMPLATE = "cuda-wheels.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ("assemble_cuda.py", "healthcheck", "jobs")
 RUNTIME = "nvidia-cuda-runtime"
+STANDS_ON: tuple[str, ...] = ("root",)
 STAGES: Mapping[str, str] = {"devel": "zstd", "runtime": "gzip"}
 
 
@@ -23,16 +26,19 @@ def check(recipe: BaseRecipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("family",), "the family cuda-wheels needs [[wheel]] tables"
     if not recipe.runtime.libraries:
         yield ("runtime",), "the runtime ships no library: name some in libraries"
-    if recipe.root is not None:
-        yield ("root",), "the family cuda-wheels has no use for [root]: its base has one"
-    if recipe.wheel and RUNTIME not in {wheel.name for wheel in recipe.wheel}:
+    if recipe.wheel and not _runtimes(recipe):
         yield ("family",), f"the family cuda-wheels needs the wheel {RUNTIME}: it has the version"
+    yield from foreign(recipe, "cuda-wheels", "wheel")
     for index, wheel in enumerate(recipe.wheel):
         if "amd64" not in wheel.sha256:
             yield ("wheel", index, "sha256"), f"{wheel.name} lacks amd64, the images' platform"
 
 
-def packages(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, tuple[Locked, ...]]:
+def packages(
+    recipe: BaseRecipe,
+    folder: Path,  # noqa: ARG001
+    platforms: Platforms,
+) -> Mapping[str, tuple[Locked, ...]]:
     """The toolchain's wheels of the build platform, and the libraries' of the target."""
     toolchain = tuple(
         Locked(wheel.name, wheel.version, wheel.sha256[platforms.build])
@@ -49,7 +55,7 @@ def packages(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, tuple[Loc
 
 def variables(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
     """The packages of the devel stage, and how the toolkit is put together."""
-    contexts = list(packages(recipe, platforms))
+    contexts = ["wheels", *(["target-wheels"] if platforms.cross else [])]
     assemble = ["python3", "/inside/assemble_cuda.py", "--root", "/usr/local/cuda"]
     assemble += ["--stub-compiler", f"{GNU_TRIPLETS[platforms.target]}-gcc"]
     assemble += ["--staging", "/staging"]
@@ -68,5 +74,10 @@ def variables(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
 
 def cuda_version(recipe: BaseRecipe) -> str:
     """``13.0``: of the runtime library."""
-    [version] = [wheel.version for wheel in recipe.wheel if wheel.name == RUNTIME]
+    version = _runtimes(recipe)[0].version
     return ".".join(version.split(".")[:2])
+
+
+def _runtimes(recipe: BaseRecipe) -> list[Wheel]:
+    """The wheel of the runtime library: until CUDA 12 its name ended in ``-cu12``."""
+    return [wheel for wheel in recipe.wheel if wheel.name in {RUNTIME, f"{RUNTIME}-cu12"}]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from builder.families.standing import foreign
 from builder.lock import Locked
 from builder.platforms import Platforms
 from builder.schema import BaseRecipe
 
 TEMPLATE = "debian-root.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ()
+STANDS_ON: tuple[str, ...] = ()
 STAGES: Mapping[str, str] = {"root": "gzip"}
 
 
@@ -20,12 +23,12 @@ def check(recipe: BaseRecipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("family",), "the family debian-root needs a [root] table"
     if recipe.base is not None:
         yield ("base",), "a debian-root has no base"
-    if recipe.wheel:
-        yield ("wheel",), "a debian-root has no use for [[wheel]]"
+    yield from foreign(recipe, "debian-root", "root")
 
 
 def packages(
     recipe: BaseRecipe,  # noqa: ARG001
+    folder: Path,  # noqa: ARG001
     platforms: Platforms,  # noqa: ARG001
 ) -> Mapping[str, tuple[Locked, ...]]:
     """Nothing from PyPI."""

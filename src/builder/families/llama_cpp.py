@@ -12,13 +12,25 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from builder.families.compiling import Layer, build, common_layers, configure, no_packages
+from builder.families.compiling import (
+    Layer,
+    build,
+    common_layers,
+    configure,
+    no_packages,
+    no_scope,
+    unused,
+)
 from builder.platforms import GNU_TRIPLETS, Platforms
 from builder.schema import Cmake, GitSource, Image, LibraryProbe, Probe, Recipe, RunProbe, Serve
 
 packages = no_packages
 TEMPLATE = "llama-cpp.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ("jobs", "collect.py")
+STANDS_ON: tuple[str, ...] = ("devel", "runtime")
+NO_VMM: str | None = "GGML_CUDA_NO_VMM"
+INHERITS = False
+scope = no_scope
 BIN = "/opt/engine/bin"
 SERVER = "llama-server"
 COMMIT_DIGITS = 9
@@ -65,8 +77,7 @@ def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("family",), "the family llama-cpp needs a [llama] table: build_number"
     elif recipe.llama.build_commit is None and not isinstance(recipe.source, GitSource):
         yield ("llama",), "build_commit is needed where the source is no git repository"
-    if recipe.python is not None:
-        yield ("python",), "the family llama-cpp has no use for [python]"
+    yield from unused(recipe, "llama-cpp", "cmake", "llama")
     if not any(SERVER in part.targets for part in recipe.cmake):
         yield ("family",), f"{SERVER} is what is proved: name it in the targets of a [[cmake]]"
     for index, part in enumerate(recipe.cmake):

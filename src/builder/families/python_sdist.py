@@ -8,25 +8,33 @@ from typing import Any
 
 from builder import lock
 from builder.errors import RecipeError
-from builder.families.compiling import Layer, common_layers, definition_value, merged
+from builder.families.compiling import (
+    Layer,
+    common_layers,
+    definition_value,
+    merged,
+    no_scope,
+    unused,
+)
 from builder.lock import Locked
 from builder.platforms import Platforms
 from builder.schema import PypiSource, Recipe
 
 TEMPLATE = "python-sdist.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ("jobs", "relink.py")
+STANDS_ON: tuple[str, ...] = ("devel", "runtime")
+NO_VMM: str | None = None
+INHERITS = False
+scope = no_scope
 
 
 def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """An sdist from PyPI, a ``[python]`` table and no ``[[cmake]]``."""
     if recipe.python is None:
         yield ("family",), "the family python-sdist needs a [python] table"
-    if recipe.cmake:
-        yield ("cmake",), "the family python-sdist has no use for [[cmake]]: see [python] define"
+    yield from unused(recipe, "python-sdist", "python")
     if not isinstance(recipe.source, PypiSource):
         yield ("source",), "the family python-sdist takes its source from PyPI: pypi = NAME"
-    if recipe.llama is not None:
-        yield ("llama",), "the family python-sdist has no use for [llama]"
     if not recipe.image.entrypoint:
         yield ("image",), "the family python-sdist needs an entrypoint"
 

@@ -17,8 +17,11 @@ import sys
 import zipfile
 from pathlib import Path
 
-TREE = re.compile(r"nvidia/cu\d+/(.+)")
+# One tree since CUDA 13; before, each wheel had a directory of its own.
+TREE = re.compile(r"nvidia/(?:cu\d+|cu[a-z_]+|nv[a-z_]+)/(.+)")
 EXECUTABLES = ("bin", "nvvm/bin")
+NVML_PROTOTYPE = re.compile(r"\bnvmlReturn_t\s+(?:DECLDIR\s+)?(nvml[A-Z]\w*)\s*\(")
+NVML_ERROR_LIBRARY_NOT_FOUND = 12  # of nvml.h
 PROTOTYPE = re.compile(r"\bCUresult\s+(?:__attribute__\(\(\w+\)\)\s+)?(cu[A-Z]\w*)\s*\(")
 CUDA_ERROR_STUB_LIBRARY = 34  # the value that cuda.h gives to "this is the stub, not a driver"
 
@@ -84,23 +87,39 @@ def make_driver_stub(root: Path, compiler: str, include: Path) -> int:
     symbols = driver_symbols(include, compiler)
     if len(symbols) < 300:
         sys.exit(f"cuda.h gave only {len(symbols)} driver functions: its shape has changed")
+    make_stub(root, compiler, "libcuda.so", symbols, CUDA_ERROR_STUB_LIBRARY)
+    return len(symbols)
+
+
+def make_nvml_stub(root: Path, compiler: str, include: Path) -> int:
+    """Write ``lib64/stubs/libnvidia-ml.so``, where a wheel brought nvml.h; return how many."""
+    header = include / "nvml.h"
+    if not header.exists():
+        return 0
+    text = header.read_text("utf-8", errors="replace")
+    symbols = sorted(set(NVML_PROTOTYPE.findall(text)))
+    if len(symbols) < 100:
+        sys.exit(f"nvml.h gave only {len(symbols)} functions: its shape has changed")
+    make_stub(root, compiler, "libnvidia-ml.so", symbols, NVML_ERROR_LIBRARY_NOT_FOUND)
+    return len(symbols)
+
+
+def make_stub(root: Path, compiler: str, name: str, symbols: list[str], status: int) -> None:
+    """Write a library whose functions do nothing but return ``status``; its SONAME ends in .1."""
     stubs = root / "lib" / "stubs"
     stubs.mkdir(parents=True, exist_ok=True)
-    body = "".join(
-        f"int {name}(void) {{ return {CUDA_ERROR_STUB_LIBRARY}; }}\n" for name in symbols
-    )
-    flags = ["-shared", "-fPIC", "-O1", "-nostdlib", "-Wl,-soname,libcuda.so.1"]
+    body = "".join(f"int {symbol}(void) {{ return {status}; }}\n" for symbol in symbols)
+    flags = ["-shared", "-fPIC", "-O1", "-nostdlib", f"-Wl,-soname,{name}.1"]
     subprocess.run(
-        [compiler, *flags, "-x", "c", "-", "-o", str(stubs / "libcuda.so")],
+        [compiler, *flags, "-x", "c", "-", "-o", str(stubs / name)],
         input=body,
         check=True,
         text=True,
     )
-    # An executable linked against a library that needs libcuda.so.1 is looked up by SONAME.
-    link = stubs / "libcuda.so.1"
+    # An executable linked against a library that needs the driver is looked up by SONAME.
+    link = stubs / f"{name}.1"
     link.unlink(missing_ok=True)
-    link.symlink_to("libcuda.so")
-    return len(symbols)
+    link.symlink_to(name)
 
 
 def stage_runtime(root: Path, staging: Path, libraries: list[str]) -> None:
@@ -143,6 +162,8 @@ def main() -> None:
         include = options.root / "include"
         count = make_driver_stub(options.root, options.stub_compiler, include)
         print(f"driver stub: {count} functions", flush=True)
+        count = make_nvml_stub(options.root, options.stub_compiler, include)
+        print(f"NVML stub: {count} functions", flush=True)
     if options.staging:
         stage_runtime(options.root, options.staging, options.runtime)
 

@@ -43,6 +43,10 @@ IMAGE_PATH = r"^(?:/[A-Za-z0-9._+@*?-]+)+$"
 CMAKE_TARGET = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 VERSION = r"^[a-zA-Z0-9]+(?:[._-][a-zA-Z0-9]+)*$"
 
+PROJECT = r"^[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*$"  # packaging specification, "Names"
+VERSION_GLOB = r"^[A-Za-z0-9.!+_*-]+$"
+USER = r"^[a-z0-9_][a-z0-9_-]*(?::[a-z0-9_][a-z0-9_-]*)?$"
+
 PATTERNS = {
     NAME: "must be lower-case letters and digits, joined by single . _ -",
     VERSION: "must be letters and digits, joined by single . _ -",
@@ -60,6 +64,9 @@ PATTERNS = {
     PATH_GLOB: "must be a path, in which * stands for anything and ? for one character",
     IMAGE_PATH: "must be an absolute path in the image; * stands for anything, ? for one character",
     CMAKE_TARGET: "must be the name of a cmake target",
+    PROJECT: "must be the name of a Python project: letters, digits and . _ -",
+    VERSION_GLOB: "must be a version; * stands for anything",
+    USER: "must be a user, or user:group, by name or number",
 }
 """What each pattern asks for, in words."""
 
@@ -85,6 +92,21 @@ def _spdx(value: str) -> str:
         return str(canonicalize_license_expression(value))
     except InvalidLicenseExpression as error:
         raise ValueError("must be an SPDX licence expression, or LicenseRef-NAME") from error
+
+
+def requirement(value: str) -> str:
+    """A requirement as in ``pip install``, of the index alone (packaging: "Dependency
+    specifiers"); raises ``ValueError``.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        found = Requirement(value)
+    except InvalidRequirement as error:
+        raise ValueError(f"must be a requirement: {str(error).splitlines()[0]}") from error
+    if found.url is not None:
+        raise ValueError("must be taken from the package index, not from a URL")
+    return value
 
 
 def _inside_the_tree(value: str) -> str:
@@ -122,6 +144,7 @@ PathGlob = Annotated[
 ]
 ImagePath = Annotated[str, StringConstraints(pattern=IMAGE_PATH), PLAIN]
 RegularExpression = Annotated[Text, AfterValidator(_regular_expression)]
+PythonProject = Annotated[str, StringConstraints(pattern=PROJECT), PLAIN]
 DefineName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$"), PLAIN]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), PLAIN]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
@@ -36,6 +36,8 @@ class AnyPatch(Model):
     """Lines of context, of the three at each end of a hunk, that may differ."""
     three_way: bool = False
     """Merge with the version that the patch was made for, where its lines moved."""
+    expect: Literal["applies", "absent"] = "applies"
+    """"absent": what it changes is not in this source, and the build fails where it is."""
     probe: Probe | None = None
     """How the finished image shows it."""
 
@@ -103,6 +105,8 @@ class Script(Model):
     """Where the program finds the tree, and its working directory."""
     seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     """It is stopped after that."""
+    edits: list[TreePath] = []
+    """Files of the tree that it changes, and no others; empty: any."""
 
     @model_validator(mode="after")
     def _not_over_the_system(self) -> Script:
@@ -126,8 +130,36 @@ class ScriptPatch(AnyPatch):
         """For people."""
         return f"script {self.script.path}"
 
+    @model_validator(mode="after")
+    def _absent_is_told_by_its_files(self) -> ScriptPatch:
+        if self.expect == "absent" and not self.script.edits:
+            raise ValueError("say in edits which files it changes: they must be absent")
+        return self
 
-PATCHES = ("file", "pull", "pick", "script")
+
+class Add(Model):
+    """A directory, or a file, of a pinned commit, as new files of the tree."""
+
+    git: GitUrl
+    commit: Commit
+    path: TreePath
+    """In the tree of ``commit``."""
+    to: TreePath
+    """In the source; nothing may be there."""
+
+
+class AddPatch(AnyPatch):
+    """Files of another repository that the tree gets as they are."""
+
+    add: Add
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"add {self.add.to}"
+
+
+PATCHES = ("file", "pull", "pick", "script", "add")
 
 
 def _patch_kind(value: Any) -> str | None:
@@ -138,7 +170,8 @@ Patch = Annotated[
     Annotated[FilePatch, Tag("file")]
     | Annotated[PullPatch, Tag("pull")]
     | Annotated[PickPatch, Tag("pick")]
-    | Annotated[ScriptPatch, Tag("script")],
+    | Annotated[ScriptPatch, Tag("script")]
+    | Annotated[AddPatch, Tag("add")],
     Discriminator(
         _patch_kind,
         custom_error_type="patch",

@@ -91,10 +91,13 @@ class FileProbe(Model):
     matches: list[RegularExpression] = []
     """Regular expressions (Python's), each of which must match somewhere in the file."""
     sha256: Sha256 | None = None
+    sha256_not: Sha256 | None = None
+    """The file has been changed: it is no longer this one."""
 
     @model_validator(mode="after")
     def _no_text_of_what_is_not_there(self) -> FileProbe:
-        if self.absent and (self.has or self.lacks or self.matches or self.sha256):
+        told = self.has or self.lacks or self.matches or self.sha256 or self.sha256_not
+        if self.absent and told:
             raise ValueError("a file that must be absent has no contents")
         return self
 

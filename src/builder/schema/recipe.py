@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 
 from builder.schema.fields import (
     CMAKE_TARGET,
@@ -13,6 +21,8 @@ from builder.schema.fields import (
     PLAIN,
     REPOSITORY,
     TAG,
+    USER,
+    VERSION_GLOB,
     WEB_URL,
     Commit,
     DebianPackage,
@@ -23,6 +33,7 @@ from builder.schema.fields import (
     License,
     Model,
     Name,
+    PythonProject,
     Ref,
     Sha256,
     Text,
@@ -31,6 +42,7 @@ from builder.schema.fields import (
     VariableName,
     Version,
     only_key,
+    requirement,
 )
 from builder.schema.patches import Patch
 from builder.schema.probes import Accept, Budget, Probe, Serve
@@ -46,7 +58,7 @@ class PathSource(Model):
 class PypiSource(Model):
     """An sdist or a wheel from PyPI, by name, version and digest."""
 
-    pypi: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*$"), PLAIN]
+    pypi: PythonProject
     """Project name on PyPI."""
     version: Version
     sha256: Sha256
@@ -84,7 +96,13 @@ class GitSource(Model):
         return self
 
 
-SOURCES = ("git", "path", "pypi", "archive")
+class InstalledSource(Model):
+    """What the base has installed already: nothing is fetched, and nothing can be patched."""
+
+    installed: PythonProject
+
+
+SOURCES = ("git", "path", "pypi", "archive", "installed")
 
 
 def _source_kind(value: Any) -> str | None:
@@ -95,7 +113,8 @@ Source = Annotated[
     Annotated[GitSource, Tag("git")]
     | Annotated[PathSource, Tag("path")]
     | Annotated[PypiSource, Tag("pypi")]
-    | Annotated[ArchiveSource, Tag("archive")],
+    | Annotated[ArchiveSource, Tag("archive")]
+    | Annotated[InstalledSource, Tag("installed")],
     Discriminator(
         _source_kind,
         custom_error_type="source",
@@ -144,13 +163,27 @@ class Cmake(Model):
     """What to build; empty: everything. What is installed is cmake's affair."""
     define: dict[DefineName, DefineValue] = {}
     """-D definitions; true and false become ON and OFF."""
+    place: TreePath | None = None
+    """Where its targets and their libraries go, below /opt/engine; default: "bin"."""
+
+
+class Layout(Model):
+    """What of the source is part of the image as it is."""
+
+    keep: list[TreePath] = []
+    """Directories and files of the source tree, put below /opt/engine under the same paths."""
+
+
+Requirement = Annotated[Text, AfterValidator(requirement)]
 
 
 class Python(Model):
-    """How an sdist with compiled parts becomes an installed package."""
+    """The Python packages of an image, and how an sdist with compiled parts becomes one."""
 
     lock: TreePath
     """Lock file of the build's and the runtime's wheels, relative to the recipe."""
+    requirements: list[Requirement] = []
+    """What ``builder lock`` resolves into the lock's runtime: "fastapi>=0.115"."""
     config: dict[DefineName, DefineValue] = {}
     """PEP 517 config settings of the build backend."""
     define: dict[DefineName, DefineValue] = {}
@@ -168,6 +201,40 @@ class Llama(Model):
     """What --version prints as the commit; default: 9 digits of the pin."""
     ui: bool = False
     """Embed the web page of the server; only where the tree holds it, built."""
+
+
+class Overlay(Model):
+    """The installed Python package that is patched; default: the source's, where that is PyPI."""
+
+    package: PythonProject
+    version: Annotated[str, StringConstraints(pattern=VERSION_GLOB), PLAIN]
+    """As its metadata says; ``*`` stands for anything: "*+g58c8a5eaa"."""
+
+
+class Start(Model):
+    """A patch that cannot be baked in: a program that runs whenever a container starts.
+
+    Where it fails, hangs or breaks a file, the engine is not started.
+    """
+
+    run: Annotated[list[Text], Field(min_length=1)]
+    why: Text
+    """What is wrong without it."""
+    drop_when: Text | None = None
+    """When it may go."""
+    says: list[Text] = []
+    """Each must stand in what it prints, or it has failed."""
+    seconds: Annotated[int, Field(ge=1, le=3600)] = 300
+    """It is stopped after that."""
+
+
+class Artefact(Model):
+    """Files of the build that are the image, alone: it runs nothing."""
+
+    files: Annotated[list[TreePath], Field(min_length=1)]
+    """In the build directory of the only ``[[cmake]]``: "libvgpu.so"."""
+    loads: bool = True
+    """Each is a shared library, and must load where the base's libraries are."""
 
 
 class Debian(Model):
@@ -191,6 +258,8 @@ class Image(Model):
     health: TreePath | None = None
     """Path of the health page on ``port``, without the leading slash."""
     env: dict[VariableName, Value] = {}
+    user: Annotated[str, StringConstraints(pattern=USER), PLAIN] | None = None
+    """Whom it runs as; a family knows it: "10001:10001" of our bases."""
 
     @model_validator(mode="after")
     def _health_needs_a_port(self) -> Image:
@@ -230,6 +299,11 @@ class Recipe(Model):
     llama: Llama | None = None
     cmake: list[Cmake] = []
     python: Python | None = None
+    overlay: Overlay | None = None
+    start: list[Start] = []
+    """Run in order, before the engine."""
+    layout: Layout = Layout()
+    artefact: Artefact | None = None
     debian: Debian = Debian()
     image: Image
     build: Build = Build()
@@ -258,6 +332,23 @@ class Root(Model):
     packages: list[DebianPackage] = []
 
 
+class Published(Model):
+    """An image that somebody else publishes."""
+
+    image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*:[\w.-]+$"), PLAIN]
+    """With its tag."""
+    digest: Digest | None = None
+    """Pin of that image; without it the registry is asked at every build, aloud."""
+    note: Text | None = None
+    """Why it is not pinned."""
+
+    @model_validator(mode="after")
+    def _pinned_or_explained(self) -> Published:
+        if self.digest is None and self.note is None:
+            raise ValueError("a tag alone can move: pin its digest, or say why not in note")
+        return self
+
+
 class Stage(Model):
     """One stage of a CUDA base."""
 
@@ -278,6 +369,17 @@ class Wheel(Model):
     sha256: dict[Literal["amd64", "arm64"], Sha256]
 
 
+class BasePython(Model):
+    """The Python packages of a base."""
+
+    lock: TreePath
+    """Lock file of the wheels, relative to the base's file."""
+    requirements: Annotated[list[Requirement], Field(min_length=1)]
+    """What ``builder lock`` resolves: "vllm==0.20.2"."""
+    unchecked: Text | None = None
+    """Why the packages need not have all that they require; default: ``pip check`` must pass."""
+
+
 class BaseRecipe(Model):
     """A base: what engines are compiled in and what they run on."""
 
@@ -289,6 +391,8 @@ class BaseRecipe(Model):
     notes: list[Text] = []
     """For people: what is known to be wrong with it, and with its neighbours."""
     root: Root | None = None
+    published: Published | None = None
+    python: BasePython | None = None
     devel: Stage = Stage()
     runtime: Stage = Stage()
     wheel: list[Wheel] = []

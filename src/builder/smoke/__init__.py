@@ -27,17 +27,19 @@ from builder.smoke import (
     files,
     gpu,
     leftovers,
+    loads,
     permissions,
     reading,
     serves,
     sizes,
+    starts,
 )
-from builder.smoke.contents import Contents
+from builder.smoke.contents import Contents, Foundation
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check, Verdict
 from builder.tools import containers, docker
 
-PROOFS = 2
+PROOFS = 3
 """Raised when proofs are added: images that were proved by fewer are proved again."""
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 ARCHITECTURES = ("120",)
@@ -58,6 +60,8 @@ class Subject:
     ``vmm = true`` does not start."""
     trial: gpu.Trial | None = None
     """What is tried with a GPU; None: nothing."""
+    foundation: Foundation | None = None
+    """What it was laid over: somebody else's, and not judged."""
 
 
 def prove(subject: Subject, work: Path) -> Verdict:
@@ -123,6 +127,8 @@ def _wanted(recipe: Recipe | None) -> reading.Wanted:
     """What must be kept of the image's files for the recipe's probes."""
     probes = [probe for _, probe in _probes(recipe)] if recipe else []
     texts = {probe.file for probe in probes if isinstance(probe, FileProbe)}
+    if recipe is not None and recipe.start:
+        texts.add(starts.PLAN)
     texts |= {probe.python for probe in probes if isinstance(probe, PythonProbe)}
     libraries = {
         posixpath.basename(probe.library).partition(".so")[0] for probe in _symbol_probes(recipe)
@@ -132,17 +138,25 @@ def _wanted(recipe: Recipe | None) -> reading.Wanted:
 
 def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
     """What is read from the layers: no program of the image is run."""
-    recipe = subject.recipe
+    recipe, foundation = subject.recipe, subject.foundation
     rules = Rules(recipe.accept if recipe else ())
     arch = recipe.cuda.arch if recipe else ARCHITECTURES
-    yield from architectures.prove(arch, contents, rules)
-    yield from closure.prove(contents, rules, vmm=recipe is None or recipe.cuda.vmm)
-    yield from leftovers.prove(contents, rules)
-    yield from permissions.prove(contents, rules)
-    yield from contract.prove_texts(contents, rules)
-    yield from sizes.prove(contents, recipe.budget if recipe else Budget())
+    own = contents.above(foundation) if foundation else contents
+    if foundation:
+        told = f"{len(contents.files) - len(own.files)} files of {foundation.layers} layers"
+        yield Check("foundation", "what it is laid over", "is not judged", told, True)
+    artefact = recipe is not None and recipe.artefact is not None
+    if not artefact:
+        if not foundation or any(parsed.code for _, parsed in own.elves()):
+            yield from architectures.prove(arch, own, rules)
+        vmm = recipe is None or recipe.cuda.vmm
+        yield from closure.prove(own, rules, vmm=vmm, whole=contents)
+    yield from leftovers.prove(own, rules)
+    yield from permissions.prove(own, rules)
+    yield from contract.prove_texts(own, rules)
+    yield from sizes.prove(own, contents, recipe.budget if recipe else Budget())
     if recipe is not None:
-        yield from contract.prove(recipe, subject.labels, contents)
+        yield from contract.prove(recipe, subject.labels, contents, foundation)
     yield from rules.unused()
 
 
@@ -157,6 +171,8 @@ def _promises(recipe: Recipe, subject: Subject, contents: Contents, work: Path) 
     for patch, probe in _probes(recipe):
         checks = _tried(probe, recipe, sealed, contents)
         yield from _of_patch(patch, checks) if patch else checks
+    yield from starts.prove(recipe, subject.reference, contents, subject.foundation)
+    yield from loads.prove(recipe, subject.reference, subject.devel, work)
     yield from serves.prove(recipe, subject.reference, work, stub)
     if subject.trial is not None and subject.trial.due():
         driver = contract.driver_of(contents)

@@ -81,9 +81,15 @@ class Loader:
         return resolved
 
 
-def prove(contents: Contents, rules: Rules, *, vmm: bool) -> Iterator[Check]:
-    """The loader closure of the image with its symbol versions, the driver, and its run paths."""
-    loader = Loader(contents)
+def prove(
+    contents: Contents, rules: Rules, *, vmm: bool, whole: Contents | None = None
+) -> Iterator[Check]:
+    """The loader closure of the image with its symbol versions, the driver, and its run paths.
+
+    ``whole`` is what ``contents`` was laid over, with it.
+    """
+    whole = whole or contents
+    loader = Loader(whole)
     missing: list[tuple[str, str]] = []
     driver: list[tuple[str, str]] = []
     too_old: list[tuple[str, str]] = []
@@ -97,7 +103,7 @@ def prove(contents: Contents, rules: Rules, *, vmm: bool) -> Iterator[Check]:
             elif place is None:
                 missing.append((file.path, f"{file.path} needs {name}"))
             else:
-                too_old += _undefined(file, parsed, name, contents.files[place])
+                too_old += _undefined(file, parsed, name, whole.files[place])
     subject = "every needed library is in the image"
     yield rules.judge("closure", subject, "all found", missing, f"{count} of {count} found")
     subject = "every library is new enough for what needs it"
@@ -105,7 +111,7 @@ def prove(contents: Contents, rules: Rules, *, vmm: bool) -> Iterator[Check]:
     if not vmm:
         subject = "nothing needs the driver's library (vmm = false)"
         yield rules.judge("closure", subject, "no libcuda.so.1 among NEEDED", driver)
-    yield _run_paths(contents, rules)
+    yield _run_paths(contents, whole, rules)
 
 
 def _undefined(file: File, parsed: ElfFile, name: str, library: File) -> Iterator[tuple[str, str]]:
@@ -136,12 +142,12 @@ def _number(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
-def _run_paths(contents: Contents, rules: Rules) -> Check:
+def _run_paths(contents: Contents, whole: Contents, rules: Rules) -> Check:
     wrong = []
     for file, parsed in contents.elves():
         for path in _expand((*parsed.runpath, *parsed.rpath), file):
             place = posixpath.normpath(path)
-            fault = _fault(path, place, file, contents)
+            fault = _fault(path, place, file, whole)
             if fault:
                 wrong.append((file.path, f"{file.path} looks in {fault}"))
     expected = "no build directory, none that is absent"

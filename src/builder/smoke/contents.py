@@ -51,6 +51,14 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class Foundation:
+    """What an image was laid over: its number of layers, and its configuration."""
+
+    layers: int
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
     """The flattened file system of an image, and how that came about."""
 
@@ -81,6 +89,27 @@ class Contents:
     def unpacked_size(self) -> int:
         """Bytes of all files, each content once."""
         return sum(file.size for file in self.files.values() if not file.shares)
+
+    def above(self, foundation: Foundation) -> Contents:
+        """What the image adds to its foundation: layers, files, variables and labels."""
+        layers = self.layers[foundation.layers :]
+        paths = {file.path for layer in layers for file in layer.files}
+        files = {path: file for path, file in self.files.items() if path in paths}
+        labels = foundation.config.get("Labels") or {}
+        own = {
+            "Env": [
+                text
+                for text in self.config.get("Env") or []
+                if text not in (foundation.config.get("Env") or [])
+            ],
+            "Labels": {
+                name: text
+                for name, text in (self.config.get("Labels") or {}).items()
+                if labels.get(name) != text
+            },
+        }
+        size = sum(layer.size for layer in layers)
+        return Contents(files, {"config": own}, layers, size)
 
     def elves(self) -> Iterator[tuple[File, elf.ElfFile]]:
         """Every ELF file that could be read."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from builder.schema import Recipe
 from builder.smoke import secrets
-from builder.smoke.contents import Contents
+from builder.smoke.contents import Contents, Foundation
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 
@@ -20,15 +20,31 @@ DRIVERS = {12: "570", 13: "580"}
 RUNTIME_LIBRARY = re.compile(r"/libcudart\.so\.(\d+)(?:\.\d+)*$")
 
 
-def prove(recipe: Recipe, labels: Mapping[str, str], contents: Contents) -> Iterator[Check]:
-    """Platform, user, entrypoint, port, health check, environment, labels and the driver."""
+def prove(
+    recipe: Recipe,
+    labels: Mapping[str, str],
+    contents: Contents,
+    foundation: Foundation | None = None,
+) -> Iterator[Check]:
+    """Platform, user, entrypoint, port, health check, environment, labels and the driver.
+
+    What the recipe does not say of an image that was laid over another is as it was there.
+    """
     image, config = recipe.image, contents.config
+    before = foundation.config if foundation else {}
     yield _equal("platform", PLATFORM, contents.platform)
-    yield _equal("user", USER, config.get("User") or "root")
-    yield _equal("entrypoint", _told(image.entrypoint), _told(config.get("Entrypoint") or []))
-    yield _equal("command", _told(image.command), _told(config.get("Cmd") or []))
+    yield _equal("user", image.user or USER, config.get("User") or "root")
+    starts = image.entrypoint or before.get("Entrypoint") or []
+    yield _equal("entrypoint", _told(starts), _told(config.get("Entrypoint") or []))
+    # A new entrypoint takes the command of the base away (Dockerfile reference, "ENTRYPOINT").
+    follows = image.command or ([] if image.entrypoint else before.get("Cmd") or [])
+    yield _equal("command", _told(follows), _told(config.get("Cmd") or []))
+    if foundation:
+        folder = before.get("WorkingDir") or "/"
+        yield _equal("working directory", folder, config.get("WorkingDir") or "/")
+    exposed = {*(before.get("ExposedPorts") or {}), *([f"{image.port}/tcp"] if image.port else [])}
     ports = ", ".join(sorted(config.get("ExposedPorts") or {})) or "none"
-    yield _equal("exposed port", f"{image.port}/tcp" if image.port else "none", ports)
+    yield _equal("exposed port", ", ".join(sorted(exposed)) or "none", ports)
     if image.port and image.health:
         test = " ".join((config.get("Healthcheck") or {}).get("Test") or ["none"])
         wanted = f"{image.port} {image.health}"
@@ -41,7 +57,8 @@ def prove(recipe: Recipe, labels: Mapping[str, str], contents: Contents) -> Iter
     for name, value in labels.items():
         told = there.get(name, "not set")
         yield Check("contract", f"label {name}", value, told, told == value)
-    yield _driver(recipe, contents)
+    if recipe.cuda.driver is not None or not (foundation or recipe.artefact):
+        yield _driver(recipe, contents)
 
 
 def _equal(subject: str, expected: str, found: str) -> Check:

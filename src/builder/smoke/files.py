@@ -41,6 +41,9 @@ def _contents_of(probe: FileProbe, file: File) -> Iterator[Check]:
     if probe.sha256 is not None:
         same = file.digest == probe.sha256
         yield Check("file", file.path, f"sha256 {probe.sha256}", file.digest, same)
+    if probe.sha256_not is not None:
+        other = file.digest != probe.sha256_not
+        yield Check("file", file.path, f"not sha256 {probe.sha256_not}", file.digest, other)
     if (probe.has or probe.lacks or probe.matches) and file.text is None:
         yield Check("file", file.path, "a text of at most 16 MiB", "it is none", False)
         return

@@ -12,9 +12,10 @@ MOST_HIDDEN = 16  # MB of a layer that later layers may remove or replace
 MB = 1_000_000
 
 
-def prove(contents: Contents, budget: Budget) -> Iterator[Check]:
-    """Each layer with its sizes, then the promised limits of the whole."""
-    for number, layer in enumerate(contents.layers, 1):
+def prove(own: Contents, contents: Contents, budget: Budget) -> Iterator[Check]:
+    """Each of its own layers with its sizes, then the promised limits of the whole."""
+    below = len(contents.layers) - len(own.layers)
+    for number, layer in enumerate(own.layers, below + 1):
         said = (
             f"{layer.size / MB:.1f} MB stored, {layer.unpacked / MB:.1f} MB unpacked, "
             f"{layer.hidden / MB:.1f} MB of it hidden: {layer.created_by[:120] or 'unknown'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import re
 import stat
 import zipfile
 import zlib
@@ -12,6 +13,7 @@ from typing import Any
 
 from builder.errors import FetchError
 
+OBJECT = re.compile(r"\.(?:a|cubin|fatbin|pyc|so(?:\.[0-9.]+)?)$")
 BROKEN = (
     *(EOFError, NotImplementedError, gzip.BadGzipFile, lzma.LZMAError),
     *(zipfile.BadZipFile, zlib.error),
@@ -19,15 +21,17 @@ BROKEN = (
 """What the decompressors raise for a file that is cut off, or not what its name says."""
 
 
-def unpack(archive: Path, target: Path) -> None:
+def unpack(archive: Path, target: Path, *, texts_only: bool = False) -> None:
     """Unpack a tar (of any compression) or a zip (a wheel is one) into the new ``target``.
+
+    ``texts_only`` leaves shared objects and static libraries of a zip out.
 
     Raises ``FetchError`` when it is neither, or a member would leave the directory.
     """
     tarfile = _tarfile()
     try:
         if zipfile.is_zipfile(archive):
-            _unpack_zip(archive, target)
+            _unpack_zip(archive, target, texts_only=texts_only)
         else:
             with tarfile.open(archive) as tar:
                 # "data" refuses absolute paths, "..", links that leave, and devices (PEP 706).
@@ -47,9 +51,11 @@ def _tarfile() -> Any:
     return newer
 
 
-def _unpack_zip(archive: Path, target: Path) -> None:
+def _unpack_zip(archive: Path, target: Path, *, texts_only: bool) -> None:
     with zipfile.ZipFile(archive) as found:
         for member in found.infolist():
+            if texts_only and OBJECT.search(member.filename):
+                continue
             path = PurePosixPath(member.filename)
             mode = member.external_attr >> 16  # of Unix, where the archive was made on one
             if path.is_absolute() or ".." in path.parts or "\\" in member.filename:

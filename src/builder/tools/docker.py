@@ -6,7 +6,9 @@ what it lacks: every option of buildx, a stream of the plain progress, a time li
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -17,12 +19,17 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from builder.errors import BuildError, UntriedError, WorldError
+from builder.errors import BuildError, FetchError, GoneError, UntriedError, WorldError
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
 
 
+# As containerd's resolver words it.
+GONE = re.compile(
+    r"not found|manifest unknown|no match for platform|pull access denied|does not exist",
+    re.IGNORECASE,
+)
 INSTALL_HINT = (
     "on Debian or Ubuntu as root, ./farm installs it; elsewhere install Docker with buildx"
 )
@@ -149,6 +156,32 @@ def image(reference: str) -> Image | None:
     return Image(found.id, dict(labels), f"{found.os}/{found.architecture}")
 
 
+def inspected(reference: str) -> dict[str, Any] | None:
+    """All that the engine says of an image (docker image inspect), or None where it has none."""
+    done = subprocess.run(
+        [executable(), "image", "inspect", reference], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        return None
+    found: dict[str, Any] = json.loads(done.stdout)[0]
+    return found
+
+
+def pull(reference: str, platform: str) -> None:
+    """Have the engine fetch an image for one platform.
+
+    Raises ``GoneError`` where the registry does not have it, or not for that platform,
+    ``FetchError`` where it does not answer.
+    """
+    command = [executable(), "pull", "--quiet", f"--platform={platform}", reference]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    said = done.stderr.strip()
+    kind = GoneError if GONE.search(said) else FetchError
+    raise kind(f"cannot pull {reference}", said)
+
+
 def tag(reference: str, new: str) -> None:
     """Give an image another name."""
     client().image.tag(reference, new)
@@ -244,8 +277,6 @@ def pull_digest(reference: str, timeout: float) -> str | None:
         return None
     if done.returncode != 0:
         return None
-    import json
-
     try:
         return str(json.loads(done.stdout)["digest"])
     except (ValueError, KeyError) as error:

@@ -11,12 +11,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from builder.errors import FetchError, GoneError
 from builder.tools.downloads import TIMEOUT, retrying, store
+from builder.tools.wheels import rank
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage, PyPISimple
@@ -103,6 +105,56 @@ def check(file: File) -> None:
     """Raise ``FetchError`` unless the index still offers the file; it is not fetched."""
     with _client() as client, _explained(file):
         retrying(lambda: _find(client, file))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that the index offers."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+def release(file: File, version: str | None, python: str) -> Found:
+    """The file of another version, or of the newest, that corresponds to ``file``.
+
+    For a wheel that of CPython ``python`` ("3.12") on linux x86_64, for an sdist the sdist.
+    Raises ``FetchError`` when the index does not answer, or has none.
+    """
+    with _client() as client, _explained(file):
+        page = retrying(lambda: client.get_project_page(file.name, timeout=TIMEOUT))
+    of_file = [package for package in page.packages if _sha256(package) == file.sha256]
+    kind = of_file[0].package_type if of_file else "wheel"
+    offered = [package for package in page.packages if package.package_type == kind]
+    wanted = version or _newest(offered)
+    fitting = [package for package in offered if package.version == wanted and _sha256(package)]
+    if kind == "wheel":
+        fitting = [package for package in fitting if rank(package.filename, python) is not None]
+        fitting.sort(key=lambda package: rank(package.filename, python) or ())
+    if not fitting or wanted is None:
+        raise GoneError(
+            f"the package index has no {kind} of {file.name} {wanted or ''} for linux x86_64",
+            hint=f"pip index versions {file.name} shows what there is",
+        )
+    return Found(file.name, wanted, _sha256(fitting[0]))
+
+
+def _sha256(package: DistributionPackage) -> str:
+    return package.digests.get("sha256", "")
+
+
+def _newest(packages: Iterable[DistributionPackage]) -> str | None:
+    """The newest version that is neither yanked nor a pre-release."""
+    from packaging.version import InvalidVersion, Version
+
+    versions = {}
+    for package in packages:
+        with suppress(InvalidVersion):
+            version = Version(package.version or "")
+            if not package.is_yanked and not version.is_prerelease:
+                versions[version] = package.version
+    return versions[max(versions)] if versions else None
 
 
 @contextmanager

@@ -140,6 +140,14 @@ class Scratch:
             self.run("update-index", "-z", "--index-info", stdin=told, index=index)
             return self._written(index)
 
+    def place(self, tree: str, found: Mapping[str, Item]) -> str:
+        """``tree`` with objects of other trees, by the path that they get."""
+        told = "".join(f"{item.mode} {item.object}\t{path}\0" for path, item in found.items())
+        with self._index(tree) as index:
+            stdin = told.encode("utf-8", "surrogateescape")
+            self.run("update-index", "--add", "-z", "--index-info", stdin=stdin, index=index)
+            return self._written(index)
+
     def _written(self, index: Path) -> str:
         # Objects of a partial clone may be absent; whatever is written out is read before.
         return self.run("write-tree", "--missing-ok", index=index).decode().strip()

@@ -1,0 +1,50 @@
+"""Base family ``python-wheels``: Python packages out of locked wheels, in a virtual environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from builder import lock
+from builder.errors import RecipeError
+from builder.families.standing import foreign
+from builder.lock import Locked
+from builder.platforms import Platforms
+from builder.schema import BaseRecipe
+
+TEMPLATE = "python-wheels.Dockerfile.j2"
+SCRIPTS: tuple[str, ...] = ()
+STANDS_ON: tuple[str, ...] = ("devel", "runtime")
+STAGES: Mapping[str, str] = {"runtime": "gzip"}
+
+
+def check(recipe: BaseRecipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """A base to stand on, and a lock."""
+    if recipe.base is None:
+        yield ("family",), "the family python-wheels needs a base: a CUDA runtime"
+    if recipe.python is None:
+        yield ("family",), "the family python-wheels needs a [python] table: lock, requirements"
+    yield from foreign(recipe, "python-wheels", "python")
+
+
+def packages(
+    recipe: BaseRecipe, folder: Path, platforms: Platforms
+) -> Mapping[str, tuple[Locked, ...]]:
+    """The wheels that the lock names."""
+    assert recipe.python is not None
+    if platforms.cross:
+        raise RecipeError(
+            f"{recipe.name} cannot be made here",
+            "pip installs wheels of the platform that it runs on",
+            f"build it on an engine of the platform linux/{platforms.target}",
+        )
+    return {"wheels": lock.read(folder / recipe.python.lock).runtime}
+
+
+def variables(
+    recipe: BaseRecipe,  # noqa: ARG001
+    platforms: Platforms,  # noqa: ARG001
+) -> Mapping[str, Any]:
+    """Nothing beside the recipe."""
+    return {}

@@ -1,0 +1,82 @@
+"""Images that somebody else publishes: which one a tag means, and having it in the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from builder.errors import FetchError
+from builder.plan import BasePlan, RegistryRoot
+from builder.schema import Published
+from builder.tools import docker
+
+PATIENCE = 10.0  # seconds for a registry to answer
+
+
+def choose(
+    published: Published, say: Callable[[str], None], *, ask: bool, offline: bool
+) -> RegistryRoot:
+    """A published image by its pin; else what its tag means today, said aloud.
+
+    Raises ``FetchError`` where neither registry nor engine knows.
+    """
+    name = published.image
+    if published.digest is not None or not ask:
+        return RegistryRoot(name, published.digest or "")
+    digest = None if offline else docker.pull_digest(name, PATIENCE)
+    if digest is not None:
+        say(f"{name} is not pinned ({published.note}): today it is {digest}")
+        return RegistryRoot(name, digest)
+    found = docker.image(name)
+    if found is None:
+        raise FetchError(
+            f"no registry answers for {name}, and the engine does not have it",
+            f"it is not pinned: {published.note}",
+            f"docker pull {name}, where one can be reached; or take a base of wheels",
+        )
+    say(
+        f"{name} is not pinned ({published.note}) and no registry answers for it: the engine's is "
+        f"taken, {found.digest}"
+    )
+    return RegistryRoot(name, found.digest)
+
+
+def fetch(plan: BasePlan, say: Callable[[str], None], *, offline: bool) -> str:
+    """Have a published image in the engine, under a name that only this digest is given.
+
+    Raises ``FetchError`` when it cannot be had, or is for another platform.
+    """
+    root = plan.root
+    assert isinstance(root, RegistryRoot)
+    platform = f"linux/{plan.platforms.target}"
+    local = f"builder-base/{plan.name}:published-{root.digest.removeprefix('sha256:')[:12]}"
+    if not _is(local, root.digest):
+        if not _is(root.image, root.digest):
+            if offline:
+                raise FetchError(
+                    f"{root.image} ({root.digest}) is not in the engine",
+                    "nothing is fetched (--offline)",
+                    f"docker pull {root.image}@{root.digest}, where the network is",
+                )
+            exact = f"{root.image.rpartition(':')[0]}@{root.digest}"
+            say(f"pulling {exact}")
+            docker.pull(exact, platform)
+            docker.tag(exact, local)
+        else:
+            docker.tag(root.image, local)
+    found = docker.image(local)
+    if found is None or found.platform != platform:
+        raise FetchError(
+            f"{root.image} is no image for {platform}",
+            f"it is for {found.platform if found else 'nothing that the engine knows'}",
+            "name a tag of that platform",
+        )
+    return local
+
+
+def _is(reference: str, digest: str) -> bool:
+    """Whether the engine's image of that name has that digest."""
+    found = docker.inspected(reference)
+    if found is None:
+        return False
+    told = [found.get("Id", ""), *(known.partition("@")[2] for known in found["RepoDigests"])]
+    return digest in told

@@ -1,0 +1,2 @@
+# vllm-openai-0.21.0: vllm/vllm-openai:v0.21.0, as it is published. Rendered by builder.
+FROM base-published AS runtime
