@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from platformdirs import user_cache_path
 
 from proving import Judge
@@ -20,6 +23,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # Taken before the environment is sealed: fetched wheels and build caches serve all tests.
 SHARED_CACHE = Path(os.environ.get("BUILDER_CACHE_DIR") or user_cache_path("builder"))
 DOCKER_CONFIG = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+
+REGISTRY = """version: 0.1
+storage: {{filesystem: {{rootdirectory: {root}}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+"""
 
 Builder = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -137,3 +145,33 @@ def made() -> Iterator[set[str]]:
 def judge(tmp_path: Path, made: set[str]) -> Judge:
     """Builds Dockerfiles, and proves what they make."""
     return Judge(tmp_path, made)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """Debian's docker-registry on a loopback port: its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = tmp_path / "registry.yml"
+    config.write_text(REGISTRY.format(root=tmp_path / "registry", port=port))
+    with subprocess.Popen(
+        ["docker-registry", "serve", str(config)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            _wait(f"http://127.0.0.1:{port}/v2/")
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def _wait(url: str) -> None:
+    for _ in range(100):
+        try:
+            if requests.get(url, timeout=5).status_code == 200:
+                return
+        except requests.ConnectionError:
+            time.sleep(0.1)
+    pytest.fail("the registry did not answer")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import requests
 
 from builder import catalogue as catalogues
 from builder import families, pipeline, roots, settings
@@ -25,46 +22,11 @@ from conftest import Builder
 
 pytestmark = pytest.mark.docker
 
-REGISTRY = """version: 0.1
-storage: {{filesystem: {{rootdirectory: {root}}}}}
-http: {{addr: "127.0.0.1:{port}"}}
-"""
-
 
 def platforms() -> Platforms:
     found = architecture()
     assert found is not None
     return Platforms(found)
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[str]:
-    """Debian's docker-registry on a loopback port: its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config = tmp_path / "registry.yml"
-    config.write_text(REGISTRY.format(root=tmp_path / "registry", port=port))
-    with subprocess.Popen(
-        ["docker-registry", "serve", str(config)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        try:
-            _wait(f"http://127.0.0.1:{port}/v2/")
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.kill()
-
-
-def _wait(url: str) -> None:
-    for _ in range(100):
-        try:
-            if requests.get(url, timeout=5).status_code == 200:
-                return
-        except requests.ConnectionError:
-            time.sleep(0.1)
-    pytest.fail("the registry did not answer")
 
 
 @pytest.fixture

@@ -1,0 +1,217 @@
+"""The real wheels of vLLM: what patches make of several releases, and the recipes on stand-ins.
+
+The wheels come from the package index and stay in the cache.  What they require is not fetched:
+it is 10 GB, and nothing that is proved here needs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import upstreams
+from builder import lock
+from builder.schema import PypiSource
+from builder.tools import archives, pypi
+from catalogues import load
+from conftest import REPOSITORY, SHARED_CACHE, Builder
+from overlaid import PYTHON, SITE
+from proving import docker
+from test_docker_overlay import python
+
+__all__ = ["python"]
+pytestmark = [pytest.mark.docker, pytest.mark.network]
+
+ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
+# Of the same shape as the script of ENGINES: two places, exit 1 where one is not found.
+TOLIST = f"""
+import sys
+from pathlib import Path
+
+FILE = Path("{ATTENTION}")
+GUARD = "if torch.cuda.is_current_stream_capturing():"
+EDITS = [
+    (
+        "        output = torch.zeros(N, Hq, D, device=query.device, dtype=query.dtype)\\n",
+        "        " + GUARD + "\\n            return output\\n",
+    ),
+    (
+        "            prefill_max_seq = max(attn_metadata.seq_lens[num_decodes:].tolist())\\n",
+        "            " + GUARD + "\\n                prefill_max_seq = 1\\n",
+    ),
+]
+missing = 0
+for anchor, added in EDITS:
+    text = FILE.read_text()
+    if text.count(anchor) == 1:
+        FILE.write_text(text.replace(anchor, anchor + added))
+    else:
+        print("no such place:", anchor.strip())
+        missing += 1
+sys.exit(1 if missing else 0)
+"""
+
+TABLE = """
+engine  = "table"
+version = "0.20.0"
+summary = "Patches against several releases"
+license = "Apache-2.0"
+family  = "vllm-overlay"
+base    = "cuda-13.0"
+
+[source]
+pypi    = "vllm"
+version = "0.20.0"
+sha256  = "24d28892e210200f6e1bd13f699c42a74cd2bb7364c11248e2348f677c7f6dfb"
+
+[[patch]]
+file = "vllm-0.19-fla-tma.patch"
+why  = "the effect of vllm-project/vllm#36325"
+
+[[patch]]
+why    = "no list out of a GPU tensor while a graph is captured"
+script = {{ git = "{url}", commit = "{commit}", path = "tolist.py", edits = ["{attention}"] }}
+
+[cuda]
+arch = ["120"]
+
+[image]
+repository = "builder-test/table"
+tags       = ["1"]
+
+[[probe]]
+file = "/x"
+"""
+
+
+@pytest.fixture
+def tolist(tmp_path: Path) -> tuple[str, str]:
+    """The repository and the commit of the script."""
+    upstream = upstreams.Upstream(tmp_path / "scripts")
+    return upstream.url, upstream.commit("one", **{"tolist.py": TOLIST})
+
+
+def test_what_patches_make_of_several_releases(
+    builder: Builder, hello: dict[str, Any], catalogue: Path, tolist: tuple[str, str]
+) -> None:
+    assert hello["references"]  # its base runs the script
+    shutil.copytree(REPOSITORY / "patches", catalogue / "patches")
+    text = TABLE.format(url=tolist[0], commit=tolist[1], attention=ATTENTION)
+    (catalogue / "recipes" / "table-0.20.0.toml").write_text(text)
+    against = [w for v in ("0.19.0", "0.19.1", "0.20.2", "0.22.0") for w in ("--against", v)]
+    done = builder("patches", "table", "--catalogue", catalogue, *against, "--json")
+    assert done.returncode == 11, done.stderr
+    assert "file vllm-0.19-fla-tma.patch: superseded" in done.stderr
+    findings = json.loads(done.stdout)
+    found = {(f["patch"].split()[0], f["commit"]): f["state"] for f in findings}
+    assert {key: state for key, state in found.items() if key[1] in text + str(against)} == {
+        ("file", "0.19.0"): "applies",
+        ("file", "0.19.1"): "applies",
+        ("file", "0.20.0"): "superseded",
+        ("file", "0.20.2"): "superseded",
+        ("file", "0.22.0"): "superseded",
+        ("script", "0.19.0"): "absent",
+        ("script", "0.19.1"): "absent",
+        ("script", "0.20.0"): "applies",
+        ("script", "0.20.2"): "applies",
+        ("script", "0.22.0"): "partly",
+    }
+    (half,) = [f for f in findings if f["state"] == "partly" and f["commit"] == "0.22.0"]
+    assert "no such place: prefill_max_seq" in " ".join(half["details"])
+    # The newest release is looked at unasked, as upstream's newest is.
+    assert {f["target"] for f in findings} > {"pin", "0.19.0", "0.19.1", "0.20.2", "0.22.0"}
+
+
+def stand_in(recipe: str, work: Path, made: set[str]) -> str:
+    """vLLM's wheel where its image has it, with nothing that it requires."""
+    found = load(REPOSITORY).engine(recipe).recipe
+    assert found is not None
+    source = found.source
+    assert isinstance(source, PypiSource)
+    file = lock.Locked(source.pypi, source.version, source.sha256)
+    (wheel,) = pypi.fetch([file], SHARED_CACHE, print)
+    archives.unpack(wheel, work / "site")
+    # Kernels for other GPUs, and what is not proved here: half a gigabyte.
+    for library in (work / "site" / "vllm").rglob("*.so"):
+        if library.name not in {"_C.abi3.so", "_moe_C.abi3.so"}:
+            library.unlink()
+    name = f"builder-test/vllm-openai:{found.version}"
+    made.add(name)
+    text = f'FROM {PYTHON}\nCOPY site {SITE}\nENV PYTHONPATH={SITE}\nENTRYPOINT ["vllm", "serve"]\n'
+    (work / "Dockerfile").write_text(text)
+    output = f"--output=type=image,name={name},compression=uncompressed"
+    docker("buildx", "build", "--provenance=false", output, str(work))
+    return name
+
+
+def on_stand_in(recipe: str, root: Path, work: Path, made: set[str]) -> str:
+    """The recipe of the catalogue on a stand-in for its published image; its text."""
+    text = (REPOSITORY / "recipes" / f"{recipe}.toml").read_text()
+    # pip and the packages that vLLM requires are not there.
+    text = re.sub(r'\[\[probe\]\]\nrun  = \["python3", "-m", "pip".*?\n\n', "", text, flags=re.S)
+    text = text.replace('repository = "vllm-sm120"', 'repository = "builder-test/vllm-sm120"')
+    base = re.findall(r'^base    = "(.*)"', text, re.M)[0]
+    file = root / "recipes" / "bases" / f"{base}.toml"
+    (work / "image").mkdir()
+    image = stand_in(recipe, work / "image", made)
+    published = re.sub(r'image = ".*"', f'image = "{image}"', file.read_text())
+    file.write_text(published.replace("disk = 40.0", "disk = 2.0"))
+    shutil.copytree(REPOSITORY / "patches", root / "patches", dirs_exist_ok=True)
+    (root / "recipes" / f"{recipe}.toml").write_text(text)
+    return text
+
+
+def test_0_19_1_is_patched_and_says_so(
+    builder: Builder, python: str, catalogue: Path, tmp_path: Path, made: set[str]
+) -> None:
+    assert python
+    on_stand_in("vllm-0.19.1", catalogue, tmp_path, made)
+    made.add("builder-test/vllm-sm120:0.19.1")
+    done = builder("build", "vllm-0.19.1", "--catalogue", catalogue, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "file vllm-0.19-fla-tma.patch is applied" in done.stderr
+    assert "script patches/patch_tolist_cudagraph.py is not applied" in done.stderr
+    checks = json.loads(done.stdout)["verdict"]["checks"]
+    proved = [c["subject"] for c in checks if c["proof"] == "patch"]
+    assert any("fla/ops/utils.py" in subject for subject in proved)
+    assert any("turboquant_attn.py" in subject for subject in proved)
+    code = {c["subject"]: c["found"] for c in checks if c["proof"] == "library"}
+    assert "33 sm_120," in code[f"{SITE}/vllm/_C.abi3.so"]
+
+
+def test_0_20_2_is_patched_by_its_script(
+    builder: Builder,
+    python: str,
+    catalogue: Path,
+    tmp_path: Path,
+    tolist: tuple[str, str],
+    made: set[str],
+) -> None:
+    assert python
+    text = on_stand_in("vllm-0.20.2", catalogue, tmp_path, made)
+    made.add("builder-test/vllm-sm120:0.20.2")
+    url, commit = tolist
+    for key, value in {
+        "git": url,
+        "commit": commit,
+        "path": "tolist.py",
+        "sha256": hashlib.sha256(TOLIST.encode()).hexdigest(),
+    }.items():
+        head, part = text.split("[patch.script]")
+        text = (
+            head
+            + "[patch.script]"
+            + re.sub(rf"(?m)^{key} .*$", f'{key} = "{value}"', part, count=1)
+        )
+    (catalogue / "recipes" / "vllm-0.20.2.toml").write_text(text)
+    done = builder("build", "vllm-0.20.2", "--catalogue", catalogue, "--json")
+    assert done.returncode == 0, done.stderr
+    checks = json.loads(done.stdout)["verdict"]["checks"]
+    (proof,) = [c for c in checks if c["proof"] == "patch" and c["expected"].startswith("not sha")]
+    assert proof["passed"]
