@@ -52,8 +52,10 @@ def build(builder: Builder, tmp_path: Path, published: StandIn) -> Build:
         published.write(root / "package")
         image = options.pop("image", None) or published.build()
         write_catalogue(root, parts, image, **options)
-        done = builder("build", "overlaid-1", "--catalogue", root, "--json")
+        done = builder("build", "overlaid-1", "--catalogue", root, "--json", "--rebuild")
         assert done.returncode == expect, done.stderr
+        if expect == 0:
+            published.made.update(json.loads(done.stdout)["references"])
         return done
 
     return run

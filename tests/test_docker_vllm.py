@@ -150,8 +150,8 @@ def stand_in(recipe: str, work: Path, made: set[str]) -> str:
     return name
 
 
-def on_stand_in(recipe: str, root: Path, work: Path, made: set[str]) -> str:
-    """The recipe of the catalogue on a stand-in for its published image; its text."""
+def on_stand_in(recipe: str, root: Path, work: Path, made: set[str]) -> None:
+    """The recipe of the catalogue on a stand-in for its published image."""
     text = (REPOSITORY / "recipes" / f"{recipe}.toml").read_text()
     # pip and the packages that vLLM requires are not there.
     text = re.sub(r'\[\[probe\]\]\nrun  = \["python3", "-m", "pip".*?\n\n', "", text, flags=re.S)
@@ -164,7 +164,6 @@ def on_stand_in(recipe: str, root: Path, work: Path, made: set[str]) -> str:
     file.write_text(published.replace("disk = 40.0", "disk = 2.0"))
     shutil.copytree(REPOSITORY / "patches", root / "patches", dirs_exist_ok=True)
     (root / "recipes" / f"{recipe}.toml").write_text(text)
-    return text
 
 
 def test_0_19_1_is_patched_and_says_so(
@@ -172,9 +171,9 @@ def test_0_19_1_is_patched_and_says_so(
 ) -> None:
     assert python
     on_stand_in("vllm-0.19.1", catalogue, tmp_path, made)
-    made.add("builder-test/vllm-sm120:0.19.1")
-    done = builder("build", "vllm-0.19.1", "--catalogue", catalogue, "--json")
+    done = builder("build", "vllm-0.19.1", "--catalogue", catalogue, "--json", "--rebuild")
     assert done.returncode == 0, done.stderr
+    made.update(json.loads(done.stdout)["references"])
     assert "file vllm-0.19-fla-tma.patch is applied" in done.stderr
     assert "script patches/patch_tolist_cudagraph.py is not applied" in done.stderr
     checks = json.loads(done.stdout)["verdict"]["checks"]
@@ -185,33 +184,51 @@ def test_0_19_1_is_patched_and_says_so(
     assert "33 sm_120," in code[f"{SITE}/vllm/_C.abi3.so"]
 
 
-def test_0_20_2_is_patched_by_its_script(
+LOCK = """python = "3.13"
+
+[[runtime]]
+name    = "vllm"
+version = "0.20.2"
+sha256  = "22a7dd06eb03371298e13d6100f3dedbf307352342aaf08e87c929c60aae9b4d"
+"""
+
+
+def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
     builder: Builder,
-    python: str,
     catalogue: Path,
-    tmp_path: Path,
     tolist: tuple[str, str],
     made: set[str],
 ) -> None:
-    assert python
-    text = on_stand_in("vllm-0.20.2", catalogue, tmp_path, made)
-    made.add("builder-test/vllm-sm120:0.20.2")
-    url, commit = tolist
+    name = "vllm-0.20.2-wheel"
+    base = catalogue / "recipes" / "bases" / "vllm-wheel-0.20.2.toml"
+    text = base.read_text().replace('"g++", "libc6-dev", "python3", "python3-dev"', '"python3"')
+    text = text.replace("disk = 45.0", "disk = 3.0")
+    base.write_text(text.replace("requirements =", 'unchecked = "10 GB"\nrequirements ='))
+    (base.parent / "locks" / "vllm-0.20.2.toml").write_text(LOCK)
+    recipe = (REPOSITORY / "recipes" / f"{name}.toml").read_text()
+    recipe = recipe.replace('"vllm-sm120"', '"builder-test/vllm-sm120"')
+    head, script = recipe.split("[patch.script]")
     for key, value in {
-        "git": url,
-        "commit": commit,
+        "git": tolist[0],
+        "commit": tolist[1],
         "path": "tolist.py",
         "sha256": hashlib.sha256(TOLIST.encode()).hexdigest(),
     }.items():
-        head, part = text.split("[patch.script]")
-        text = (
-            head
-            + "[patch.script]"
-            + re.sub(rf"(?m)^{key} .*$", f'{key} = "{value}"', part, count=1)
-        )
-    (catalogue / "recipes" / "vllm-0.20.2.toml").write_text(text)
-    done = builder("build", "vllm-0.20.2", "--catalogue", catalogue, "--json")
+        script = re.sub(rf"(?m)^{key} .*$", f'{key} = "{value}"', script, count=1)
+    (catalogue / "recipes" / f"{name}.toml").write_text(f"{head}[patch.script]{script}")
+    done = builder("build", name, "--catalogue", catalogue, "--json", "--rebuild")
     assert done.returncode == 0, done.stderr
+    made.update(json.loads(done.stdout)["references"])
     checks = json.loads(done.stdout)["verdict"]["checks"]
     (proof,) = [c for c in checks if c["proof"] == "patch" and c["expected"].startswith("not sha")]
     assert proof["passed"]
+    said = {c["subject"]: c["found"] for c in checks if c["proof"] in {"library", "contract"}}
+    assert "32 sm_120," in said["/opt/engine/lib/python3.13/site-packages/vllm/_C.abi3.so"]
+    assert said["user"] == "10001:10001"
+    assert said["entrypoint"] == '["vllm", "serve"]'
+    # All that it requires: pip would say what is missing.
+    text = base.read_text().replace('unchecked = "10 GB"\n', "")
+    base.write_text(text)
+    done = builder("build", name, "--catalogue", catalogue)
+    assert done.returncode == 6
+    assert re.search(r"vllm 0\.20\.2 requires \S+, which is not installed", done.stderr)

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -15,6 +16,7 @@ import typer
 from builder import (
     __version__,
     cli_bench,  # noqa: F401  (these register their commands)
+    cli_locks,  # noqa: F401
     cli_proofs,  # noqa: F401
     cli_sources,  # noqa: F401
 )
@@ -198,6 +200,15 @@ def build(
         ),
     ] = None,
     offline: OfflineOption = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            file_okay=False,
+            help="Write the files of an artefact (a library, no engine) there as well.",
+        ),
+    ] = None,
     junit: JunitOption = None,
     summary: SummaryOption = None,
     as_json: JsonOption = False,
@@ -208,20 +219,29 @@ def build(
     network, and checks the finished image against what the recipe promises. An image whose key is
     already there, proved, is not built again. Ctrl-C leaves nothing that the next run trips over.
     """
-    from builder import console, pipeline
+    from builder import console, delivering, pipeline
     from builder.smoke.gpu import Trial
 
     run = new_run(
         catalogue, rebuild=rebuild, offline=offline, jobs=jobs, judged=reporter(junit, summary)
     )
     run.trial = Trial()
+    wanted = run.catalogue.engine(recipe).recipe
+    assert wanted is not None
+    if output is not None:
+        delivering.need_artefact(wanted)
     with console.BuildProgress() as progress:
         run.say, run.watch = progress.say, progress.watch
         outcome = pipeline.build(run, recipe)
+    made = outcome.record
+    files = delivering.deliver(wanted, made.references[0], output) if output is not None else []
     if as_json:
-        print_json({"built": outcome.built, **outcome.record.as_json()})
+        delivered = [str(file) for file in files]
+        print_json({"built": outcome.built, **made.as_json(), "delivered": delivered})
     else:
-        console.summary(outcome.record, outcome.built)
+        console.summary(made, outcome.built)
+        for file in files:
+            console.line(f"written     {file}")
 
 
 @app.command(rich_help_panel=EVERYDAY)

@@ -12,6 +12,7 @@ import typer
 from builder.command import (
     SOURCES,
     CatalogueOption,
+    DryRunOption,
     JsonOption,
     OfflineOption,
     RecipeName,
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 SomeRecipe = Annotated[
     str | None, typer.Argument(metavar="RECIPE", help="Name of a recipe. Default: all of them.")
-]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")
 ]
 
 

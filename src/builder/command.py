@@ -59,6 +59,9 @@ OfflineOption = Annotated[
     ),
 ]
 
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")
+]
 
 JunitOption = Annotated[
     Path | None,

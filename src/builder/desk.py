@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from builder import roots
 from builder.catalogue import Catalogue, Entry
 from builder.diagnosis import Case, Finding, diagnose
 from builder.dockerfile import render
-from builder.editing import difference
-from builder.errors import BuilderError, RecipeError, WorldError
+from builder.editing import difference, write
+from builder.errors import BuilderError, RecipeError
 from builder.patches import Workshop
 from builder.plan import plan_base, resolve_patches, resolve_source
 from builder.platforms import Platforms, architecture
@@ -50,22 +49,9 @@ class Change:
     def write(self) -> None:
         """Write the new file, whole or not at all; where it has another name, the old one goes.
 
-        Lines end as they did.  Raises ``WorldError`` when the directory does not take it.
+        Raises ``WorldError`` when the directory does not take it.
         """
-        waiting = self.new_file.with_name(f".{self.new_file.name}.{uuid4().hex}")
-        try:
-            ends = "\r\n" if b"\r\n" in self.file.read_bytes() else "\n"
-            waiting.write_text(self.new_text, "utf-8", newline=ends)
-            waiting.replace(self.new_file)
-        except OSError as error:
-            raise WorldError(
-                f"{self.new_file} cannot be written",
-                error.strerror or str(error),
-                "nothing was changed",
-            ) from error
-        finally:
-            with suppress(OSError):
-                waiting.unlink(missing_ok=True)
+        write(self.new_file, self.new_text, like=self.file)
         if self.new_file != self.file:
             self.file.unlink()
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import tomlkit
 from tomlkit.items import AoT, Array
 
+from builder.errors import WorldError
 from builder.schema import GitSource, PullPatch, Recipe
 from builder.upstream import Target
 
-Path = tuple[str | int, ...]
+Keys = tuple[str | int, ...]
 SHORT_COMMIT = 7  # digits: fewer are not taken for a commit
 
 
-def edited(text: str, changes: Mapping[Path, Any]) -> str:
+def edited(text: str, changes: Mapping[Keys, Any]) -> str:
     """A TOML text with other values at some paths; tables on the way must be there.
 
     None takes a key out.
@@ -42,13 +46,13 @@ def moved(text: str, recipe: Recipe, target: Target, build_number: int, *, movin
     name like it moves with the pin, and stays.
     """
     assert isinstance(recipe.source, GitSource)
-    changes: dict[Path, Any] = {
+    changes: dict[Keys, Any] = {
         ("source", "commit"): target.commit,
         ("source", "ref"): None if target.kind == "commit" else target.name,
     }
     if recipe.llama is not None:
         changes["llama", "build_number"] = build_number
-    names: dict[Path, str] = {("version",): recipe.version}
+    names: dict[Keys, str] = {("version",): recipe.version}
     names |= {("image", "tags", index): tag for index, tag in enumerate(recipe.image.tags)}
     for path, name in names.items():
         if moving and name == recipe.source.ref:
@@ -109,6 +113,27 @@ def _with_patch(text: str, values: Mapping[str, Any]) -> str:
         document.add(tomlkit.nl())
     document.add("patch", patches)
     return tomlkit.dumps(document)
+
+
+def write(file: Path, text: str, like: Path | None = None) -> None:
+    """Write a file whole or not at all; its lines end as those of ``like`` do, or as they did.
+
+    Raises ``WorldError`` when the directory does not take it.
+    """
+    waiting = file.with_name(f".{file.name}.{uuid4().hex}")
+    model = like or file
+    try:
+        old = model.read_bytes() if model.exists() else b""
+        waiting.parent.mkdir(parents=True, exist_ok=True)
+        waiting.write_text(text, "utf-8", newline="\r\n" if b"\r\n" in old else "\n")
+        waiting.replace(file)
+    except OSError as error:
+        raise WorldError(
+            f"{file} cannot be written", error.strerror or str(error), "nothing was changed"
+        ) from error
+    finally:
+        with suppress(OSError):
+            waiting.unlink(missing_ok=True)
 
 
 def difference(old: str, new: str, name: str, new_name: str) -> str:

@@ -19,6 +19,7 @@ NINJA = re.compile(r"\s*\[(\d+)/(\d+)\] (.*)")
 FIRST_ERROR = re.compile(
     r"(?:\berror\b ?[:#]|\bfatal error\b|undefined reference|cannot find -l|CMake Error|FAILED:"
     r"|ptxas fatal|nvcc fatal|\bE: |^ERROR: |No space left on device|Killed signal"
+    r"|requires \S+, which is not installed|has requirement .*, but you have"
     r"|Traceback \(most recent call last\))",
     re.IGNORECASE,
 )

@@ -39,8 +39,8 @@ class _Entry(Model):
 
 class _Lock(Model):
     python: Version
-    build: Annotated[list[_Entry], Field(min_length=1)]
-    runtime: list[_Entry]
+    build: list[_Entry] = Field(default_factory=list)
+    runtime: Annotated[list[_Entry], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from builder.errors import FetchError
+from builder import editing
+from builder.catalogue import Entry
+from builder.errors import FetchError, RecipeError
 from builder.plan import BasePlan, RegistryRoot
-from builder.schema import Published
+from builder.schema import BaseRecipe, Published
 from builder.tools import docker
 
 PATIENCE = 10.0  # seconds for a registry to answer
@@ -38,6 +40,28 @@ def choose(
         f"taken, {found.digest}"
     )
     return RegistryRoot(name, found.digest)
+
+
+def pinned(entry: Entry[BaseRecipe]) -> str:
+    """The text of a base with the digest that its image has in the registry today.
+
+    Raises ``RecipeError`` where it starts from none, ``FetchError`` when nobody answers.
+    """
+    base = entry.recipe
+    assert base is not None
+    table = "published" if base.published else "root"
+    starts_from = base.published or base.root
+    if starts_from is None:
+        raise RecipeError(f"{entry.name} starts from no image: there is nothing to pin")
+    digest = docker.pull_digest(starts_from.image, PATIENCE)
+    if digest is None:
+        raise FetchError(
+            f"no registry answers for {starts_from.image}", hint="try again, or docker login"
+        )
+    changes: dict[editing.Keys, str | None] = {(table, "digest"): digest}
+    if base.published is not None:
+        changes[table, "note"] = None
+    return editing.edited(entry.text, changes)
 
 
 def fetch(plan: BasePlan, say: Callable[[str], None], *, offline: bool) -> str:

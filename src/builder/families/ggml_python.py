@@ -84,7 +84,12 @@ def packages(
 def definitions(recipe: Recipe, platforms: Platforms) -> Sequence[Sequence[Layer]]:
     """What every CUDA engine needs, what every tree with llama.cpp needs, then the recipe's."""
     assert NO_VMM is not None
-    ours: dict[str, str | int | bool] = {**ALWAYS, NO_VMM: not recipe.cuda.vmm}
+    ours: dict[str, str | int | bool] = {
+        **ALWAYS,
+        "LLAMA_BUILD_UI": False,  # the page is of no use behind another server
+        "LLAMA_BUILD_WEBUI": False,
+        NO_VMM: not recipe.cuda.vmm,
+    }
     common = [*common_layers(recipe, platforms), Layer("family ggml-python", ours)]
     return [[*common, Layer("recipe", part.define)] for part in recipe.cmake]
 

@@ -373,7 +373,7 @@ class BasePython(Model):
     """The Python packages of a base."""
 
     lock: TreePath
-    """Lock file of the wheels, relative to the base's file."""
+    """Lock file of the wheels, relative to the file of the base."""
     requirements: Annotated[list[Requirement], Field(min_length=1)]
     """What ``builder lock`` resolves: "vllm==0.20.2"."""
     unchecked: Text | None = None

@@ -65,7 +65,8 @@ def fetch(
     return [path for file in wanted if (path := cached(file, cache))]
 
 
-def _pip_setting(name: str) -> str | None:
+def pip_setting(name: str) -> str | None:
+    """What pip is configured to use: "index-url", "cert"."""
     from_environment = os.environ.get("PIP_" + name.upper().replace("-", "_"))
     if from_environment:
         return from_environment
@@ -84,10 +85,10 @@ def _client() -> Iterator[PyPISimple]:
     from requests import Session
 
     session = Session()
-    certificate = _pip_setting("cert")
+    certificate = pip_setting("cert")
     if certificate and "REQUESTS_CA_BUNDLE" not in os.environ:
         session.verify = certificate
-    endpoint = _pip_setting("index-url") or PYPI_SIMPLE_ENDPOINT
+    endpoint = pip_setting("index-url") or PYPI_SIMPLE_ENDPOINT
     with PyPISimple(endpoint, session=session) as client:
         yield client
 
@@ -114,6 +115,45 @@ class Found:
     name: str
     version: str
     sha256: str
+    size: int = 0
+    """Bytes; 0 where the index does not tell."""
+
+
+def wheels(pins: Iterable[tuple[str, str]], python: str) -> list[Found]:
+    """For each name and version the wheel of CPython ``python`` on linux x86_64 that fits best.
+
+    Raises ``FetchError`` when the index does not answer, or has none.
+    """
+    with _client() as client:
+        return [_wheel(client, Found(name, version, ""), python) for name, version in pins]
+
+
+def _wheel(client: PyPISimple, pin: Found, python: str) -> Found:
+    with _explained(pin):
+        page = retrying(lambda: client.get_project_page(pin.name, timeout=TIMEOUT))
+    ranked = [
+        (ranked, package)
+        for package in page.packages
+        if _same(package.version, pin.version)
+        and _sha256(package)
+        and (ranked := rank(package.filename, python)) is not None
+    ]
+    if not ranked:
+        raise GoneError(
+            f"the package index has no wheel of {pin.name} {pin.version} for CPython {python} on "
+            "linux x86_64"
+        )
+    best = min(ranked, key=lambda pair: pair[0])[1]
+    return Found(pin.name, pin.version, _sha256(best), best.size or 0)
+
+
+def _same(one: str | None, other: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(one or "") == Version(other)
+    except InvalidVersion:
+        return False
 
 
 def release(file: File, version: str | None, python: str) -> Found:

@@ -1,0 +1,28 @@
+# lucebox-f12a87c: programs with ggml inside, and a server in Python. Rendered by builder.
+FROM base-devel AS build
+RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "patchelf"]
+COPY --from=source /tree/ /src/
+RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache ["cmake", "-G", "Ninja", "-S", "/src/dflash", "-B", "/build/1", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CUDA_ARCHITECTURES=120", "-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache", "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "-DGGML_CUDA=ON", "-DGGML_NATIVE=OFF", "-DGGML_CUDA_NCCL=OFF", "-DGGML_CCACHE=OFF", "-DBUILD_SHARED_LIBS=ON", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_OPENSSL=ON", "-DLLAMA_CURL=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_USE_PREBUILT_WEBUI=OFF", "-DLLAMA_LLGUIDANCE=OFF", "-DLLAMA_BUILD_BORINGSSL=OFF", "-DLLAMA_BUILD_LIBRESSL=OFF", "-DGGML_CPU_KLEIDIAI=OFF", "-DGGML_CUDA_CUB_3DOT2=OFF", "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", "-DCMAKE_INSTALL_RPATH=$ORIGIN", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_BUILD_WEBUI=OFF", "-DGGML_CUDA_NO_VMM=ON"]
+RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache --mount=type=bind,from=inside,target=/inside --mount=type=secret,id=jobs ["/inside/jobs", "3.0", "cmake", "--build", "/build/1", "--target", "test_dflash"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["python3", "/inside/collect.py", "--strip", "x86_64-linux-gnu-strip", "--everywhere", "/build/1", "/opt/engine/dflash/build", "test_dflash"]
+RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache ["cmake", "-G", "Ninja", "-S", "/src/dflash/deps/llama.cpp", "-B", "/build/2", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CUDA_ARCHITECTURES=120", "-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache", "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "-DGGML_CUDA=ON", "-DGGML_NATIVE=OFF", "-DGGML_CUDA_NCCL=OFF", "-DGGML_CCACHE=OFF", "-DBUILD_SHARED_LIBS=ON", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_OPENSSL=ON", "-DLLAMA_CURL=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_USE_PREBUILT_WEBUI=OFF", "-DLLAMA_LLGUIDANCE=OFF", "-DLLAMA_BUILD_BORINGSSL=OFF", "-DLLAMA_BUILD_LIBRESSL=OFF", "-DGGML_CPU_KLEIDIAI=OFF", "-DGGML_CUDA_CUB_3DOT2=OFF", "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", "-DCMAKE_INSTALL_RPATH=$ORIGIN", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_BUILD_WEBUI=OFF", "-DGGML_CUDA_NO_VMM=ON"]
+RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache --mount=type=bind,from=inside,target=/inside --mount=type=secret,id=jobs ["/inside/jobs", "3.0", "cmake", "--build", "/build/2", "--target", "llama-server"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["python3", "/inside/collect.py", "--strip", "x86_64-linux-gnu-strip", "--everywhere", "/build/2", "/opt/engine/bin", "llama-server"]
+RUN --network=none ["python3", "-m", "venv", "/opt/build"]
+RUN --network=none ["python3", "-m", "venv", "--without-pip", "/opt/engine"]
+RUN --network=none --mount=type=bind,from=runtime-wheels,target=/wheels ["sh", "-euc", "/opt/build/bin/python -m pip --python /opt/engine/bin/python install --no-index --no-deps --no-compile --disable-pip-version-check /wheels/*.whl"]
+RUN --network=none ["/opt/build/bin/python", "-m", "pip", "--python", "/opt/engine/bin/python", "check"]
+# Wheels bring libraries to link against; a runtime has no use for them.
+RUN --network=none ["find", "/opt/engine", "-name", "*.a", "-delete"]
+
+FROM base-runtime AS image
+RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "python3"]
+COPY --from=build /opt/engine/ /opt/engine/
+COPY --from=source /tree/dflash/scripts /opt/engine/dflash/scripts
+ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" PYTHONUNBUFFERED="1" PYTHONDONTWRITEBYTECODE="1"
+USER 10001:10001
+WORKDIR /home/engine
+EXPOSE 8000
+HEALTHCHECK --interval=30s --timeout=5s --start-period=5m CMD ["/usr/local/bin/healthcheck", "8000", "v1/models"]
+ENTRYPOINT ["/opt/engine/bin/python", "/opt/engine/dflash/scripts/server.py", "--host", "0.0.0.0"]
+
