@@ -119,6 +119,14 @@ lock   = "lock.toml"
 config = {{ A = {0} }}
 define = {{ B = {0} }}
 """
+OVERLAY = """
+[source]
+path = "tree"
+
+[overlay]
+package = "x"
+version = "1*"
+"""
 HOSTILE = [
     *(
         '"',
@@ -142,7 +150,7 @@ HOSTILE = [
 
 
 def both(value: str) -> dict[str, Rendered] | None:
-    """The two families' Dockerfiles with ``value`` in every field of free text; None: refused."""
+    """The families' Dockerfiles with ``value`` in every field of free text; None: refused."""
     found = {}
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
@@ -154,7 +162,11 @@ def both(value: str) -> dict[str, Rendered] | None:
         (root / "recipes" / "lock.toml").write_text(
             f'python = "3"\nruntime = []\n[[build]]\n{lock}'
         )
-        for family, part in (("cmake", CMAKE), ("python-sdist", PYTHON)):
+        for family, part in (
+            ("cmake", CMAKE),
+            ("python-sdist", PYTHON),
+            ("vllm-overlay", OVERLAY),
+        ):
             quoted = (
                 json.dumps(value, ensure_ascii=False) if value.isprintable() else json.dumps(value)
             )

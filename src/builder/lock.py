@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from builder.errors import Problem, RecipeError
 from builder.schema.fields import Model, Sha256, Text, Version
@@ -40,7 +40,13 @@ class _Entry(Model):
 class _Lock(Model):
     python: Version
     build: list[_Entry] = Field(default_factory=list)
-    runtime: Annotated[list[_Entry], Field(min_length=1)]
+    runtime: list[_Entry]
+
+    @model_validator(mode="after")
+    def _of_something(self) -> _Lock:
+        if not self.build and not self.runtime:
+            raise ValueError("names no file")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
