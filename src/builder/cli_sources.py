@@ -78,7 +78,8 @@ def patches(
         typer.Option(
             "--against",
             metavar="REF",
-            help="Try them on this tag, branch or commit as well. May be given several times.",
+            help="Try them on this tag, branch, commit or release as well. May be given several "
+            "times.",
         ),
     ] = None,
     offline: OfflineOption = False,
@@ -87,9 +88,11 @@ def patches(
     """Try every patch on its pin and on what upstream has now; nothing is built.
 
     A patch applies, applies at an offset, is upstream already, is superseded (what it mends is
-    gone), or conflicts: then file, hunk and the lines that differ are shown, and the upstream
-    commits that changed them since the pin. The exit code is 11 when one does not apply to its
-    own pin. Upstream is what [track] in the recipe says, else the head of the default branch.
+    gone), is absent (so are its files), applies partly, or conflicts: then file, hunk and the
+    lines that differ are shown, and the upstream commits that changed them since the pin. The
+    exit code is 11 when one does not apply to its own pin, or is not as absent as the recipe
+    expects. Upstream is what [track] in the recipe says, else the head of the default branch;
+    for a source of PyPI it is the newest release.
     """
     from builder import console
     from builder.diagnosis import PIN, diagnose

@@ -35,10 +35,8 @@ def choose(
             f"it is not pinned: {published.note}",
             f"docker pull {name}, where one can be reached; or take a base of wheels",
         )
-    say(
-        f"{name} is not pinned ({published.note}) and no registry answers for it: the engine's is "
-        f"taken, {found.digest}"
-    )
+    why = "nothing is fetched" if offline else "no registry answers for it"
+    say(f"{name} is not pinned ({published.note}) and {why}: the engine's is taken, {found.digest}")
     return RegistryRoot(name, found.digest)
 
 

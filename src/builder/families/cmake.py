@@ -7,15 +7,14 @@ from typing import Any
 
 from builder.families.compiling import (
     Layer,
-    build,
     common_layers,
-    configure,
+    invocations,
     no_packages,
     no_scope,
     unused,
 )
 from builder.platforms import Platforms
-from builder.schema import Recipe
+from builder.schema import Cmake, Recipe
 
 packages = no_packages
 TEMPLATE = "cmake.Dockerfile.j2"
@@ -48,17 +47,9 @@ def definitions(recipe: Recipe, platforms: Platforms) -> Sequence[Sequence[Layer
 
 def variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
     """The arguments of each cmake invocation."""
-    parts = zip(recipe.cmake, definitions(recipe, platforms), strict=True)
-    return {
-        "invocations": [
-            {
-                "configure": configure(number, part, layers),
-                "build": build(number, part),
-                "install": [
-                    *("cmake", "--install", f"/build/{number}"),
-                    *("--prefix", "/opt/engine", "--strip"),
-                ],
-            }
-            for number, (part, layers) in enumerate(parts, 1)
-        ]
-    }
+
+    def install(number: int, part: Cmake) -> list[str]:  # noqa: ARG001
+        folder = f"/build/{number}"
+        return ["cmake", "--install", folder, "--prefix", "/opt/engine", "--strip"]
+
+    return {"invocations": invocations(recipe, definitions(recipe, platforms), install)}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from builder.errors import RecipeError
 from builder.lock import Locked
 from builder.platforms import GNU_TRIPLETS, Platforms
 from builder.schema import Cmake, Recipe
@@ -151,6 +152,33 @@ def build(number: int, part: Cmake) -> list[str]:
     """The cmake call that compiles the targets of ``part``, or everything."""
     targets = ["--target", *part.targets] if part.targets else []
     return ["cmake", "--build", f"/build/{number}", *targets]
+
+
+def invocations(
+    recipe: Recipe,
+    definitions: Sequence[Sequence[Layer]],
+    take: Callable[[int, Cmake], list[str]],
+) -> list[dict[str, list[str]]]:
+    """The commands of each cmake invocation; ``take`` is how what it built gets into the image."""
+    parts = zip(recipe.cmake, definitions, strict=True)
+    return [
+        {
+            "configure": configure(number, part, layers),
+            "build": build(number, part),
+            "take": take(number, part),
+        }
+        for number, (part, layers) in enumerate(parts, 1)
+    ]
+
+
+def need_native(name: str, platforms: Platforms) -> None:
+    """Raise ``RecipeError`` where Python packages would be installed for another platform."""
+    if platforms.cross:
+        raise RecipeError(
+            f"{name} cannot be cross-compiled",
+            "pip installs wheels of the platform that it runs on",
+            f"build it on an engine of the platform linux/{platforms.target}",
+        )
 
 
 def definition_value(value: str | int | bool) -> str:

@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from builder import lock
-from builder.errors import RecipeError
 from builder.families.compiling import (
     Layer,
-    build,
     common_layers,
-    configure,
+    invocations,
+    need_native,
     no_scope,
     unused,
 )
 from builder.families.llama_cpp import ALWAYS
 from builder.lock import Locked
 from builder.platforms import GNU_TRIPLETS, Platforms
-from builder.schema import Recipe
+from builder.schema import Cmake, Recipe
 
 TEMPLATE = "ggml-python.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ("jobs", "collect.py")
@@ -72,12 +71,7 @@ def packages(
 ) -> Mapping[str, tuple[Locked, ...]]:
     """The wheels of the server."""
     assert recipe.python is not None
-    if platforms.cross:
-        raise RecipeError(
-            f"{recipe.name} cannot be cross-compiled",
-            "pip installs wheels of the platform that it runs on",
-            f"build it on an engine of the platform linux/{platforms.target}",
-        )
+    need_native(recipe.name, platforms)
     return {"runtime-wheels": lock.read(folder / recipe.python.lock).runtime}
 
 
@@ -96,18 +90,10 @@ def definitions(recipe: Recipe, platforms: Platforms) -> Sequence[Sequence[Layer
 
 def variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
     """The arguments of each cmake invocation, and where its programs go."""
-    strip = f"{GNU_TRIPLETS[platforms.target]}-strip"
-    parts = zip(recipe.cmake, definitions(recipe, platforms), strict=True)
-    return {
-        "invocations": [
-            {
-                "configure": configure(number, part, layers),
-                "build": build(number, part),
-                "collect": [
-                    *("python3", "/inside/collect.py", "--strip", strip, "--everywhere"),
-                    *(f"/build/{number}", _place(part.place), *part.targets),
-                ],
-            }
-            for number, (part, layers) in enumerate(parts, 1)
-        ]
-    }
+    command = ["python3", "/inside/collect.py", "--everywhere", "--strip"]
+    command.append(f"{GNU_TRIPLETS[platforms.target]}-strip")
+
+    def collect(number: int, part: Cmake) -> list[str]:
+        return [*command, f"/build/{number}", _place(part.place), *part.targets]
+
+    return {"invocations": invocations(recipe, definitions(recipe, platforms), collect)}

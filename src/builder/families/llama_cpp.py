@@ -14,9 +14,8 @@ from typing import Any
 
 from builder.families.compiling import (
     Layer,
-    build,
     common_layers,
-    configure,
+    invocations,
     no_packages,
     no_scope,
     unused,
@@ -178,18 +177,10 @@ def definitions(recipe: Recipe, platforms: Platforms) -> Sequence[Sequence[Layer
 
 def variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
     """The arguments of each cmake invocation, and how its programs are collected."""
-    strip = f"{GNU_TRIPLETS[platforms.target]}-strip"
-    parts = zip(recipe.cmake, definitions(recipe, platforms), strict=True)
-    return {
-        "invocations": [
-            {
-                "configure": configure(number, part, layers),
-                "build": build(number, part),
-                "collect": [
-                    *("python3", "/inside/collect.py", "--strip", strip),
-                    *(f"/build/{number}/bin", BIN, *part.targets),
-                ],
-            }
-            for number, (part, layers) in enumerate(parts, 1)
-        ]
-    }
+    command = ["python3", "/inside/collect.py", "--strip"]
+    command.append(f"{GNU_TRIPLETS[platforms.target]}-strip")
+
+    def collect(number: int, part: Cmake) -> list[str]:
+        return [*command, f"/build/{number}/bin", BIN, *part.targets]
+
+    return {"invocations": invocations(recipe, definitions(recipe, platforms), collect)}

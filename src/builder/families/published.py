@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
-from builder.families.standing import foreign
-from builder.lock import Locked
-from builder.platforms import Platforms
+from builder.families.standing import foreign, no_packages, no_variables
 from builder.schema import BaseRecipe, Stage
 
+packages = no_packages
+variables = no_variables
 TEMPLATE = "published.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ()
 STANDS_ON: tuple[str, ...] = ()
@@ -26,20 +24,3 @@ def check(recipe: BaseRecipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if recipe.devel != Stage() or recipe.runtime != Stage():
         yield ("family",), "a published image is taken as it is: no [devel], no [runtime]"
     yield from foreign(recipe, "published", "published")
-
-
-def packages(
-    recipe: BaseRecipe,  # noqa: ARG001
-    folder: Path,  # noqa: ARG001
-    platforms: Platforms,  # noqa: ARG001
-) -> Mapping[str, tuple[Locked, ...]]:
-    """Nothing from PyPI."""
-    return {}
-
-
-def variables(
-    recipe: BaseRecipe,  # noqa: ARG001
-    platforms: Platforms,  # noqa: ARG001
-) -> Mapping[str, Any]:
-    """Nothing beside the recipe."""
-    return {}

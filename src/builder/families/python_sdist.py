@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from builder import lock
-from builder.errors import RecipeError
 from builder.families.compiling import (
     Layer,
     common_layers,
     definition_value,
     merged,
+    need_native,
     no_scope,
     unused,
 )
@@ -49,12 +49,7 @@ def packages(
 ) -> Mapping[str, tuple[Locked, ...]]:
     """The wheels that the lock names for the build and for the runtime."""
     assert recipe.python is not None
-    if platforms.cross:
-        raise RecipeError(
-            f"{recipe.name} cannot be cross-compiled",
-            "pip installs wheels of the platform that it runs on",
-            f"build it on an engine of the platform linux/{platforms.target}",
-        )
+    need_native(recipe.name, platforms)
     locked = lock.read(folder / recipe.python.lock)
     return {"build-wheels": locked.build, "runtime-wheels": locked.runtime}
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from builder import lock
-from builder.errors import RecipeError
-from builder.families.standing import foreign
+from builder.families.compiling import need_native
+from builder.families.standing import foreign, no_variables
 from builder.lock import Locked
 from builder.platforms import Platforms
 from builder.schema import BaseRecipe
 
+variables = no_variables
 TEMPLATE = "python-wheels.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ()
 STANDS_ON: tuple[str, ...] = ("devel", "runtime")
@@ -33,18 +33,5 @@ def packages(
 ) -> Mapping[str, tuple[Locked, ...]]:
     """The wheels that the lock names."""
     assert recipe.python is not None
-    if platforms.cross:
-        raise RecipeError(
-            f"{recipe.name} cannot be made here",
-            "pip installs wheels of the platform that it runs on",
-            f"build it on an engine of the platform linux/{platforms.target}",
-        )
+    need_native(recipe.name, platforms)
     return {"wheels": lock.read(folder / recipe.python.lock).runtime}
-
-
-def variables(
-    recipe: BaseRecipe,  # noqa: ARG001
-    platforms: Platforms,  # noqa: ARG001
-) -> Mapping[str, Any]:
-    """Nothing beside the recipe."""
-    return {}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+from builder.lock import Locked
+from builder.platforms import Platforms
 from builder.schema import BaseRecipe
 
 TABLES = {
@@ -22,3 +26,20 @@ def foreign(
     for name, table in TABLES.items():
         if name not in known and getattr(recipe, name):
             yield (name,), f"the family {family} has no use for {table}"
+
+
+def no_packages(
+    recipe: BaseRecipe,  # noqa: ARG001
+    folder: Path,  # noqa: ARG001
+    platforms: Platforms,  # noqa: ARG001
+) -> Mapping[str, tuple[Locked, ...]]:
+    """``packages`` of a family that takes nothing from PyPI."""
+    return {}
+
+
+def no_variables(
+    recipe: BaseRecipe,  # noqa: ARG001
+    platforms: Platforms,  # noqa: ARG001
+) -> Mapping[str, Any]:
+    """``variables`` of a family whose template sees nothing beside the recipe."""
+    return {}

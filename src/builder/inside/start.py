@@ -47,6 +47,11 @@ def snapshot(package: Path) -> dict[str, str]:
     }
 
 
+def on_signal(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
+    """End when told to: the first process of a container ignores what it does not handle."""
+    fail(128 + number, "stopped before the engine was started")
+
+
 def run(step: dict[str, Any]) -> str:
     """Run one step, its output passed on as it comes; what it printed."""
     command, seconds = step["run"], step["seconds"]
@@ -84,8 +89,8 @@ def run(step: dict[str, Any]) -> str:
         said.append(line.decode(errors="replace"))
     status = process.wait()
     signal.alarm(0)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
     if status != 0:
         code = status if status > 0 else 128 - status
         fail(code, f"{' '.join(command)} failed with exit status {code}")
@@ -134,6 +139,8 @@ def patch(plan: dict[str, Any], marker: Path) -> None:
 
 def main() -> None:
     """Patch, then become the engine."""
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
     plan = json.loads((PLACE / "start.json").read_text("utf-8"))
     patch(plan, PLACE / "unfinished")
     engine = [*plan["entrypoint"], *(sys.argv[1:] or plan["command"])]
