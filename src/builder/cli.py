@@ -39,6 +39,7 @@ from builder.errors import (
     INTERNAL,
     INTERRUPTED,
     BuilderError,
+    FetchError,
     Interrupted,
     RecipeError,
     SpaceError,
@@ -115,9 +116,16 @@ def show(
     Nothing is fetched or built. Where a Docker engine answers, the plan is for its platform and
     stands on the Debian root that it has.
     """
-    from builder import pipeline
+    import platform
 
-    rendered = pipeline.resolve(new_run(catalogue), recipe, _build_architecture())
+    from builder import console, pipeline
+
+    run = new_run(catalogue)
+    try:
+        rendered = pipeline.resolve(run, recipe, _build_architecture())
+    except FetchError as error:
+        console.say(f"{error.what}: shown without its digest, and the key will be another")
+        rendered = pipeline.resolve(run, recipe, platform.machine())
     if dockerfile:
         typer.echo(rendered.text, nl=False)
         return
@@ -125,8 +133,6 @@ def show(
     if as_json:
         print_json(described)
     else:
-        from builder import console
-
         console.plan(described)
 
 

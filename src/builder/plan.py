@@ -7,6 +7,7 @@ is a plan as well.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files as package_files
@@ -113,7 +114,8 @@ class PlannedPatch:
             for name in ("git", "seconds"):
                 data.get(kind, {}).pop(name, None)
         if self.scope is not None:
-            data["scope"] = asdict(self.scope)
+            told = json.dumps(asdict(self.scope), sort_keys=True)
+            data["scope"] = hashlib.sha256(told.encode()).hexdigest()
         if self.content:
             data["sha256"] = hashlib.sha256(self.content).hexdigest()
         return data

@@ -28,15 +28,16 @@ def choose(
     if digest is not None:
         say(f"{name} is not pinned ({published.note}): today it is {digest}")
         return RegistryRoot(name, digest)
+    why = "nothing is fetched (--offline)" if offline else "no registry answers for it"
     found = docker.image(name)
     if found is None:
         raise FetchError(
-            f"no registry answers for {name}, and the engine does not have it",
+            f"what {name} means is not known: {why}, and the engine does not have it",
             f"it is not pinned: {published.note}",
-            f"docker pull {name}, where one can be reached; or take a base of wheels",
+            f"docker pull {name}, where a registry can be reached; or take a base of wheels",
         )
-    why = "nothing is fetched" if offline else "no registry answers for it"
-    say(f"{name} is not pinned ({published.note}) and {why}: the engine's is taken, {found.digest}")
+    told = f"{name} is not pinned ({published.note}) and {why}"
+    say(f"{told}: the engine's is taken, {found.digest}")
     return RegistryRoot(name, found.digest)
 
 
