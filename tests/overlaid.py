@@ -118,14 +118,21 @@ class StandIn:
 
 
 def write_catalogue(
-    root: Path, parts: str, image: str, *, source: str = "", version: str = "1.0", pin: str = ""
+    root: Path,
+    parts: str,
+    image: str,
+    *,
+    source: str = "",
+    version: str = "1.0",
+    pin: str = "",
+    more: str = "",
 ) -> None:
     """A base and a recipe of the test's own; the source is the package as it was published."""
     pin = pin or 'note  = "made by a test"'
     (root / "recipes" / "bases").mkdir(parents=True, exist_ok=True)
     (root / "recipes" / "bases" / "stand-in.toml").write_text(BASE.format(image=image, pin=pin))
     source = source or '[source]\npath = "package"'
-    own = 'env = { OVERLAID = "yes" }'
+    own = f'env = {{ OVERLAID = "yes" }}\n{more}'
     text = RECIPE.format(parts=parts, source=source, version=version, image=own)
     (root / "recipes" / "overlaid-1.toml").write_text(text)
 

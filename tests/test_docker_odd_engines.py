@@ -149,8 +149,28 @@ def test_a_library_that_cannot_be_loaded_is_not_delivered(
     assert not out.exists()
 
 
+def test_a_library_that_never_ends_loading_has_failed(hami: Path, builder: Builder) -> None:
+    recipe = hami / "recipes" / "hami-core-pr188.toml"
+    source = re.search(r'git    = "file://(.*)"', recipe.read_text())
+    assert source is not None
+    tree = upstreams.Upstream(Path(source[1]))
+    code = (tree.folder / "src" / "libvgpu.c").read_text()
+    endless = "__attribute__((constructor)) static void wait(void) { for (;;) { } }\n"
+    commit = tree.commit("endless", **{"src__libvgpu.c": code + endless})
+    text = re.sub(r"\[\[patch\]\].*?\[cuda\]", "[cuda]", recipe.read_text(), flags=re.S)
+    recipe.write_text(replaced(text, commit=commit))
+    done = builder("build", "hami-core-pr188", "--catalogue", hami)
+    assert done.returncode == 7
+    assert "loads: dlopen: expected an answer; found" in done.stderr
+    assert "did not end" in done.stderr
+
+
 def test_only_artefacts_are_files(builder: Builder, tmp_path: Path) -> None:
     done = builder("build", "hello-sm120", "--output", tmp_path / "out")
     assert done.returncode == 3
     assert "hello-sm120-0.1.0 is an engine: it is an image, and no file" in done.stderr
     assert not (tmp_path / "out").exists()
+    (tmp_path / "file").write_text("")
+    done = builder("build", "hami-core-pr188", "--output", tmp_path / "file" / "below")
+    assert done.returncode == 4
+    assert "nothing can be written to" in done.stderr

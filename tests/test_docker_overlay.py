@@ -105,7 +105,9 @@ def test_only_what_the_patches_change_is_laid_over(
     flags = "import sys; print(open(sys.argv[1], 'rb').read(8)[4])"
     (ops,) = [name for name in compiled if name.startswith("ops.")]
     assert ran(NAME, "python3", "-c", flags, f"{SITE}/vllm/__pycache__/{ops}") == "3"
-    sizes = docker("history", "--format", "{{.Size}} {{.CreatedBy}}", "--human=false", NAME)
+    sizes = docker(
+        "history", "--format", "{{.Size}} {{.CreatedBy}}", "--human=false", "--no-trunc", NAME
+    )
     (layer,) = [line for line in sizes.splitlines() if "overlay.py" in line]
     assert int(layer.split()[0]) < 50_000
     left = ran(NAME, "ls", "/run", "/opt")
@@ -174,6 +176,7 @@ def test_files_of_another_repository_become_part_of_the_package(
         ({"version": "2.0"}, "the base has vllm 1.0, and the recipe is for 2.0"),
         ({"lost": True}, "of the base has no vllm installed"),
         ({"twice": True}, "the base has vllm twice: "),
+        ({"both": True}, "the base has vllm twice: 0.9 in "),
         ({"shadowed": True}, "and Python imports it from /srv/vllm/__init__.py"),
         ({"patched": True}, "is not what the patches were made for"),
     ],
@@ -187,6 +190,11 @@ def test_a_base_that_is_not_what_the_recipe_says(
         published.more = (
             f"RUN cp -r {SITE} /opt/more && mv /opt/more/vllm-1.0.dist-info "
             f"/opt/more/vllm-0.9.dist-info\nENV PYTHONPATH={SITE}:/opt/more"
+        )
+    if "both" in changes:
+        published.more = (
+            f"RUN cp -r {SITE}/vllm-1.0.dist-info {SITE}/vllm-0.9.dist-info "
+            f"&& sed -i s/1.0/0.9/ {SITE}/vllm-0.9.dist-info/METADATA"
         )
     if "shadowed" in changes:
         published.more = f"RUN cp -r {SITE}/vllm /srv/vllm\nENV PYTHONPATH=/srv:{SITE}"
@@ -229,6 +237,42 @@ def test_what_is_expected_to_be_absent_must_be_absent(build: Build, tmp_path: Pa
     assert "is expected to be absent, and what it changes is there" in done.stderr
 
 
+def test_what_only_adds_files_cannot_be_absent(build: Build, tmp_path: Path) -> None:
+    patch = change(tmp_path, brandnew="x = 1\n")
+    (tmp_path / "catalogue" / "patches").mkdir(parents=True)
+    (tmp_path / "catalogue" / "patches" / "new.patch").write_text(patch)
+    done = build('[[patch]]\nfile = "new.patch"\nwhy = "so"\nexpect = "absent"\n', expect=11)
+    assert "only adds files: nothing of it can be absent" in done.stderr
+
+
+def test_user_and_modes_stay_or_are_what_is_said(
+    build: Build, published: StandIn, tmp_path: Path
+) -> None:
+    published.more = f"RUN chown 5:5 {SITE}/vllm/ops.py\nUSER 1234:5"
+    other = "diff --git a/vllm/ops.py b/vllm/ops.py\nold mode 100644\nnew mode 100755\n"
+    build(patch=other + change(tmp_path, worker=FASTER["vllm/worker.py"]))
+    assert json.loads(docker("image", "inspect", NAME))[0]["Config"]["User"] == "1234:5"
+    told = ran(NAME, "stat", "--format=%a %u", f"{SITE}/vllm/ops.py", f"{SITE}/vllm/__pycache__")
+    assert told.splitlines() == ["755 5", "755 0"]
+    build(patch=change(tmp_path / "x", worker="x = 1\n"), more='user = "77"')
+    assert json.loads(docker("image", "inspect", NAME))[0]["Config"]["User"] == "77"
+
+
+def test_the_doctor_runs_scripts_in_an_unpinned_base(
+    build: Build, builder: Builder, tmp_path: Path
+) -> None:
+    scripts = upstreams.Upstream(tmp_path / "scripts")
+    code = "from pathlib import Path\nPath('vllm/worker.py').write_text('x = 5\\n')\n"
+    commit = scripts.commit("one", **{"p.py": code})
+    build(
+        f'[[patch]]\nwhy = "so"\nscript = {{ git = "{scripts.url}", commit = "{commit}", '
+        'path = "p.py", edits = ["vllm/worker.py"] }\n'
+    )
+    done = builder("patches", "overlaid-1", "--catalogue", tmp_path / "catalogue", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [finding["state"] for finding in json.loads(done.stdout)] == ["applies"]
+
+
 def test_an_image_of_another_platform(build: Build, tmp_path: Path, made: set[str]) -> None:
     name = "builder-test/published:arm64"
     made.add(name)
@@ -240,7 +284,7 @@ def test_an_image_of_another_platform(build: Build, tmp_path: Path, made: set[st
 
 
 def test_a_published_image_is_pinned_by_its_digest(
-    build: Build, published: StandIn, tmp_path: Path, registry: str
+    build: Build, builder: Builder, published: StandIn, tmp_path: Path, registry: str
 ) -> None:
     name = published.build(f"{registry}/vllm/vllm-openai:v1")
     docker("push", "--quiet", name)
@@ -261,5 +305,13 @@ def test_a_published_image_is_pinned_by_its_digest(
     assert f"pulling {registry}/vllm/vllm-openai@{digest}" in done.stderr
     assert "is not pinned" not in done.stderr
     assert ran(NAME, "python3", "-c", "import vllm.worker as w; print(w.work())") == "fast"
+    done = builder("verify-pins", "overlaid-1", "--catalogue", tmp_path / "catalogue", "--json")
+    (standing,) = [s for s in json.loads(done.stdout) if s["kind"] == "image"]
+    assert (standing["what"], standing["state"]) == (digest, "ok")
+    done = builder("mirror", "overlaid-1", "--catalogue", tmp_path / "catalogue")
+    assert f"{name} in the engine, as builder-base/stand-in:published-" in done.stdout
     done = build(patch=patch, image=name, pin=f'digest = "sha256:{"0" * 64}"', expect=5)
     assert f"cannot pull {registry}/vllm/vllm-openai@sha256:0000" in done.stderr
+    done = builder("verify-pins", "overlaid-1", "--catalogue", tmp_path / "catalogue", "--json")
+    (standing,) = [s for s in json.loads(done.stdout) if s["kind"] == "image"]
+    assert standing["state"] == "gone"

@@ -9,7 +9,16 @@ import builder
 
 ROOT = Path(builder.__file__).parent
 DATA = {"schema", "positions", "recipe", "catalogue", "lock", "platforms", "errors"}
-LAST = {"cli", "cli_bench", "cli_locks", "cli_proofs", "cli_sources", "command", "__main__"}
+LAST = {
+    "cli",
+    "cli_bench",
+    "cli_locks",
+    "cli_proofs",
+    "cli_publish",
+    "cli_sources",
+    "command",
+    "__main__",
+}
 IN_ORDER = [
     *("errors", "schema", "recipe", "catalogue", "plan", "dockerfile"),
     *("checkout", "patches", "sources", "context"),

@@ -88,6 +88,10 @@ def test_requirements_become_wheels(builder: Builder, catalogue: Path) -> None:
         "markupsafe": "15ab75ef81add55874e7ab7055e9c397312385bd9ced94920f2802310c930396",
         "six": "8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254",
     }
+    build = '[[build]]\nname = "wheel"\nversion = "1"\nsha256 = "' + "0" * 64 + '"\n'
+    file.write_text(file.read_text() + build)
+    builder("lock", "wheels", "--catalogue", catalogue)
+    assert tomllib.loads(file.read_text())["build"][0]["name"] == "wheel"  # it is kept
     again = builder("lock", "wheels", "--catalogue", catalogue)
     assert "nothing changes" in again.stdout
     other = builder("lock", "wheels", "--catalogue", catalogue, "--python", "3.12", "--json")
@@ -103,6 +107,13 @@ def test_what_cannot_be_locked(builder: Builder, catalogue: Path) -> None:
     assert done.returncode == 3
     assert "no versions fit together for CPython 3.13" in done.stderr
     assert not file.exists()
+    write(catalogue, 'idna; python_version < "3"')
+    done = builder("lock", "wheels", "--catalogue", catalogue)
+    assert done.returncode == 3
+    assert "there is nothing to lock" in done.stderr
+    assert not file.exists()
+    done = builder("lock", "wheels", "--catalogue", catalogue, "--python", "2.7")
+    assert done.returncode == 2
     done = builder("lock", "cuda-13.0", "--catalogue", catalogue)
     assert done.returncode == 3
     assert "cuda-13.0 has nothing to lock" in done.stderr

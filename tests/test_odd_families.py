@@ -56,6 +56,7 @@ def problems(catalogue: Path, family: str, *parts: str, image: str = "", vmm: st
         ((GIT,), "", "needs [overlay]: package and version"),
         (('[source]\ninstalled = "vllm"\n', OVERLAY), "", ""),
         (('[source]\ninstalled = "vllm"\n', OVERLAY, FILE), "", "is not known before it is there"),
+        (('[source]\ninstalled = "torch"\n', OVERLAY), "", "is not the package vllm"),
         ((WHEEL, CALL), "", "the family vllm-overlay has no use for [[cmake]]"),
         ((WHEEL, LOCKED), "", "the family vllm-overlay has no use for [python]"),
         ((WHEEL, '[debian]\nruntime = ["jq"]\n'), "", "installs nothing"),
@@ -72,6 +73,12 @@ def test_an_overlay(catalogue: Path, parts: tuple[str, ...], image: str, said: s
     [
         ((GIT, CALL, '[artefact]\nfiles = ["a.so"]\n'), "", ""),
         ((GIT, CALL), "", "needs an [artefact] table"),
+        ((GIT, CALL, '[artefact]\nfiles = ["a/x.so", "b/x.so"]\n'), "", "two files would be /x.so"),
+        (
+            ('[source]\ninstalled = "vllm"\n', CALL, '[artefact]\nfiles = ["a.so"]\n'),
+            "",
+            "takes nothing that the base has installed",
+        ),
         ((GIT, CALL, CALL, '[artefact]\nfiles = ["a.so"]\n'), "", "exactly one [[cmake]]"),
         ((GIT, CALL, '[artefact]\nfiles = ["a.so"]\n'), RUNS, "an artefact runs nothing"),
         ((GIT, CALL, '[artefact]\nfiles = ["../a.so"]\n'), "", "stays inside its tree"),

@@ -18,6 +18,7 @@ from builder import (
     cli_bench,  # noqa: F401  (these register their commands)
     cli_locks,  # noqa: F401
     cli_proofs,  # noqa: F401
+    cli_publish,  # noqa: F401
     cli_sources,  # noqa: F401
 )
 from builder.command import (
@@ -235,7 +236,7 @@ def build(
     wanted = run.catalogue.engine(recipe).recipe
     assert wanted is not None
     if output is not None:
-        delivering.need_artefact(wanted)
+        delivering.need_artefact(wanted, output)
     with console.BuildProgress() as progress:
         run.say, run.watch = progress.say, progress.watch
         outcome = pipeline.build(run, recipe)

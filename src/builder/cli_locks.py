@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Annotated
 
@@ -17,6 +18,13 @@ from builder.command import (
     print_json,
 )
 
+
+def _python(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"3\.[1-9][0-9]?", value):
+        raise typer.BadParameter("must be a version as 3.13")
+    return value
+
+
 Lockable = Annotated[
     str, typer.Argument(metavar="NAME", help="A recipe or a base that says requirements")
 ]
@@ -29,7 +37,9 @@ def lock(
     python: Annotated[
         str | None,
         typer.Option(
-            metavar="X.Y", help="CPython's version. Default: that of the Debian it stands on."
+            metavar="3.N",
+            callback=_python,
+            help="CPython's version. Default: that of the Debian it stands on.",
         ),
     ] = None,
     dry_run: DryRunOption = False,

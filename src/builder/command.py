@@ -33,6 +33,7 @@ app = typer.Typer(
 
 EVERYDAY = "Everyday"
 SOURCES = "Sources and patches"
+PUBLISHING = "Publishing"
 PLUMBING = "Plumbing"
 
 RecipeName = Annotated[

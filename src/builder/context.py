@@ -19,6 +19,7 @@ class Context:
     named: Mapping[str, str]
     """--build-context: a directory, or docker-image://NAME."""
     secrets: Mapping[str, Path]
+    build_arguments: Mapping[str, str]
     platform: str
     """As ``--platform`` takes it: "linux/amd64", or several with commas."""
 
@@ -27,11 +28,17 @@ class Context:
         options = [f"--platform={self.platform}", f"--file={self.folder / 'Dockerfile'}"]
         options += [f"--build-context={name}={where}" for name, where in self.named.items()]
         options += [f"--secret=id={name},src={path}" for name, path in self.secrets.items()]
+        options += [f"--build-arg={name}={told}" for name, told in self.build_arguments.items()]
         return [*options, str(self.folder)]
 
 
 def assemble(
-    rendered: Rendered, sources: Sources, base_images: Mapping[str, str], jobs: int, work: Path
+    rendered: Rendered,
+    sources: Sources,
+    base_images: Mapping[str, str],
+    jobs: int,
+    work: Path,
+    build_arguments: Mapping[str, str],
 ) -> Context:
     """Lay out the build context below ``work``.
 
@@ -53,4 +60,5 @@ def assemble(
         secrets["jobs"].write_text(f"{jobs}\n")
     platforms = rendered.plan.platforms
     wanted = platforms.both if sources.roots else (platforms.target,)
-    return Context(folder, named, secrets, ",".join(f"linux/{name}" for name in wanted))
+    platform = ",".join(f"linux/{name}" for name in wanted)
+    return Context(folder, named, secrets, build_arguments, platform)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,13 +13,19 @@ from builder.schema import Recipe
 from builder.tools import containers
 
 
-def need_artefact(recipe: Recipe) -> None:
-    """Raise ``RecipeError`` for an engine, which is no file."""
+def need_artefact(recipe: Recipe, folder: Path) -> None:
+    """Raise ``RecipeError`` for an engine, which is no file, ``WorldError`` where ``folder`` can be
+    no directory."""
     if recipe.artefact is None:
         raise RecipeError(
             f"{recipe.name} is an engine: it is an image, and no file",
             hint="--output is for the family artefact; `docker image save` saves an image",
         )
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise WorldError(f"nothing can be written to {folder}", f"see {there}")
 
 
 def deliver(recipe: Recipe, reference: str, folder: Path) -> list[Path]:
@@ -37,6 +45,7 @@ def deliver(recipe: Recipe, reference: str, folder: Path) -> list[Path]:
         except OSError as error:
             raise WorldError(f"{file} cannot be written", error.strerror or str(error)) from error
         finally:
-            waiting.unlink(missing_ok=True)
+            with suppress(OSError):
+                waiting.unlink(missing_ok=True)
         delivered.append(file)
     return delivered

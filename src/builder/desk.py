@@ -123,6 +123,10 @@ def _image_for_scripts(catalogue: Catalogue, recipe: Recipe, settings: Settings)
         machine = architecture(docker.engine().architecture)
         if machine is None:
             return None
+        below = catalogue.base(recipe.base).recipe
+        if below is not None and below.published is not None:
+            # Whatever its tag means today: a script needs its Python, and no more.
+            return docker.newest(f"builder-base/{below.name}:runtime-*")
         platforms = Platforms(machine)
         root = roots.choose(
             catalogue, recipe.base, platforms, settings.debian_root, lambda _: None, ask=False

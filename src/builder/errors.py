@@ -112,6 +112,12 @@ class PatchError(BuilderError):
     exit_code = 11
 
 
+class RegistryError(BuilderError):
+    """A registry refuses, or what it has may not be replaced: no tag was moved."""
+
+    exit_code = 12
+
+
 class Interrupted(BaseException):
     """Ctrl-C, or a polite kill.  Like KeyboardInterrupt, but nothing on the way swallows it."""
 
@@ -131,6 +137,7 @@ EXIT_CODES: dict[int, str] = {
     BusyError.exit_code: "another run is at work on the same recipe",
     SpaceError.exit_code: "not enough disk space",
     PatchError.exit_code: "a patch does not apply, or does nothing",
+    RegistryError.exit_code: "a registry refuses, or a tag may not be moved",
     INTERNAL: "a fault of builder itself (a report is written)",
     INTERRUPTED: "interrupted",
 }

@@ -77,12 +77,14 @@ def make(wanted: Lockable, python: str | None, cache: Path, say: Callable[[str],
     say(f"looking for the wheels of {len(pins)} packages")
     found = pypi.wheels(pins, version)
     files = tuple(Locked(file.name, file.version, file.sha256) for file in found)
-    there = lock.read(wanted.file).runtime if wanted.file.exists() else ()
-    before = {file.name: file for file in there}
+    if not pins:
+        raise RecipeError(f"nothing is needed for CPython {version}: there is nothing to lock")
+    there = lock.read(wanted.file) if wanted.file.exists() else None
+    before = {file.name: file for file in there.runtime} if there else {}
     after = {file.name: file for file in files}
     return Made(
         wanted.file,
-        _text(wanted, version, files),
+        _text(wanted, version, there.build if there else (), files),
         files,
         sum(file.size for file in found) if all(file.size for file in found) else 0,
         tuple(_changes(before, after)),
@@ -104,10 +106,13 @@ def _changes(before: Mapping[str, Locked], after: Mapping[str, Locked]) -> list[
     return lines
 
 
-def _text(wanted: Lockable, python: str, files: tuple[Locked, ...]) -> str:
+def _text(
+    wanted: Lockable, python: str, build: tuple[Locked, ...], runtime: tuple[Locked, ...]
+) -> str:
     tables = [
-        f'[[runtime]]\nname    = "{file.name}"\nversion = "{file.version}"\n'
+        f'[[{table}]]\nname    = "{file.name}"\nversion = "{file.version}"\n'
         f'sha256  = "{file.sha256}"\n'
+        for table, files in (("build", build), ("runtime", runtime))
         for file in files
     ]
     head = (

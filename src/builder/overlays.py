@@ -12,7 +12,8 @@ from builder.errors import PatchError
 from builder.tools.repositories import Repositories
 
 NOTHING = "0" * 40
-FILES = frozenset({"000000", "100644", "100755"})  # git's modes: none, a file, a program
+PROGRAM = "100755"
+FILES = frozenset({"000000", "100644", PROGRAM})  # git's modes: none, a file, a program
 
 
 def write(
@@ -20,9 +21,9 @@ def write(
 ) -> None:
     """Write what differs between two trees to the new directory ``target``.
 
-    ``manifest.json`` lists path, and sha256 before and after (null: not there); ``files`` holds
-    the new files; ``starts.json`` the base's entrypoint and command.  Raises ``PatchError`` for
-    a change that is not of a file.
+    ``manifest.json`` lists path, sha256 before and after (null: not there), and ``executable``
+    where that changes; ``files`` holds the new files; ``starts.json`` the base's entrypoint and
+    command.  Raises ``PatchError`` for a change that is not of a file.
     """
     scratch = repositories.scratch
     manifest = []
@@ -39,7 +40,10 @@ def write(
             name: None if content is None else hashlib.sha256(content).hexdigest()
             for name, content in contents.items()
         }
-        manifest.append({"path": after.path, **digests})
+        change: dict[str, Any] = {"path": after.path, **digests}
+        if (before.mode == PROGRAM) != (after.mode == PROGRAM) and contents["after"] is not None:
+            change["executable"] = after.mode == PROGRAM
+        manifest.append(change)
         content = contents["after"]
         if content is not None:
             file = target / "files" / after.path

@@ -102,6 +102,11 @@ def need_absence(workshop: Workshop, planned: PlannedPatch, tree: str) -> None:
     else:
         for piece in pieces(workshop, planned, tree):
             paths += targets_of(files_of(planned, piece, workshop.say))
+    if not paths:
+        raise PatchError(
+            f"{planned.name} only adds files: nothing of it can be absent",
+            hint='apply it (without expect = "absent"), or drop it',
+        )
     if not is_absent(workshop.scratch, tree, paths):
         raise PatchError(
             f"{planned.name} is expected to be absent, and what it changes is there",

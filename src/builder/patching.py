@@ -133,8 +133,12 @@ def _misfit(
 
 
 def targets_of(files: Sequence[FileDiff]) -> list[str]:
-    """The files that a diff expects to be there."""
-    return [file.old for file in files if file.old is not None]
+    """The files that a diff expects to be there.
+
+    diff(1) names the old file of a new one as well; its only hunk has nothing before it.
+    """
+    made = [file for file in files if file.hunks and not any(h.before for h in file.hunks)]
+    return [file.old for file in files if file.old is not None and file not in made]
 
 
 def is_absent(scratch: Scratch, tree: str, paths: Sequence[str]) -> bool:

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from builder import checkout, families, upstream
+from builder import checkout, families, published_images, upstream
 from builder.catalogue import Catalogue, Entry
 from builder.diagnosis import Case
-from builder.errors import BuilderError, FetchError, GoneError
+from builder.errors import BuilderError, GoneError
 from builder.lock import Locked
 from builder.patches import pieces
 from builder.plan import (
@@ -163,8 +163,7 @@ class _Asked:
 
 
 def _need_image(reference: str) -> None:
-    if docker.pull_digest(reference, REGISTRY_PATIENCE) is None:
-        raise FetchError(f"no registry gives {reference}")
+    docker.need_in_registry(reference, REGISTRY_PATIENCE)
 
 
 def _submodules(repository: Path, source: GitCommit) -> Iterator[GitCommit]:
@@ -221,10 +220,16 @@ def mirror(case: Case, entry: Entry[Recipe]) -> Iterator[str]:
 
 
 def mirror_base(entry: Entry[BaseRecipe], cache: Path, say: Callable[[str], None]) -> Iterator[str]:
-    """Fetch the wheels of a base, to stay; like ``mirror``."""
+    """Fetch the wheels and the published image of a base, to stay; like ``mirror``."""
     base = entry.recipe
     assert base is not None
     family = families.BASES[base.family]
     for files in family.packages(base, entry.file.parent, PLATFORM).values():
         pypi.fetch(files, cache, say)
         yield from (f"{file.name} {file.version}" for file in files)
+    published = base.published
+    if published is not None and published.digest is not None:
+        local = published_images.fetch(base, published.digest, say)
+        yield f"{published.image} in the engine, as {local}"
+    elif published is not None:
+        yield f"{published.image} is not kept: nothing pins it ({published.note})"

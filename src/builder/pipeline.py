@@ -17,7 +17,7 @@ from builder.catalogue import Catalogue
 from builder.dockerfile import Rendered, render
 from builder.errors import BuilderError, FetchError, ProofError, UntriedError, WorldError
 from builder.image import Log, Watch
-from builder.plan import BasePlan, Plan, plan
+from builder.plan import BasePlan, Plan, RegistryRoot, plan
 from builder.platforms import Platforms, architecture
 from builder.record import Record
 from builder.schema import BaseRecipe, Recipe
@@ -314,15 +314,21 @@ def _build_stages(
     """Gather a plan's inputs and build the stages that ``references`` names."""
     name = rendered.plan.name
     with run.stage(f"fetch {name}"):
+        inherited = _inherited(rendered, base_images)
         materials = sources.Materials(
             run.settings.cache_dir,
             run.say,
             base_images.get("devel") or base_images.get("runtime"),
             run.offline,
-            _starts(rendered, base_images),
+            {
+                "entrypoint": inherited.get("Entrypoint") or [],
+                "command": inherited.get("Cmd") or [],
+            },
         )
         gathered = sources.gather(rendered.plan, suite_of(rendered), materials, work)
-        laid_out = context.assemble(rendered, gathered, base_images, run.settings.jobs, work)
+        told = {"BASE_USER": inherited.get("User") or "root"} if inherited else {}
+        jobs = run.settings.jobs
+        laid_out = context.assemble(rendered, gathered, base_images, jobs, work, told)
     with run.stage(f"build {name}"):
         return {
             stage: image.build(
@@ -339,12 +345,11 @@ def _build_stages(
         }
 
 
-def _starts(rendered: Rendered, base_images: Mapping[str, str]) -> dict[str, Any]:
-    """How the base of what is laid over it starts."""
+def _inherited(rendered: Rendered, base_images: Mapping[str, str]) -> dict[str, Any]:
+    """The configuration of the base, where an image is laid over it."""
     if not isinstance(rendered.plan, Plan) or not rendered.plan.family.INHERITS:
         return {}
-    config = (docker.inspected(base_images["runtime"]) or {}).get("Config") or {}
-    return {"entrypoint": config.get("Entrypoint") or [], "command": config.get("Cmd") or []}
+    return (docker.inspected(base_images["runtime"]) or {}).get("Config") or {"User": ""}
 
 
 def suite_of(rendered: Rendered) -> str | None:
@@ -386,12 +391,21 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
             run.say(f"building the base {rendered.plan.name} ({rendered.short_key})")
             labels = {"builder.base": rendered.plan.name, "builder.key": rendered.key}
             if _is_published(rendered):
-                assert isinstance(rendered.plan, BasePlan)
-                local = published_images.fetch(rendered.plan, run.say, offline=run.offline)
-                below = {"published": local}
+                below = {"published": _fetched(run, rendered)}
             with workspace(cache) as work:
                 _build_stages(run, rendered, missing, labels, below, work, log)
     return images
+
+
+def _fetched(run: Run, rendered: Rendered) -> str:
+    """A published image, in the engine."""
+    plan = rendered.plan
+    assert isinstance(plan, BasePlan)
+    assert isinstance(plan.root, RegistryRoot)
+    target = plan.platforms.target
+    return published_images.fetch(
+        plan.recipe, plan.root.digest, run.say, target=target, offline=run.offline
+    )
 
 
 def _is_published(rendered: Rendered) -> bool:

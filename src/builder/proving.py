@@ -9,7 +9,15 @@ from typing import Any
 from builder import smoke
 from builder.dockerfile import Rendered
 from builder.errors import WorldError
-from builder.pipeline import Run, image_of_key, judge, references_of, resolve, subject_of
+from builder.pipeline import (
+    Run,
+    image_of_key,
+    judge,
+    recognise,
+    references_of,
+    resolve,
+    subject_of,
+)
 from builder.plan import Plan, complete
 from builder.record import Record
 from builder.schema import Recipe
@@ -73,6 +81,23 @@ def _subject_of_image(
     subject = subject_of(run, rendered, reference, found.digest)
     key = {"builder.key": found.labels.get("builder.key", "")}
     return replace(subject, labels={**subject.labels, **key})
+
+
+def proved(run: Run, name: str) -> tuple[Record, tuple[str, ...]]:
+    """The record of a recipe's proved image as the recipe is now, and its moving tags.
+
+    Raises ``WorldError`` where there is none.
+    """
+    rendered = resolve(run, name)
+    assert isinstance(rendered.plan, Plan)
+    found = recognise(run, rendered)
+    if found is None:
+        raise WorldError(
+            f"there is no proved image of {rendered.plan.name} as the recipe is now",
+            f"looked for {references_of(run, rendered)[0]}, and for its record",
+            f"builder build {rendered.plan.name}",
+        )
+    return found, tuple(rendered.plan.recipe.image.moving)
 
 
 def served(run: Run, target: str) -> tuple[str, docker.Image, Recipe]:

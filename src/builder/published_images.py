@@ -7,7 +7,7 @@ from collections.abc import Callable
 from builder import editing
 from builder.catalogue import Entry
 from builder.errors import FetchError, RecipeError
-from builder.plan import BasePlan, RegistryRoot
+from builder.plan import RegistryRoot
 from builder.schema import BaseRecipe, Published
 from builder.tools import docker
 
@@ -63,33 +63,40 @@ def pinned(entry: Entry[BaseRecipe]) -> str:
     return editing.edited(entry.text, changes)
 
 
-def fetch(plan: BasePlan, say: Callable[[str], None], *, offline: bool) -> str:
+def fetch(
+    base: BaseRecipe,
+    digest: str,
+    say: Callable[[str], None],
+    *,
+    target: str = "amd64",
+    offline: bool = False,
+) -> str:
     """Have a published image in the engine, under a name that only this digest is given.
 
-    Raises ``FetchError`` when it cannot be had, or is for another platform.
+    Raises ``FetchError`` when it cannot be had, or is for another platform than linux/``target``.
     """
-    root = plan.root
-    assert isinstance(root, RegistryRoot)
-    platform = f"linux/{plan.platforms.target}"
-    local = f"builder-base/{plan.name}:published-{root.digest.removeprefix('sha256:')[:12]}"
-    if not _is(local, root.digest):
-        if not _is(root.image, root.digest):
+    assert base.published is not None
+    image = base.published.image
+    local = f"builder-base/{base.name}:published-{digest.removeprefix('sha256:')[:12]}"
+    if not _is(local, digest):
+        source = image
+        if not _is(image, digest):
             if offline:
                 raise FetchError(
-                    f"{root.image} ({root.digest}) is not in the engine",
+                    f"{image} ({digest}) is not in the engine",
                     "nothing is fetched (--offline)",
-                    f"docker pull {root.image}@{root.digest}, where the network is",
+                    f"builder mirror, or docker pull {image}@{digest}, where the network is",
                 )
-            exact = f"{root.image.rpartition(':')[0]}@{root.digest}"
-            say(f"pulling {exact}")
-            docker.pull(exact, platform)
-            docker.tag(exact, local)
-        else:
-            docker.tag(root.image, local)
+            source = f"{image.rpartition(':')[0]}@{digest}"
+            say(f"pulling {source}")
+            docker.pull(source, f"linux/{target}")
+        docker.tag(source, local)
+    if base.published.digest is None and docker.image(image) is None:
+        docker.tag(local, image)  # what the tag meant is known where no registry answers
     found = docker.image(local)
-    if found is None or found.platform != platform:
+    if found is None or found.platform != f"linux/{target}":
         raise FetchError(
-            f"{root.image} is no image for {platform}",
+            f"{image} is no image for linux/{target}",
             f"it is for {found.platform if found else 'nothing that the engine knows'}",
             "name a tag of that platform",
         )

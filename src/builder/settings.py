@@ -23,6 +23,9 @@ from builder.schema.fields import REPOSITORY
 
 API = r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$"
 
+# As Docker reads names: what stands first is a registry where it has a dot or a port.
+NAMESPACE = rf"^$|^(?:[a-z0-9][a-z0-9.-]*(?::[0-9]+)?/)?{REPOSITORY.removeprefix('^')}"
+
 RootWay = Literal["auto", "registry", "mmdebstrap"]
 
 
@@ -36,8 +39,8 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="BUILDER_", extra="forbid", frozen=True)
 
-    namespace: Annotated[str, StringConstraints(pattern=rf"^$|{REPOSITORY}")] = ""
-    """Goes before every repository: the account on the registry."""
+    namespace: Annotated[str, StringConstraints(pattern=NAMESPACE)] = ""
+    """Goes before every repository: the account on Docker Hub, or REGISTRY/ACCOUNT."""
     debian_root: RootWay = "auto"
     """Where the Debian root comes from; auto: what is there already, else in this order."""
     jobs: Annotated[int, Field(ge=0, le=4096)] = 0

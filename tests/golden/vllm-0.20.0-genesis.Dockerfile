@@ -1,10 +1,11 @@
 # vllm-0.20.0-genesis: patches laid over an installed package. Rendered by builder.
 FROM base-runtime AS image
+ARG BASE_USER
 USER root
 RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=source,target=/run/overlay ["python3", "/run/inside/overlay.py", "/run/overlay", "--package", "vllm", "--version", "0.20.0", "--start", "[{\"run\": [\"python3\", \"-m\", \"vllm._genesis.patches.apply_all\"], \"says\": [], \"seconds\": 300}]"]
 COPY --from=inside --chmod=0755 healthcheck /usr/local/bin/healthcheck
 ENV GENESIS_ENABLE_P60_GDN_NGRAM_FIX="1" GENESIS_ENABLE_P62_STRUCT_OUT_SPEC_TIMING="1" GENESIS_ENABLE_P64_QWEN3CODER_MTP_STREAMING="1" GENESIS_ENABLE_P65_TURBOQUANT_SPEC_CG_DOWNGRADE="1" GENESIS_ENABLE_P66_CUDAGRAPH_SIZE_FILTER="1"
-USER root
+USER $BASE_USER
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20m CMD ["/usr/local/bin/healthcheck", "8000", "health"]
 ENTRYPOINT ["python3", "/opt/builder/start.py"]

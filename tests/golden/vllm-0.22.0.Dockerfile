@@ -1,8 +1,9 @@
 # vllm-0.22.0: patches laid over an installed package. Rendered by builder.
 FROM base-runtime AS image
+ARG BASE_USER
 USER root
 RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=source,target=/run/overlay ["python3", "/run/inside/overlay.py", "/run/overlay", "--package", "vllm", "--version", "0.22.0"]
 COPY --from=inside --chmod=0755 healthcheck /usr/local/bin/healthcheck
-USER root
+USER $BASE_USER
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20m CMD ["/usr/local/bin/healthcheck", "8000", "health"]

@@ -41,11 +41,20 @@ def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if recipe.artefact is None:
         yield ("family",), "the family artefact needs an [artefact] table: files"
     yield from unused(recipe, "artefact", "cmake", "artefact")
+    names = [_name(path) for path in recipe.artefact.files] if recipe.artefact else []
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield ("artefact", "files", index), f"two files would be /{name} of the image"
     image = recipe.image
     if image.entrypoint or image.command or image.port or image.env or image.user:
         yield ("image",), "an artefact runs nothing: repository and tags are all it has"
     if recipe.debian.runtime:
         yield ("debian", "runtime"), "an artefact's image holds its files alone"
+
+
+def _name(path: str) -> str:
+    """What a file of the build directory is called in the image."""
+    return path.rsplit("/", 1)[-1]
 
 
 def complete(recipe: Recipe) -> Recipe:
@@ -69,13 +78,12 @@ def variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
     assert recipe.artefact is not None
     (part,), (layers,) = recipe.cmake, definitions(recipe, platforms)
     strip = f"{GNU_TRIPLETS[platforms.target]}-strip"
-    names = [path.rsplit("/", 1)[-1] for path in recipe.artefact.files]
-    take = ["install", "-D", "-m", "0755", "--strip", f"--strip-program={strip}"]
+    take = ["install", "-D", "-m", "0755"]
+    take += ["--strip", f"--strip-program={strip}"] if recipe.artefact.loads else []
     return {
         "configure": configure(1, part, layers),
         "build": build(1, part),
         "takes": [
-            [*take, f"/build/1/{path}", f"/out/{name}"]
-            for path, name in zip(recipe.artefact.files, names, strict=True)
+            [*take, f"/build/1/{path}", f"/out/{_name(path)}"] for path in recipe.artefact.files
         ],
     }

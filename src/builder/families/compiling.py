@@ -9,7 +9,7 @@ from typing import NamedTuple
 from builder.errors import RecipeError
 from builder.lock import Locked
 from builder.platforms import GNU_TRIPLETS, Platforms
-from builder.schema import Cmake, Recipe
+from builder.schema import Cmake, InstalledSource, Recipe
 from builder.scopes import Scope
 
 Definitions = Mapping[str, str | int | bool]
@@ -111,6 +111,8 @@ TABLES = {
 
 def unused(recipe: Recipe, family: str, *known: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """The tables of a recipe that its family, which knows those named, would pass over."""
+    if "overlay" not in known and isinstance(recipe.source, InstalledSource):
+        yield ("source",), f"the family {family} takes nothing that the base has installed"
     for name, table in TABLES.items():
         if name not in known and name in recipe.model_fields_set and getattr(recipe, name):
             yield (name,), f"the family {family} has no use for {table}"

@@ -61,6 +61,9 @@ def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
             "what the base has is not known before it is there: to be patched, the source must be "
             "a wheel (pypi) or a commit (git)",
         )
+    package = recipe.overlay.package if recipe.overlay else ""
+    if isinstance(recipe.source, InstalledSource) and recipe.source.installed != package:
+        yield ("source", "installed"), f"is not the package {package} of [overlay]"
     yield from unused(recipe, "vllm-overlay", "overlay", "start")
     if recipe.debian.build or recipe.debian.runtime:
         yield ("debian",), "the family vllm-overlay installs nothing: the base brings it all"
@@ -69,10 +72,9 @@ def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def complete(recipe: Recipe) -> Recipe:
-    """The base's user and entrypoint, vLLM's port and health page."""
+    """vLLM's port and health page; user and entrypoint are the base's, where none is said."""
     image = recipe.image
     known = {
-        "user": image.user or "root",
         "port": image.port or PORT,
         "health": image.health or "health",
         "entrypoint": ["python3", START] if recipe.start else image.entrypoint,

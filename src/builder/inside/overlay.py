@@ -1,9 +1,10 @@
 """Lay changed files over an installed Python package; runs in the image that is patched.
 
 ``OVERLAY/manifest.json`` names the changed files with the sha256 that each must have before and
-after; ``OVERLAY/files`` holds the new ones; ``OVERLAY/starts.json`` says how the image started
-before.  Every file is checked before the first one is written: a package is patched whole or not
-at all.  Needs only the standard library of the image's own Python.
+after, and ``executable`` where that changes; ``OVERLAY/files`` holds the new ones;
+``OVERLAY/starts.json`` says how the image started before.  Every file is checked before the first
+one is written: a package is patched whole or not at all.  Needs only the standard library of the
+image's own Python.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import os
 import py_compile
 import shutil
+import stat
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,17 +38,18 @@ def normalised(name: str) -> str:
 
 def site_of(package: str, version: str) -> Path:
     """The directory that holds the package, which must be there once and of that version."""
-    found: dict[Path, str] = {}
+    found: set[tuple[Path, str]] = set()
     for distribution in importlib.metadata.distributions():
         if normalised(distribution.metadata["Name"] or "") == normalised(package):
-            found[Path(str(distribution.locate_file(""))).resolve()] = distribution.version
+            place = Path(str(distribution.locate_file(""))).resolve()
+            found.add((place, distribution.version))
     python = f"Python {sys.version.split()[0]} ({sys.executable})"
     if not found:
         fail(f"{python} of the base has no {package} installed")
     if len(found) > 1:
-        told = ", ".join(f"{number} in {place}" for place, number in found.items())
+        told = ", ".join(f"{number} in {place}" for place, number in sorted(found))
         fail(f"the base has {package} twice: {told}")
-    [(site, number)] = found.items()
+    [(site, number)] = found
     if not fnmatch.fnmatchcase(number, version):
         fail(f"the base has {package} {number}, and the recipe is for {version}")
     module = importlib.util.find_spec(package.replace("-", "_"))
@@ -116,11 +119,13 @@ def lay(file: Path, text: bytes) -> None:
 def compiled(file: Path) -> None:
     """Compile a file so that what is kept holds whatever the time stamps become."""
     mode = py_compile.PycInvalidationMode.CHECKED_HASH
+    folder = file.parent / "__pycache__"
+    new = not folder.exists()
     target = py_compile.compile(str(file), doraise=True, invalidation_mode=mode)
     like = file.stat()
-    made = Path(str(target))
-    for path in (made, made.parent):
-        os.chown(path, like.st_uid, like.st_gid)
+    os.chown(str(target), like.st_uid, like.st_gid)
+    if new:
+        os.chown(folder, like.st_uid, like.st_gid)
 
 
 def apply(site: Path, source: Path, changes: list[dict[str, Any]]) -> None:
@@ -132,6 +137,9 @@ def apply(site: Path, source: Path, changes: list[dict[str, Any]]) -> None:
             file.unlink()
             continue
         lay(file, (source / change["path"]).read_bytes())
+        if "executable" in change:
+            mode = stat.S_IMODE(file.stat().st_mode)
+            file.chmod(mode | 0o111 if change["executable"] else mode & ~0o111)
         if file.suffix == ".py":
             compiled(file)
     print(f"laid over: {len(changes)} files", flush=True)

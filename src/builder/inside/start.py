@@ -40,11 +40,14 @@ def fail(status: int, why: str) -> NoReturn:
 
 
 def snapshot(package: Path) -> dict[str, str]:
-    """sha256 of every Python file below the package."""
-    return {
-        str(file.relative_to(package)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(package.rglob("*.py"))
-    }
+    """sha256 of every Python file below the package; of an empty one nothing."""
+    found = {}
+    for file in sorted(package.rglob("*.py")):
+        text = file.read_bytes()
+        found[str(file.relative_to(package))] = (
+            hashlib.sha256(text).hexdigest() if text.strip() else ""
+        )
+    return found
 
 
 def on_signal(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
@@ -97,18 +100,27 @@ def run(step: dict[str, Any]) -> str:
     return "".join(said)
 
 
-def check(step: dict[str, Any], said: str, package: Path, changed: list[str]) -> None:
-    """Fail unless a step said what it must, and what it changed is still Python."""
+def check(
+    step: dict[str, Any], said: str, package: Path, before: dict[str, str], after: dict[str, str]
+) -> list[str]:
+    """Fail unless a step said what it must, and what it changed is still Python.
+
+    Returns the files that it changed.
+    """
+    changed = sorted({*before, *after} - {n for n in before if before[n] == after.get(n)})
     lacking = [text for text in step["says"] if text not in said]
     if lacking:
         fail(NOT_DONE, f"{step['run'][0]} did not say {lacking[0]!r}")
     for name in changed:
-        file = package / name
-        if file.exists():
-            try:
-                compile(file.read_bytes(), name, "exec", dont_inherit=True)
-            except (SyntaxError, ValueError) as error:
-                fail(NOT_DONE, f"{name} is no Python any more: {error}")
+        if name not in after:
+            fail(NOT_DONE, f"{name} is gone")
+        if before.get(name) and not after[name]:
+            fail(NOT_DONE, f"{name} is empty")
+        try:
+            compile((package / name).read_bytes(), name, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            fail(NOT_DONE, f"{name} is no Python any more: {error}")
+    return changed
 
 
 def patch(plan: dict[str, Any], marker: Path) -> None:
@@ -128,8 +140,7 @@ def patch(plan: dict[str, Any], marker: Path) -> None:
     for step in plan["steps"]:
         said = run(step)
         after = snapshot(package)
-        changed = sorted({*before, *after} - {n for n in before if before[n] == after.get(n)})
-        check(step, said, package, changed)
+        changed = check(step, said, package, before, after)
         more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
         named = ", ".join(changed[:MOST_NAMED]) + more
         say(f"changed {len(changed)} files of {package}{': ' + named if named else ''}")
@@ -142,13 +153,18 @@ def main() -> None:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     plan = json.loads((PLACE / "start.json").read_text("utf-8"))
+    wanted = os.environ.pop("BUILDER_START", "")
+    if wanted not in {"", "only"}:
+        fail(NOT_DONE, f"BUILDER_START={wanted} is not known: it may be 'only'")
     patch(plan, PLACE / "unfinished")
     engine = [*plan["entrypoint"], *(sys.argv[1:] or plan["command"])]
-    wanted = os.environ.pop("BUILDER_START", "")
     if wanted == "only":
         say(f"stopping before {' '.join(engine)}, as BUILDER_START=only asks")
         return
     say(f"starting {' '.join(engine)}")
+    # Python ignores these, and a program keeps what is ignored when it is started.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(engine[0], engine)  # noqa: S606  (no shell is wanted)
     except OSError as error:

@@ -158,6 +158,12 @@ class AddPatch(AnyPatch):
         """For people."""
         return f"add {self.add.to}"
 
+    @model_validator(mode="after")
+    def _never_absent(self) -> AddPatch:
+        if self.expect == "absent":
+            raise ValueError("what is added is never there before: expect has no use")
+        return self
+
 
 PATCHES = ("file", "pull", "pick", "script", "add")
 

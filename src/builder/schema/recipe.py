@@ -251,6 +251,8 @@ class Image(Model):
     tags: Annotated[
         list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]], Field(min_length=1)
     ]
+    moving: list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]] = []
+    """Tags that are moved to every new image: "latest".  Any other stays where it is."""
     entrypoint: list[Text] = []
     """What the container runs; a family may know it."""
     command: list[Value] = []

@@ -171,8 +171,11 @@ def _promises(recipe: Recipe, subject: Subject, contents: Contents, work: Path) 
     for patch, probe in _probes(recipe):
         checks = _tried(probe, recipe, sealed, contents)
         yield from _of_patch(patch, checks) if patch else checks
-    yield from starts.prove(recipe, subject.reference, contents, subject.foundation)
-    yield from loads.prove(recipe, subject.reference, subject.devel, work)
+    begins = starts.prove(recipe, subject.reference, contents, subject.foundation)
+    yield from _ended(begins, "start", "the steps, stopping before the engine")
+    yield from _ended(
+        loads.prove(recipe, subject.reference, subject.devel, work), "loads", "dlopen"
+    )
     yield from serves.prove(recipe, subject.reference, work, stub)
     if subject.trial is not None and subject.trial.due():
         driver = contract.driver_of(contents)
@@ -195,22 +198,28 @@ def _stub(recipe: Recipe, subject: Subject, work: Path) -> Path | None:
 def _tried(
     probe: Probe, recipe: Recipe, sealed: answers.Sealed, contents: Contents
 ) -> Iterator[Check]:
+    match probe:
+        case RunProbe():
+            checks = answers.prove_run(probe, sealed)
+        case OptionProbe():
+            checks = answers.prove_option(probe, recipe, sealed)
+        case LibraryProbe():
+            checks = architectures.prove_library(probe, contents)
+        case FileProbe():
+            checks = files.prove_file(probe, contents)
+        case PythonProbe():
+            checks = files.prove_python(probe, contents)
+    return _ended(checks, "runs", answers.subject_of(probe))
+
+
+def _ended(checks: Iterator[Check], proof: str, subject: str) -> Iterator[Check]:
+    """Checks that run programs: one that never ends failed, one that cannot begin is untried."""
     try:
-        match probe:
-            case RunProbe():
-                yield from answers.prove_run(probe, sealed)
-            case OptionProbe():
-                yield from answers.prove_option(probe, recipe, sealed)
-            case LibraryProbe():
-                yield from architectures.prove_library(probe, contents)
-            case FileProbe():
-                yield from files.prove_file(probe, contents)
-            case PythonProbe():
-                yield from files.prove_python(probe, contents)
+        yield from checks
     except containers.TimedOutError as error:
-        yield Check("runs", answers.subject_of(probe), "an answer", str(error), False)
+        yield Check(proof, subject, "an answer", str(error), False)
     except UntriedError as error:
-        yield Check("runs", answers.subject_of(probe), "an answer", str(error), None)
+        yield Check(proof, subject, "an answer", str(error), None)
 
 
 def _timed(checks: Iterator[Check]) -> Iterator[Check]:

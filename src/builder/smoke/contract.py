@@ -33,7 +33,8 @@ def prove(
     image, config = recipe.image, contents.config
     before = foundation.config if foundation else {}
     yield _equal("platform", PLATFORM, contents.platform)
-    yield _equal("user", image.user or USER, config.get("User") or "root")
+    whom = (before.get("User") or "root") if foundation else USER
+    yield _equal("user", image.user or whom, config.get("User") or "root")
     starts = image.entrypoint or before.get("Entrypoint") or []
     yield _equal("entrypoint", _told(starts), _told(config.get("Entrypoint") or []))
     # A new entrypoint takes the command of the base away (Dockerfile reference, "ENTRYPOINT").

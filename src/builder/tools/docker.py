@@ -167,6 +167,27 @@ def inspected(reference: str) -> dict[str, Any] | None:
     return found
 
 
+def newest(names: str) -> str | None:
+    """The newest image of the engine whose name is like ``names``, or None."""
+    command = [executable(), "image", "ls", "--filter", f"reference={names}"]
+    command += ["--format", "{{.Repository}}:{{.Tag}}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return next(iter(done.stdout.splitlines()), None)
+
+
+def need_in_registry(reference: str, timeout: float) -> None:
+    """Raise ``GoneError`` where a registry answers and does not have an image, ``FetchError``
+    where it does not answer."""
+    command = [executable(), "buildx", "imagetools", "inspect", reference]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        raise FetchError(f"no registry answers for {reference}") from error
+    if done.returncode != 0:
+        kind = GoneError if GONE.search(done.stderr) else FetchError
+        raise kind(f"no registry gives {reference}", done.stderr.strip().removeprefix("ERROR: "))
+
+
 def pull(reference: str, platform: str) -> None:
     """Have the engine fetch an image for one platform.
 

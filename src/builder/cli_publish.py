@@ -1,0 +1,156 @@
+"""Commands that give tags on a registry, and tell how they came to be."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.command import (
+    PUBLISHING,
+    CatalogueOption,
+    JsonOption,
+    RecipeName,
+    app,
+    catalogue_at,
+    new_run,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from builder.moves import Move
+    from builder.tools.registry import Repository
+
+Channel = Annotated[
+    str, typer.Argument(metavar="TAG", help="The tag that is moved: latest, nightly, ...")
+]
+Reason = Annotated[
+    str, typer.Option(metavar="TEXT", help="Why; attached to the image that the tag is moved to.")
+]
+
+
+@app.command(rich_help_panel=PUBLISHING)
+def push(
+    recipe: RecipeName,
+    catalogue: CatalogueOption = None,
+    replace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REASON",
+            help="Take tags that stay from another image, and attach this reason to the new one.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Push the proved image of a recipe to its registry, then give it its tags.
+
+    Exactly the digest that was proved: under its immutable tag first, compared with what the
+    registry then has, and only then under the others, without a second upload. A version that is
+    there with other contents is refused; tags that the recipe calls moving are moved. The login is
+    Docker's, or DOCKERHUB_USERNAME and DOCKERHUB_TOKEN. Pushing again goes on where a push broke.
+    The exit code is 4 when there is no proved image, 5 when the registry does not answer, 12 when
+    it refuses or a tag is taken; then no tag was moved.
+    """
+    from builder import console, publish
+    from builder.proving import proved
+    from builder.workspace import workspace
+
+    run = new_run(catalogue)
+    record, moving = proved(run, recipe)
+    tags = publish.tags_of(record, moving)
+    with workspace(run.settings.cache_dir) as work:
+        done = publish.push(record, tags, work, console.say, replace=replace)
+    if as_json:
+        print_json(asdict(done))
+        return
+    console.line(f"pushed   {done.repository}@{done.digest}  ({done.uploaded} blobs uploaded)")
+    console.line(f"tags     {', '.join(done.tags)}")
+    for tag, before in done.replaced.items():
+        console.line(f"replaced {tag}, which was {before}")
+
+
+@app.command(rich_help_panel=PUBLISHING)
+def promote(
+    recipe: RecipeName,
+    tag: Channel,
+    reason: Reason,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="TAG|DIGEST", help="Default: the recipe's own immutable tag."),
+    ] = None,
+    catalogue: CatalogueOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a tag to an image that the registry has already, by digest.
+
+    The exit code is 12 when the registry does not have it; then the tag stays where it was.
+    """
+    from builder import publish
+    from builder.proving import proved
+
+    wanted = to
+    if wanted is None:
+        record, moving = proved(new_run(catalogue), recipe)
+        wanted = publish.tags_of(record, moving).own
+    repository = _repository(recipe, catalogue)
+    _tell(publish.move(repository, tag, wanted, reason), as_json)
+
+
+@app.command(rich_help_panel=PUBLISHING)
+def rollback(
+    recipe: RecipeName,
+    tag: Channel,
+    reason: Reason,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="TAG|DIGEST", help="Default: what the tag was before its last move."),
+    ] = None,
+    catalogue: CatalogueOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a tag back to what it was, by digest.
+
+    The exit code is 12 when what it was is not known, or gone; then the tag stays where it is.
+    """
+    from builder import publish
+    from builder.moves import previous
+
+    repository = _repository(recipe, catalogue)
+    wanted = to or previous(repository, tag)
+    _tell(publish.move(repository, tag, wanted, reason), as_json)
+
+
+@app.command(rich_help_panel=PUBLISHING)
+def history(
+    recipe: RecipeName, tag: Channel, catalogue: CatalogueOption = None, as_json: JsonOption = False
+) -> None:
+    """Tell how a tag came to where it is: each move with its reason, newest first."""
+    from builder import console
+    from builder.moves import moves
+
+    found = moves(_repository(recipe, catalogue), tag)
+    if as_json:
+        print_json([asdict(move) for move in found])
+        return
+    rows = [(move.created[:19], move.digest[:19], move.before[:19], move.reason) for move in found]
+    console.table(("when", "to", "from", "why"), rows)
+
+
+def _repository(recipe: str, catalogue: CatalogueOption) -> Repository:
+    from builder import console, publish, settings
+
+    found = catalogue_at(catalogue).engine(recipe).recipe
+    assert found is not None
+    name = settings.load().repository(found.image.repository)
+    return publish.opened(name, console.say)
+
+
+def _tell(move: Move, as_json: bool) -> None:
+    from builder import console
+
+    if as_json:
+        print_json(asdict(move))
+    else:
+        before = f", which was {move.before}" if move.before else ""
+        console.line(f"{move.tag} is {move.digest}{before}")

@@ -1,0 +1,368 @@
+"""A registry, spoken to as the OCI distribution specification 1.1 says.
+
+https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md; tokens as in
+https://distribution.github.io/distribution/spec/auth/token/.  What may pass is tried again, within
+a bound, and not before the time that the registry asks for; what will not is told at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import urljoin
+
+from builder.errors import FetchError, GoneError, RegistryError
+from builder.tools.credentials import HUB, Login, login_for
+
+if TYPE_CHECKING:
+    from requests import Response
+
+MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+HUB_HOST = "registry-1.docker.io"
+TIMEOUT = 60.0  # seconds without a byte
+ATTEMPTS = 7
+LONGEST_WAIT = 120.0  # seconds at once: Docker Hub's limits pass in minutes, or in hours
+LONGEST_IN_ALL = 600.0  # seconds
+LOOPBACK = re.compile(r"(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?$")
+CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+CERTIFICATES = Path("/etc/docker/certs.d")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest or an index, byte for byte."""
+
+    content: bytes
+    media_type: str
+
+    @property
+    def digest(self) -> str:
+        """``sha256:`` and 64 hex digits."""
+        return "sha256:" + hashlib.sha256(self.content).hexdigest()
+
+    def parsed(self) -> dict[str, Any]:
+        """Its JSON."""
+        found: dict[str, Any] = json.loads(self.content)
+        return found
+
+
+def split(repository: str) -> tuple[str, str]:
+    """Registry and path of a repository's name, as Docker reads it.
+
+    https://github.com/distribution/reference: without a host it is Docker Hub's, and a name of one
+    part is one of its official images.
+    """
+    first, slash, rest = repository.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return first, rest
+    return HUB, repository if slash else f"library/{repository}"
+
+
+class Repository:
+    """One repository of a registry; what is asked is told by ``say`` only where it has to wait."""
+
+    def __init__(self, name: str, say: Callable[[str], None]) -> None:
+        import requests
+
+        self.name = name
+        self.registry, self.path = split(name)
+        host = HUB_HOST if self.registry == HUB else self.registry
+        scheme = "http" if LOOPBACK.match(host) and not self._certificate() else "https"
+        self._base = f"{scheme}://{host}/v2/{self.path}/"
+        self._say = say
+        self._session = requests.Session()
+        certificate = self._certificate()
+        if certificate is not None:
+            self._session.verify = str(certificate)
+        self._login: Login | None = None
+        self._asked_login = False
+        self._tokens: dict[str, str] = {}
+        self._waited = 0.0
+
+    def _certificate(self) -> Path | None:
+        """The CA that Docker takes for this registry
+        (https://docs.docker.com/engine/security/certificates/)."""
+        file = CERTIFICATES / self.registry / "ca.crt"
+        return file if file.is_file() else None
+
+    # What is there
+
+    def manifest(self, reference: str) -> Manifest | None:
+        """What a tag or a digest leads to, or None.  Raises ``RegistryError``, ``FetchError``."""
+        answer = self._ask(
+            "GET", f"manifests/{reference}", headers={"Accept": ", ".join(MANIFESTS)}, missing=True
+        )
+        if answer is None:
+            return None
+        found = Manifest(answer.content, answer.headers.get("Content-Type", MANIFESTS[0]))
+        if reference.startswith("sha256:") and found.digest != reference:
+            raise RegistryError(
+                f"{self.name} gives {found.digest} where {reference} was asked for",
+                "the registry, or something between, altered it",
+                "nothing was tagged",
+            )
+        return found
+
+    def blob(self, digest: str) -> bytes:
+        """The contents of a small blob.  Raises ``RegistryError``, ``FetchError``."""
+        answer = self._ask("GET", f"blobs/{digest}", missing=True)
+        if answer is None:
+            raise GoneError(f"{self.name} has no blob {digest}")
+        if "sha256:" + hashlib.sha256(answer.content).hexdigest() != digest:
+            raise RegistryError(f"{self.name} gives other contents for the blob {digest}")
+        return answer.content
+
+    def tags(self) -> list[str]:
+        """All tags, sorted; none where there is no such repository."""
+        found: list[str] = []
+        path: str | None = "tags/list?n=1000"
+        while path is not None:
+            answer = self._ask("GET", path, missing=True)
+            if answer is None:
+                break
+            found += answer.json().get("tags") or []
+            path = _next(answer.headers.get("Link", ""), answer.url)
+        return sorted(set(found))
+
+    def referrers(self, digest: str) -> Manifest | None:
+        """The index of what refers to a manifest; None where the registry keeps none."""
+        answer = self._ask("GET", f"referrers/{digest}", missing=True)
+        if answer is None or MANIFESTS[1] not in answer.headers.get("Content-Type", ""):
+            return None
+        return Manifest(answer.content, MANIFESTS[1])
+
+    # What is put there
+
+    def put_blob(self, digest: str, file: Path) -> bool:
+        """Upload a file where it is not there yet; whether it had to be.
+
+        Raises ``RegistryError``, ``FetchError``.
+        """
+        with file.open("rb") as stream:
+            # What is empty would be sent in chunks, which registries do not take.
+            return self._put(digest, stream if file.stat().st_size else b"")
+
+    def put_bytes(self, content: bytes) -> bool:
+        """Upload bytes, like ``put_blob``."""
+        return self._put("sha256:" + hashlib.sha256(content).hexdigest(), content)
+
+    def _put(self, digest: str, data: IO[bytes] | bytes) -> bool:
+        if self._ask("HEAD", f"blobs/{digest}", missing=True) is not None:
+            return False
+
+        def upload() -> Response:
+            begun = self._once("POST", "blobs/uploads/", push=True)
+            begun.raise_for_status()
+            location = urljoin(begun.url, begun.headers["Location"])
+            joined = f"{location}{'&' if '?' in location else '?'}digest={digest}"
+            if not isinstance(data, bytes):
+                data.seek(0)
+            headers = {"Content-Type": "application/octet-stream"}
+            return self._once("PUT", joined, push=True, data=data, headers=headers)
+
+        self._retried(upload, f"upload of {digest[:19]}")
+        return True
+
+    def put_manifest(self, reference: str, manifest: Manifest) -> bool:
+        """Put a manifest under a tag or its digest; whether the registry lists its subject.
+
+        Raises ``RegistryError``, ``FetchError``.
+        """
+        answer = self._retried(
+            lambda: self._once(
+                "PUT",
+                f"manifests/{reference}",
+                push=True,
+                data=manifest.content,
+                headers={"Content-Type": manifest.media_type},
+            ),
+            f"tag {reference}",
+        )
+        return "OCI-Subject" in answer.headers
+
+    def delete(self, digest: str) -> None:
+        """Take a manifest away, and with it every tag that leads to it.
+
+        Raises ``RegistryError`` where the registry does not allow it.
+        """
+        self._ask("DELETE", f"manifests/{digest}", missing=True, push=True)
+
+    # How it is asked
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        missing: bool = False,
+        push: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response | None:
+        """An answer; None for 404 where ``missing`` is allowed."""
+        answer = self._retried(
+            lambda: self._once(method, path, push=push, headers=headers),
+            f"{method} {path}",
+            missing=missing,
+        )
+        return None if answer.status_code == 404 else answer
+
+    def _retried(
+        self, work: Callable[[], Response], what: str, *, missing: bool = False
+    ) -> Response:
+        import requests
+
+        said = ""
+        for attempt in range(1, ATTEMPTS + 1):
+            asked: float | None = None
+            try:
+                answer = work()
+            except requests.HTTPError as error:
+                answer = error.response
+            except (requests.ConnectionError, requests.Timeout, OSError) as error:
+                said = f"{type(error).__name__}: {error}"
+                answer = None
+            if answer is not None:
+                if answer.ok or (answer.status_code == 404 and missing):
+                    return answer
+                said = _told(answer)
+                if answer.status_code != 429 and answer.status_code < 500:
+                    raise self._refused(answer, what)
+                asked = _seconds(answer.headers.get("Retry-After", ""))
+            if attempt < ATTEMPTS and not self._wait(asked, attempt, said):
+                break
+        raise FetchError(
+            f"{self.registry} does not do what it is asked: {what}",
+            f"tried {attempt} times; the last answer: {said}",
+            "nothing was tagged; what was uploaded is not uploaded again: try later",
+        )
+
+    def _wait(self, asked: float | None, attempt: int, said: str) -> bool:
+        """Wait as long as the registry asks, else longer each time; False: too long."""
+        seconds = asked if asked is not None else min(0.5 * 2**attempt, 30.0)
+        if seconds > LONGEST_WAIT or self._waited + seconds > LONGEST_IN_ALL:
+            return False
+        if seconds >= 1:
+            self._say(f"{self.registry}: {said[:100]}; trying again in {seconds:.0f} s")
+        self._waited += seconds
+        time.sleep(seconds)
+        return True
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        *,
+        push: bool = False,
+        data: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """One request, and one more where a token is asked for."""
+        url = path if path.startswith(("http://", "https://")) else self._base + path
+        scope = f"repository:{self.path}:pull{',push' if push else ''}"
+        for again in (False, True):
+            sent = dict(headers or {})
+            if scope in self._tokens:
+                sent["Authorization"] = self._tokens[scope]
+            if again and hasattr(data, "seek"):
+                data.seek(0)
+            answer = self._session.request(
+                method, url, data=data, headers=sent, timeout=TIMEOUT, allow_redirects=True
+            )
+            if answer.status_code != 401 or again:
+                break
+            token = self._token(answer.headers.get("WWW-Authenticate", ""), scope)
+            if token is None:
+                break
+            self._tokens[scope] = token
+        return answer
+
+    def _token(self, challenge: str, scope: str) -> str | None:
+        """What to authorize with; None where there is no way to."""
+        if not self._asked_login:
+            self._login, self._asked_login = login_for(self.registry), True
+        kind = challenge.partition(" ")[0].lower()
+        if kind == "basic":
+            if self._login is None:
+                return None
+            pair = f"{self._login.user}:{self._login.password}".encode()
+            return f"Basic {base64.b64encode(pair).decode()}"
+        if kind != "bearer":
+            return None
+        named = dict(CHALLENGE.findall(challenge))
+        asked = {"service": named.get("service", ""), "scope": scope}
+        auth = (self._login.user, self._login.password) if self._login else None
+        answer = self._session.get(named.get("realm", ""), params=asked, auth=auth, timeout=TIMEOUT)
+        if not answer.ok:
+            answer.raise_for_status()
+        told = answer.json()
+        token = told.get("token") or told.get("access_token")
+        return f"Bearer {token}" if token else None
+
+    def _refused(self, answer: Response, what: str) -> RegistryError:
+        status, why = answer.status_code, _told(answer)
+        if status == 401:
+            who = f"as {self._login.user}" if self._login else "without a login"
+            hint = f"docker login{'' if self.registry == HUB else ' ' + self.registry}"
+            if self.registry == HUB:
+                hint += ", or set DOCKERHUB_USERNAME and DOCKERHUB_TOKEN"
+            return RegistryError(f"{self.registry} does not let one in {who}: {what}", why, hint)
+        if status == 403:
+            who = self._login.user if self._login else "nobody"
+            return RegistryError(
+                f"{who} may not do that in {self.name}: {what}",
+                why,
+                "check the namespace (BUILDER_NAMESPACE) and what the token allows",
+            )
+        hint = "check the repository's name and the tag" if status in {400, 404} else ""
+        return RegistryError(f"{self.registry} refuses: {what}", why, hint)
+
+
+def _told(answer: Response) -> str:
+    """What an answer says of an error (specification, "Error Codes")."""
+    text = f"{answer.status_code} {answer.reason}"
+    try:
+        errors = answer.json().get("errors") or []
+        said = "; ".join(f"{e.get('code', '')}: {e.get('message', '')}" for e in errors)
+    except (ValueError, AttributeError):
+        said = ""
+    return f"{text}: {said}" if said else text
+
+
+def _seconds(value: str) -> float | None:
+    """Retry-After (RFC 9110, 10.2.3): seconds, or a date."""
+    if value.isdigit():
+        return float(value)
+    if value:
+        from email.utils import parsedate_to_datetime
+
+        try:
+            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        except ValueError:
+            return None
+    return None
+
+
+def _next(link: str, url: str) -> str | None:
+    """The next page of a list (RFC 8288), or None."""
+    match = re.match(r'<([^>]*)>;\s*rel="?next"?', link)
+    return urljoin(url, match[1]) if match else None
+
+
+def blobs_of(manifest: Manifest) -> Iterator[str]:
+    """The digests of a manifest's configuration and layers."""
+    parsed = manifest.parsed()
+    for part in [parsed.get("config"), *parsed.get("layers", [])]:
+        if part:
+            yield part["digest"]

@@ -1,0 +1,238 @@
+"""Publishing: exactly what was proved, all of it before any tag, and no tag without a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from builder import publish
+from builder.errors import RegistryError
+from builder.tools.registry import MANIFESTS, split
+from conftest import Builder
+from registries import Fault, Proxy, proxied
+from test_docker_overlay import Build, build, change, published, python
+
+__all__ = ["build", "published", "python"]
+docker_test = pytest.mark.docker
+REPOSITORY = "me/builder-test/overlaid"
+
+
+@pytest.fixture
+def proxy(registry: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with proxied(registry) as found:
+        monkeypatch.setenv("BUILDER_NAMESPACE", f"{found.address}/me")
+        yield found
+
+
+@pytest.fixture
+def image(proxy: Proxy, build: Build) -> dict[str, Any]:  # noqa: ARG001
+    """The record of a proved image; its recipe has the moving tag "latest"."""
+    return made(build)
+
+
+def made(build: Build, **options: Any) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(build(more='moving = ["latest"]', **options).stdout)
+    return record
+
+
+@pytest.fixture
+def push(builder: Builder, tmp_path: Path) -> Any:
+    def run(*options: str, command: str = "push", expect: int = 0) -> Any:
+        catalogue = tmp_path / "catalogue"
+        done = builder(command, "overlaid-1", *options, "--catalogue", catalogue)
+        assert done.returncode == expect, done.stderr + done.stdout
+        return done
+
+    return run
+
+
+def tags(registry: str) -> dict[str, str]:
+    """The digest that each tag leads to; those that list referrers are left out."""
+    answer = requests.get(f"http://{registry}/v2/{REPOSITORY}/tags/list", timeout=10)
+    names = answer.json().get("tags") or [] if answer.ok else []
+    return {name: digest_of(registry, name) for name in names if not name.startswith("sha256-")}
+
+
+def digest_of(registry: str, reference: str) -> str:
+    # Whoever does not take the type that is there gets another manifest, made on the spot.
+    accept = {"Accept": ", ".join(MANIFESTS)}
+    url = f"http://{registry}/v2/{REPOSITORY}/manifests/{reference}"
+    answer = requests.get(url, headers=accept, timeout=10)
+    return answer.headers.get("Docker-Content-Digest", "")
+
+
+def own(record: dict[str, Any]) -> str:
+    return str(record["references"][0].rpartition(":")[2])
+
+
+@docker_test
+def test_exactly_what_was_proved_gets_its_tags(
+    image: dict[str, Any], push: Any, registry: str, proxy: Proxy
+) -> None:
+    done = push("--json")
+    told = json.loads(done.stdout)
+    assert told["digest"] == image["digest"]
+    assert told["uploaded"] >= 3
+    assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
+    order = [line.rpartition("/")[2] for line in proxy.requests if "PUT" in line and "/m" in line]
+    assert order[0] == own(image)
+    last_blob = max(
+        i for i, line in enumerate(proxy.requests) if "PUT" in line and "uploads" in line
+    )
+    assert last_blob > 0
+    # Again: nothing is uploaded, no tag is touched.
+    proxy.requests.clear()
+    assert json.loads(push("--json").stdout)["uploaded"] == 0
+    assert not proxy.count("uploads")
+    assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
+
+
+@docker_test
+def test_a_version_that_is_there_stays(
+    image: dict[str, Any], build: Build, push: Any, registry: str, tmp_path: Path
+) -> None:
+    push()
+    other = made(build, patch=change(tmp_path, worker="x = 2\n"))
+    assert other["digest"] != image["digest"]
+    done = push(expect=12)
+    assert "is not pushed: its tags are taken" in done.stderr
+    assert f":1 is {image['digest']}" in done.stderr
+    assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
+    done = push("--replace", "the first one was broken")
+    assert f"replaced 1, which was {image['digest']}" in done.stdout
+    found = tags(registry)
+    assert found[own(image)] == image["digest"]
+    assert found["1"] == found["latest"] == found[own(other)] == other["digest"]
+    told = json.loads(push("1", "--json", command="history").stdout)
+    assert [(move["digest"], move["before"], move["reason"]) for move in told] == [
+        (other["digest"], image["digest"], "the first one was broken"),
+        (image["digest"], "", f"push of overlaid-1 {image['key'][:12]}"),
+    ]
+
+
+@docker_test
+def test_what_passes_is_tried_again(
+    image: dict[str, Any], push: Any, registry: str, proxy: Proxy
+) -> None:
+    proxy.faults = [
+        Fault("POST .*uploads", 429, 1, {"Retry-After": "2"}),
+        Fault("PUT .*uploads", "cut", 1),
+        Fault("HEAD .*blobs", 503, 2),
+        Fault("PUT .*manifests", 500, 2),
+        Fault("GET .*manifests", "slow", 1),
+    ]
+    done = push()
+    assert "429 Too Many Requests; trying again in 2 s" in done.stderr
+    assert all(fault.times == 0 for fault in proxy.faults)
+    assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
+
+
+@docker_test
+def test_a_push_that_broke_goes_on(
+    image: dict[str, Any], push: Any, registry: str, proxy: Proxy
+) -> None:
+    proxy.faults = [Fault("PUT .*manifests", 429, 99, {"Retry-After": "9999"})]
+    done = push(expect=5)
+    assert "does not do what it is asked: tag" in done.stderr
+    assert "nothing was tagged" in done.stderr
+    assert tags(registry) == {}
+    uploaded = proxy.count("PUT .*uploads")
+    assert uploaded >= 3
+    proxy.faults.clear()
+    proxy.requests.clear()
+    push()
+    assert proxy.count("PUT .*uploads") == 1  # the note on why a tag moved
+    assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
+
+
+@docker_test
+def test_a_registry_that_alters_what_it_is_given(
+    image: dict[str, Any], push: Any, registry: str, proxy: Proxy
+) -> None:
+    proxy.faults = [Fault(f"GET .*manifests/{own(image)}", "lie", 99)]
+    done = push(expect=12)
+    assert "is not what was pushed" in done.stderr
+    assert "no other tag was moved" in done.stderr
+    assert set(tags(registry)) == {own(image)}
+
+
+@docker_test
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(403, "check the namespace"), (401, "does not let one in without a login"), (400, "refuses")],
+)
+def test_what_will_not_pass_is_told_at_once(
+    image: dict[str, Any], push: Any, proxy: Proxy, registry: str, status: int, said: str
+) -> None:
+    assert image
+    proxy.faults = [Fault("POST .*uploads", status, 99)]
+    done = push(expect=12)
+    assert said in done.stderr
+    assert proxy.count("POST .*uploads") <= 2
+    assert tags(registry) == {}
+
+
+@docker_test
+def test_tags_move_by_digest_and_back(
+    image: dict[str, Any], build: Build, push: Any, registry: str, tmp_path: Path, proxy: Proxy
+) -> None:
+    push()
+    done = push("nightly", "--reason", "first", command="promote")
+    assert f"nightly is {image['digest']}" in done.stdout
+    other = made(build, patch=change(tmp_path, worker="x = 3\n"))
+    push("--replace", "newer")
+    proxy.requests.clear()
+    push("nightly", "--reason", "second", command="promote")
+    assert not proxy.count("PUT .*uploads")
+    assert tags(registry)["nightly"] == other["digest"]
+    push("nightly", "--reason", "it crashes", command="rollback")
+    assert tags(registry)["nightly"] == image["digest"]
+    told = push("nightly", command="history").stdout
+    assert [line.split("\t")[-1] for line in told.splitlines()] == ["it crashes", "second", "first"]
+    gone = f"sha256:{'0' * 64}"
+    done = push("nightly", "--to", gone, "--reason", "x", command="rollback", expect=12)
+    assert f"has no {gone}" in done.stderr
+    done = push("unheard", "--reason", "x", command="rollback", expect=12)
+    assert "unheard was before is not known" in done.stderr
+    assert tags(registry)["nightly"] == image["digest"]
+
+
+@docker_test
+def test_what_was_not_proved_is_not_pushed(
+    image: dict[str, Any], push: Any, registry: str, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "catalogue" / "recipes" / "overlaid-1.toml"
+    text = recipe.read_text()
+    recipe.write_text(text.replace('says = ["capability "]', 'says = ["capability 9"]'))
+    done = push(expect=4)
+    assert "there is no proved image of overlaid-1 as the recipe is now" in done.stderr
+    assert tags(registry) == {}
+    recipe.write_text(text)
+    state = Path(os.environ["BUILDER_STATE_DIR"]) / "records" / "overlaid-1"
+    for file in state.iterdir():
+        kept = json.loads(file.read_text())
+        kept["verdict"]["checks"][0]["passed"] = False
+        file.write_text(json.dumps(kept))
+    push(expect=4)
+    assert tags(registry) == {}
+    assert image
+
+
+def test_docker_hub_wants_a_namespace() -> None:
+    with pytest.raises(RegistryError, match="would be one of Docker Hub's official images"):
+        publish.opened("hello", print)
+    assert publish.opened("me/hello", print).path == "me/hello"
+
+
+def test_names_are_read_as_docker_reads_them() -> None:
+    assert split("hello") == ("docker.io", "library/hello")
+    assert split("me/hello") == ("docker.io", "me/hello")
+    assert split("ghcr.io/me/hello") == ("ghcr.io", "me/hello")
+    assert split("localhost/hello") == ("localhost", "hello")
+    assert split("127.0.0.1:5000/a/b") == ("127.0.0.1:5000", "a/b")
