@@ -1,17 +1,15 @@
-"""A real registry behind a proxy that can misbehave, and one that asks for a login."""
+"""A real registry behind a proxy that can misbehave."""
 
 from __future__ import annotations
 
 import http.client
 import re
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 
 @dataclass
@@ -107,16 +105,3 @@ def proxied(registry: str) -> Iterator[Proxy]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def htpasswd(user: str, password: str, file: Path) -> None:
-    """A file for the registry's basic authentication: bcrypt, as it wants it."""
-    import bcrypt
-
-    hashed = bcrypt.hashpw(password.encode(), bcrypt.gensalt(rounds=4)).decode()
-    file.write_text(f"{user}:{hashed}\n")
-
-
-def stopped(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    process.wait(10)

@@ -80,12 +80,11 @@ def test_exactly_what_was_proved_gets_its_tags(
     assert told["digest"] == image["digest"]
     assert told["uploaded"] >= 3
     assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
-    order = [line.rpartition("/")[2] for line in proxy.requests if "PUT" in line and "/m" in line]
-    assert order[0] == own(image)
-    last_blob = max(
-        i for i, line in enumerate(proxy.requests) if "PUT" in line and "uploads" in line
-    )
-    assert last_blob > 0
+    puts = [line for line in proxy.requests if line.startswith("PUT")]
+    first_tag = next(i for i, line in enumerate(puts) if "/manifests/" in line)
+    assert all("/uploads/" in line for line in puts[:first_tag])
+    assert first_tag == told["uploaded"]
+    assert puts[first_tag].endswith(f"/manifests/{own(image)}")
     # Again: nothing is uploaded, no tag is touched.
     proxy.requests.clear()
     assert json.loads(push("--json").stdout)["uploaded"] == 0
