@@ -107,6 +107,13 @@ def test_what_cannot_be_locked(builder: Builder, catalogue: Path) -> None:
     assert done.returncode == 3
     assert "no versions fit together for CPython 3.13" in done.stderr
     assert not file.exists()
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("half a lo")
+    write(catalogue, "six==1.16.0")
+    done = builder("lock", "wheels", "--catalogue", catalogue)
+    assert done.returncode == 0, done.stderr
+    assert "wheels.toml is wrong: it is made anew" in done.stderr
+    file.unlink()
     write(catalogue, 'idna; python_version < "3"')
     done = builder("lock", "wheels", "--catalogue", catalogue)
     assert done.returncode == 3

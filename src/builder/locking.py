@@ -79,7 +79,7 @@ def make(wanted: Lockable, python: str | None, cache: Path, say: Callable[[str],
     files = tuple(Locked(file.name, file.version, file.sha256) for file in found)
     if not pins:
         raise RecipeError(f"nothing is needed for CPython {version}: there is nothing to lock")
-    there = lock.read(wanted.file) if wanted.file.exists() else None
+    there = _known(wanted.file, say)
     before = {file.name: file for file in there.runtime} if there else {}
     after = {file.name: file for file in files}
     return Made(
@@ -89,6 +89,17 @@ def make(wanted: Lockable, python: str | None, cache: Path, say: Callable[[str],
         sum(file.size for file in found) if all(file.size for file in found) else 0,
         tuple(_changes(before, after)),
     )
+
+
+def _known(file: Path, say: Callable[[str], None]) -> lock.Lock | None:
+    """The lock that is there, if it can be read: else it is made from nothing, aloud."""
+    if not file.exists():
+        return None
+    try:
+        return lock.read(file)
+    except RecipeError as error:
+        say(f"{error.what}: it is made anew")
+        return None
 
 
 def _changes(before: Mapping[str, Locked], after: Mapping[str, Locked]) -> list[str]:

@@ -63,11 +63,12 @@ def login_for(registry: str) -> Login | None:
 def _kept(config: dict[str, Any], key: str) -> Login | None:
     entry = config.get("auths", {}).get(key, {})
     try:
-        user, _, password = base64.b64decode(entry.get("auth", "")).decode().partition(":")
+        decoded = base64.b64decode(entry.get("auth", ""), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
         raise WorldError(
             f"Docker's login for {key} cannot be read", hint=f"docker logout {key}; docker login"
         ) from error
+    user, _, password = decoded.partition(":")
     return Login(user, password) if user else None
 
 
