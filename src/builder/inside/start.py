@@ -19,6 +19,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -71,7 +72,8 @@ def run(step: dict[str, Any]) -> str:
         fail(127, f"{command[0]} cannot be run: {error.strerror}")
 
     def stop(status: int, why: str) -> NoReturn:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it ended just now
+            os.killpg(process.pid, signal.SIGKILL)
         fail(status, why)
 
     def on_alarm(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
