@@ -108,7 +108,13 @@ class Case:
             self.notes.append("nothing is fetched (--offline): other releases are not looked at")
             return
         for version in (None, *against):
-            found = pypi.release(source.file, version, PYTHON)
+            try:
+                found = pypi.release(source.file, version, PYTHON)
+            except GoneError as error:
+                if version is not None:
+                    raise
+                self.notes.append(f"the newest release is not looked at: {error.what}")
+                continue
             self._files[found.version] = Locked(found.name, found.version, found.sha256)
             yield Target(found.version, found.version, "release")
 
