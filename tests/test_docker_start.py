@@ -26,10 +26,8 @@ if os.environ.get("HANG"):
     time.sleep(600)
 if os.environ.get("GPU"):
     text = (package / "ops.py").read_text()
-    (package / "ops.py").write_text(os.environ.get("TEXT") or text.replace("= 9", "= 12"))
+    (package / "ops.py").write_text(text.replace("= 9", "= 12"))
     print("P60 applied", flush=True)
-if os.environ.get("GONE"):
-    (package / "worker.py").unlink()
 sys.exit(int(os.environ.get("STATUS", "0")))
 """
 
@@ -95,19 +93,6 @@ def test_the_engine_follows_its_patches_or_does_not_start(started: str, build: B
     status, said = start(started, "--env=HANG=1")
     assert status == 124
     assert "python3 did not end within 5 s: the engine is not started" in said
-    status, said = start(started, "--env=GPU=1", "--env=TEXT=def tma(:")
-    assert status == 76
-    assert "ops.py is no Python any more" in said
-    status, said = start(started, "--env=GPU=1", "--env=TEXT=\n")
-    assert status == 76
-    assert "ops.py is empty" in said
-    status, said = start(started, "--env=GONE=1")
-    assert status == 76
-    assert "worker.py is gone" in said
-    status, said = start(started, "--env=BUILDER_START=Only")
-    assert status == 76
-    assert "BUILDER_START=Only is not known" in said
-    assert "serving" not in said
     status, said = start(started, "--read-only")
     assert status == 76
     assert "cannot be written" in said
