@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -126,7 +127,10 @@ def load(
 
 
 def _entries(folder: Path, model: type[R], families: Mapping[str, Check[R]]) -> dict[str, Entry[R]]:
-    entries = {file.stem: _read(file, model) for file in sorted(folder.glob("*.toml"), key=_stem)}
+    entries = {
+        file.stem: _read(file, model)
+        for file in sorted(folder.glob("*.toml"), key=attrgetter("stem"))
+    }
     declared: dict[str, list[str]] = defaultdict(list)
     for stem, entry in entries.items():
         if entry.recipe is not None:
@@ -145,10 +149,6 @@ def _entries(folder: Path, model: type[R], families: Mapping[str, Check[R]]) -> 
                 found.append(entry.problem(path, f"declares {name}: the file must be {name}.toml"))
             entries[stem] = replace(entry, problems=tuple(found))
     return entries
-
-
-def _stem(file: Path) -> str:
-    return file.stem
 
 
 def _read(file: Path, model: type[R]) -> Entry[R]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import posixpath
-from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
 
 from builder.errors import RecipeError, WorldError
 from builder.schema import Recipe
 from builder.tools import containers
+from builder.workspace import standing, whole
 
 
 def need_artefact(recipe: Recipe, folder: Path) -> None:
@@ -21,9 +19,7 @@ def need_artefact(recipe: Recipe, folder: Path) -> None:
             f"{recipe.name} is an engine: it is an image, and no file",
             hint="--output is for the family artefact; `docker image save` saves an image",
         )
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
+    there = standing(folder)
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise WorldError(f"nothing can be written to {folder}", f"see {there}")
 
@@ -35,17 +31,12 @@ def deliver(recipe: Recipe, reference: str, folder: Path) -> list[Path]:
     """
     assert recipe.artefact is not None
     delivered = []
-    for path in recipe.artefact.files:
-        file = folder / posixpath.basename(path)
-        waiting = file.with_name(f".{file.name}.{uuid4().hex}")
+    for name in recipe.artefact.names:
+        file = folder / name
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            containers.copy_out(reference, f"/{file.name}", waiting)
-            waiting.replace(file)
+            with whole(file) as waiting:
+                containers.copy_out(reference, f"/{name}", waiting)
         except OSError as error:
             raise WorldError(f"{file} cannot be written", error.strerror or str(error)) from error
-        finally:
-            with suppress(OSError):
-                waiting.unlink(missing_ok=True)
         delivered.append(file)
     return delivered

@@ -76,8 +76,6 @@ class Case:
     patches: tuple[PlannedPatch, ...]
     workshop: Workshop
     notes: list[str] = field(default_factory=list)
-    _files: dict[str, Locked] = field(default_factory=dict)
-    """Other releases of a source that is one, by version."""
 
     @property
     def repositories(self) -> Repositories:
@@ -115,13 +113,13 @@ class Case:
                     raise
                 self.notes.append(f"the newest release is not looked at: {error.what}")
                 continue
-            self._files[found.version] = Locked(found.name, found.version, found.sha256)
-            yield Target(found.version, found.version, "release")
+            file = Locked(found.name, found.version, found.sha256)
+            yield Target(found.version, found.version, "release", file)
 
     def tree(self, target: Target) -> str:
         """The tree of a target: whole where a script reads it, else what the patches touch."""
-        if isinstance(self.source, Released) and target.name != PIN:
-            there = replace(self.source, file=self._files[target.name])
+        if isinstance(self.source, Released) and target.file is not None:
+            there = replace(self.source, file=target.file)
             return checkout.tree_of(there, self.repositories, self.workshop.work)
         if target.name == PIN or not isinstance(self.source, GitCommit):
             return checkout.tree_of(self.source, self.repositories, self.workshop.work)

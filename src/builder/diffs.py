@@ -86,11 +86,16 @@ def lines_of(text: bytes) -> list[bytes]:
     return re.findall(rb"[^\n]*\n|[^\n]+", text)
 
 
+def matches(path: str, globs: Sequence[str]) -> bool:
+    """Whether one of the globs (fnmatch(3), where * takes slashes too) names a path."""
+    return any(fnmatchcase(path, glob) for glob in globs)
+
+
 def without(files: Sequence[FileDiff], globs: Sequence[str]) -> tuple[list[FileDiff], list[str]]:
     """The files that no glob names, and the paths of those that one names."""
     kept, left = [], []
     for file in files:
-        if any(fnmatchcase(path, glob) for path in file.paths for glob in globs):
+        if any(matches(path, globs) for path in file.paths):
             left.append(file.path)
         else:
             kept.append(file)

@@ -15,6 +15,7 @@ from builder.errors import BuilderError
 from builder.platforms import architecture
 from builder.settings import Settings
 from builder.tools import apt, docker, git
+from builder.workspace import standing
 
 ENOUGH_DISK = 30.0  # GiB: base 6, a real engine's build tree and layers 12, room to breathe
 ENOUGH_MEMORY = 6.0  # GiB: two nvcc jobs
@@ -124,10 +125,7 @@ def _cores() -> Finding:
 
 
 def _disk(what: str, folder: Path) -> Finding:
-    path = folder
-    while not path.exists():
-        path = path.parent
-    free = shutil.disk_usage(path).free / 2**30
+    free = shutil.disk_usage(standing(folder)).free / 2**30
     found = f"{free:.1f} GiB free at {folder}"
     if free < ENOUGH_DISK:
         advice = f"a real engine needs up to {ENOUGH_DISK:.0f} GiB: `docker system df`"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import tomlkit
 from tomlkit.items import AoT, Array
@@ -15,6 +13,7 @@ from tomlkit.items import AoT, Array
 from builder.errors import WorldError
 from builder.schema import GitSource, PullPatch, Recipe
 from builder.upstream import Target
+from builder.workspace import whole
 
 Keys = tuple[str | int, ...]
 SHORT_COMMIT = 7  # digits: fewer are not taken for a commit
@@ -120,20 +119,15 @@ def write(file: Path, text: str, like: Path | None = None) -> None:
 
     Raises ``WorldError`` when the directory does not take it.
     """
-    waiting = file.with_name(f".{file.name}.{uuid4().hex}")
     model = like or file
     try:
         old = model.read_bytes() if model.exists() else b""
-        waiting.parent.mkdir(parents=True, exist_ok=True)
-        waiting.write_text(text, "utf-8", newline="\r\n" if b"\r\n" in old else "\n")
-        waiting.replace(file)
+        with whole(file) as waiting:
+            waiting.write_text(text, "utf-8", newline="\r\n" if b"\r\n" in old else "\n")
     except OSError as error:
         raise WorldError(
             f"{file} cannot be written", error.strerror or str(error), "nothing was changed"
         ) from error
-    finally:
-        with suppress(OSError):
-            waiting.unlink(missing_ok=True)
 
 
 def difference(old: str, new: str, name: str, new_name: str) -> str:

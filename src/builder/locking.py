@@ -74,11 +74,11 @@ def make(wanted: Lockable, python: str | None, cache: Path, say: Callable[[str],
     version = python or wanted.python
     say(f"resolving {', '.join(wanted.requirements)} for CPython {version} on linux x86_64")
     pins = uv.resolve(wanted.requirements, version, cache)
+    if not pins:
+        raise RecipeError(f"nothing is needed for CPython {version}: there is nothing to lock")
     say(f"looking for the wheels of {len(pins)} packages")
     found = pypi.wheels(pins, version)
     files = tuple(Locked(file.name, file.version, file.sha256) for file in found)
-    if not pins:
-        raise RecipeError(f"nothing is needed for CPython {version}: there is nothing to lock")
     there = _known(wanted.file, say)
     before = {file.name: file for file in there.runtime} if there else {}
     after = {file.name: file for file in files}

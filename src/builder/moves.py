@@ -39,8 +39,7 @@ def moves(repository: Repository, tag: str) -> list[Move]:
 
     Raises ``RegistryError``, ``FetchError``.
     """
-    there = repository.manifest(tag)
-    digest, found = (there.digest if there else ""), list[Move]()
+    digest, found = repository.leads_to(tag), list[Move]()
     while digest:
         known = [each for each in _moves_to(repository, digest) if each.tag == tag]
         older = [each for each in known if not found or each.created < found[-1].created]

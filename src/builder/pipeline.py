@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from builder import context, image, published_images, record, roots, smoke, sources
 from builder.catalogue import Catalogue
@@ -20,7 +19,7 @@ from builder.image import Log, Watch
 from builder.plan import BasePlan, Plan, RegistryRoot, plan
 from builder.platforms import Platforms, architecture
 from builder.record import Record
-from builder.schema import BaseRecipe, Recipe
+from builder.schema import Recipe
 from builder.settings import Settings
 from builder.smoke.contents import Foundation
 from builder.smoke.gpu import Trial
@@ -230,27 +229,34 @@ def _base_labels(base_images: Mapping[str, str]) -> dict[str, str]:
 
 
 def subject_of(run: Run, rendered: Rendered, reference: str, digest: str) -> smoke.Subject:
-    """What an image must be, by its recipe.
-
-    Raises ``WorldError`` where it is laid over a base that the engine does not have.
-    """
+    """What an image must be, by its recipe.  Raises like ``_foundation``."""
     assert isinstance(rendered.plan, Plan)
     assert rendered.base is not None
     labels = rendered.plan.labels() | {"builder.key": rendered.key}
     recipe, stages = rendered.plan.recipe, rendered.base.plan.stages
     devel = roots.image_of(rendered.base, "devel") if "devel" in stages else None
-    foundation = None
-    if rendered.plan.family.INHERITS:
-        base = roots.image_of(rendered.base, "runtime")
-        found = docker.inspected(base)
-        if found is None:
-            raise WorldError(
-                f"the engine does not have the base of {recipe.name}",
-                f"looked for {base}",
-                f"builder build {recipe.name}",
-            )
-        foundation = Foundation(len(found["RootFS"]["Layers"]), found["Config"])
+    foundation = _foundation(rendered)
     return smoke.Subject(reference, digest, recipe, labels, devel, run.trial, foundation)
+
+
+def _foundation(rendered: Rendered) -> Foundation | None:
+    """What an image is laid over, as the engine has it; None where it is laid over nothing.
+
+    Raises ``WorldError`` where the engine does not have it.
+    """
+    plan = rendered.plan
+    if not isinstance(plan, Plan) or not plan.family.INHERITS:
+        return None
+    assert rendered.base is not None
+    base = roots.image_of(rendered.base, "runtime")
+    found = docker.inspected(base)
+    if found is None:
+        raise WorldError(
+            f"the engine does not have the base of {plan.name}",
+            f"looked for {base}",
+            f"builder build {plan.name}",
+        )
+    return Foundation(len(found["RootFS"]["Layers"]), found["Config"] or {})
 
 
 def _write(
@@ -314,7 +320,8 @@ def _build_stages(
     """Gather a plan's inputs and build the stages that ``references`` names."""
     name = rendered.plan.name
     with run.stage(f"fetch {name}"):
-        inherited = _inherited(rendered, base_images)
+        foundation = _foundation(rendered)
+        inherited = foundation.config if foundation else {}
         materials = sources.Materials(
             run.settings.cache_dir,
             run.say,
@@ -326,7 +333,7 @@ def _build_stages(
             },
         )
         gathered = sources.gather(rendered.plan, suite_of(rendered), materials, work)
-        told = {"BASE_USER": inherited.get("User") or "root"} if inherited else {}
+        told = {"BASE_USER": inherited.get("User") or "root"} if foundation else {}
         jobs = run.settings.jobs
         laid_out = context.assemble(rendered, gathered, base_images, jobs, work, told)
     with run.stage(f"build {name}"):
@@ -345,13 +352,6 @@ def _build_stages(
         }
 
 
-def _inherited(rendered: Rendered, base_images: Mapping[str, str]) -> dict[str, Any]:
-    """The configuration of the base, where an image is laid over it."""
-    if not isinstance(rendered.plan, Plan) or not rendered.plan.family.INHERITS:
-        return {}
-    return (docker.inspected(base_images["runtime"]) or {}).get("Config") or {"User": ""}
-
-
 def suite_of(rendered: Rendered) -> str | None:
     """The Debian suite that a plan stands on, or None."""
     below: Rendered | None = rendered
@@ -365,6 +365,8 @@ def suite_of(rendered: Rendered) -> str | None:
 
 def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
     """Build what is missing of a base and of what it stands on; the images by stage."""
+    plan = rendered.plan
+    assert isinstance(plan, BasePlan)
     below = build_base(run, rendered.base, log) if rendered.base else {}
     images = {stage: roots.image_of(rendered, stage) for stage in rendered.plan.stages}
     if all(roots.in_engine(rendered, stage) for stage in images):
@@ -376,7 +378,7 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
             for stage, reference in images.items()
             if not roots.in_engine(rendered, stage)
         }
-        if missing and run.offline and not _is_published(rendered):
+        if missing and run.offline and plan.recipe.published is None:
             raise FetchError(
                 f"the base {rendered.plan.name} ({rendered.short_key}) is not in the engine",
                 "Debian's packages are not mirrored, and nothing is fetched (--offline)",
@@ -390,27 +392,20 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
             )
             run.say(f"building the base {rendered.plan.name} ({rendered.short_key})")
             labels = {"builder.base": rendered.plan.name, "builder.key": rendered.key}
-            if _is_published(rendered):
-                below = {"published": _fetched(run, rendered)}
+            if plan.recipe.published is not None:
+                below = {"published": _fetched(run, plan)}
             with workspace(cache) as work:
                 _build_stages(run, rendered, missing, labels, below, work, log)
     return images
 
 
-def _fetched(run: Run, rendered: Rendered) -> str:
+def _fetched(run: Run, plan: BasePlan) -> str:
     """A published image, in the engine."""
-    plan = rendered.plan
-    assert isinstance(plan, BasePlan)
     assert isinstance(plan.root, RegistryRoot)
     target = plan.platforms.target
     return published_images.fetch(
         plan.recipe, plan.root.digest, run.say, target=target, offline=run.offline
     )
-
-
-def _is_published(rendered: Rendered) -> bool:
-    recipe = rendered.plan.recipe
-    return isinstance(recipe, BaseRecipe) and recipe.published is not None
 
 
 def judge(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:

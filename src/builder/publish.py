@@ -8,6 +8,7 @@ is.
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,8 +76,7 @@ def push(record: Record, tags: Tags, work: Path, say: Say, *, replace: str | Non
     uploaded = _upload(repository, record, tags.own, work, say)
     manifest = _confirmed(repository, tags.own, record.digest)
     for tag in (*tags.fixed, *tags.moving):
-        there = repository.manifest(tag)
-        before = there.digest if there else ""
+        before = repository.leads_to(tag)
         if before != record.digest:
             _moved(repository, manifest, tag, before, reason)
     given = (tags.own, *tags.fixed, *tags.moving)
@@ -96,12 +96,8 @@ def opened(name: str, say: Say) -> Repository:
 
 def _taken(repository: Repository, digest: str, tags: tuple[str, ...]) -> dict[str, str]:
     """Those tags that lead to another image, and to which."""
-    found = {tag: repository.manifest(tag) for tag in tags}
-    return {
-        tag: there.digest
-        for tag, there in found.items()
-        if there is not None and there.digest != digest
-    }
+    found = {tag: repository.leads_to(tag) for tag in tags}
+    return {tag: there for tag, there in found.items() if there not in {"", digest}}
 
 
 def _upload(repository: Repository, record: Record, tag: str, work: Path, say: Say) -> int:
@@ -118,7 +114,8 @@ def _upload(repository: Repository, record: Record, tag: str, work: Path, say: S
             f"{record.references[0]} is another image by now",
             f"builder build {record.recipe}",
         )
-    manifest = Manifest(file.read_bytes(), json.loads(file.read_bytes())["mediaType"])
+    content = file.read_bytes()
+    manifest = Manifest(content, json.loads(content)["mediaType"])
     count = 0
     for digest in blobs_of(manifest):
         say(f"{digest[:19]}: {blobs[digest].stat().st_size / 1e6:.1f} MB")
@@ -140,8 +137,7 @@ def _saved(reference: str, work: Path) -> dict[str, Path]:
             name = member.name.rpartition("/")[2]
             file = folder / name
             with file.open("wb") as sink:
-                while block := blob.read(BLOCK):
-                    sink.write(block)
+                shutil.copyfileobj(blob, sink, BLOCK)
             found[f"sha256:{name}"] = file
     return found
 
@@ -170,8 +166,7 @@ def move(repository: Repository, tag: str, to: str, reason: str) -> Move:
             "it is gone, or was never there",
             "no tag was moved: `builder history` shows what there was",
         )
-    there = repository.manifest(tag)
-    return _moved(repository, wanted, tag, there.digest if there else "", reason)
+    return _moved(repository, wanted, tag, repository.leads_to(tag), reason)
 
 
 def _moved(repository: Repository, image: Manifest, tag: str, before: str, reason: str) -> Move:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from builder.smoke.verdict import Check, Verdict
+from builder.workspace import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,11 @@ def path_of(state: Path, recipe: str, key: str) -> Path:
 def write(state: Path, record: Record) -> Path:
     """Write a record; raises ``OSError`` when the disk does not take it."""
     path = path_of(state, record.recipe, record.key)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    waiting = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with waiting.open("w", encoding="utf-8") as stream:
-            json.dump(record.as_json(), stream, indent=2)
-            stream.write("\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        waiting.replace(path)
-    finally:
-        waiting.unlink(missing_ok=True)
+    with whole(path) as waiting, waiting.open("w", encoding="utf-8") as stream:
+        json.dump(record.as_json(), stream, indent=2)
+        stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())
     return path
 
 

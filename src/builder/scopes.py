@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
-from builder.diffs import FileDiff
+from builder.diffs import FileDiff, matches, without
 from builder.errors import PatchError
 
 
@@ -30,11 +29,11 @@ class Scope:
         """
         kept = [file for file in files if all(self._inside(path) for path in file.paths)]
         others = [file for file in files if file not in kept]
-        left = [file.path for file in others if _all_match(file, self.elsewhere)]
-        unknown = [file.path for file in others if not _all_match(file, self.elsewhere)]
+        left = [file.path for file in others if self._elsewhere(file)]
+        unknown = [file.path for file in others if not self._elsewhere(file)]
         if unknown:
             why = f"what an installed {self.package} makes of it is not known"
-            if any(_matches(path, self.needs) for path in unknown):
+            if any(matches(path, self.needs) for path in unknown):
                 why = f"they say what {self.package} needs, and the packages of the image stay"
             raise PatchError(
                 f"{name} changes {', '.join(unknown)}",
@@ -45,7 +44,7 @@ class Scope:
 
     def refuse_compiled(self, name: str, files: Sequence[FileDiff]) -> None:
         """Raise ``PatchError`` for a diff that an installed package cannot have."""
-        found = [file.path for file in files if any(self._compiled(path) for path in file.paths)]
+        _, found = without(files, self.compiled)
         if found:
             raise PatchError(
                 f"{name} cannot be laid over an installed package",
@@ -57,13 +56,5 @@ class Scope:
     def _inside(self, path: str) -> bool:
         return path.startswith(f"{self.package}/")
 
-    def _compiled(self, path: str) -> bool:
-        return _matches(path, self.compiled)
-
-
-def _matches(path: str, globs: Sequence[str]) -> bool:
-    return any(fnmatchcase(path, glob) for glob in globs)
-
-
-def _all_match(file: FileDiff, globs: Sequence[str]) -> bool:
-    return all(_matches(path, globs) for path in file.paths)
+    def _elsewhere(self, file: FileDiff) -> bool:
+        return all(matches(path, self.elsewhere) for path in file.paths)

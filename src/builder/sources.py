@@ -119,37 +119,49 @@ def _source(plan: Plan, materials: Materials, work: Path) -> Path:
     if not isinstance(plan.source, GitCommit) and not plan.patches:
         checkout.unpack(plan.source, cache, target, say, offline=offline)
         return context
-    repositories = Repositories(cache, work, say, offline=offline)
-    workshop = Workshop(repositories, work, materials.image, say)
 
-    def write() -> None:
-        tree = checkout.tree_of(plan.source, repositories, work)
-        patched = apply_all(workshop, tree, plan.patches)
+    def write(repositories: Repositories, _: str, patched: str) -> None:
         shutil.rmtree(target, ignore_errors=True)
         repositories.scratch.export(patched, target)
 
-    repositories.sound(write)
+    _patched(plan, materials, work, write)
     return context
 
 
 def _overlay(plan: Plan, materials: Materials, work: Path) -> Path:
     """What patches change of an installed package; where there are none nothing is fetched."""
     target = work / "source"
-    target.mkdir()
-    repositories = Repositories(materials.cache, work, materials.say, offline=materials.offline)
-    workshop = Workshop(repositories, work, materials.image, materials.say)
 
-    def write() -> None:
-        tree = EMPTY_TREE
-        if plan.patches:
-            tree = checkout.tree_of(plan.source, repositories, work)
-        patched = apply_all(workshop, tree, plan.patches)
-        shutil.rmtree(target)
+    def write(repositories: Repositories, tree: str, patched: str) -> None:
+        shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
         overlays.write(repositories, tree, patched, materials.starts, target)
 
-    repositories.sound(write)
+    _patched(plan, materials, work, write)
     return target
+
+
+def _patched(
+    plan: Plan,
+    materials: Materials,
+    work: Path,
+    write: Callable[[Repositories, str, str], None],
+) -> None:
+    """Have ``write`` told the tree of the source and what the patches make of it.
+
+    Where a mirror turns out to be damaged, once more.  What is laid over an installed package
+    needs no source where nothing patches it.
+    """
+    repositories = Repositories(materials.cache, work, materials.say, offline=materials.offline)
+    workshop = Workshop(repositories, work, materials.image, materials.say)
+
+    def make() -> None:
+        tree = EMPTY_TREE
+        if plan.patches or not plan.family.INHERITS:
+            tree = checkout.tree_of(plan.source, repositories, work)
+        write(repositories, tree, apply_all(workshop, tree, plan.patches))
+
+    repositories.sound(make)
 
 
 def _bootstrap(

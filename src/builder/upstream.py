@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from builder.errors import FetchError
+from builder.lock import Locked
 from builder.schema import GitSource, Recipe, Track
 from builder.tools.git import COMMIT
 from builder.tools.mirrors import Advertised
@@ -25,6 +26,8 @@ class Target:
     name: str
     commit: str
     kind: Literal["tag", "branch", "commit", "release"]
+    file: Locked | None = None
+    """Of a release: what it is on PyPI."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
@@ -77,10 +78,32 @@ def alone(cache: Path, name: str, wait: Callable[[str], None] | None = None) -> 
         lock.release()
 
 
+@contextmanager
+def whole(file: Path) -> Iterator[Path]:
+    """A name beside ``file`` to write to: it becomes the file when all went well, else it goes.
+
+    Raises ``OSError`` where the directory does not take it.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    waiting = file.with_name(f".{file.name}.{uuid4().hex}")
+    try:
+        yield waiting
+        waiting.replace(file)
+    finally:
+        with suppress(OSError):
+            waiting.unlink(missing_ok=True)
+
+
+def standing(path: Path) -> Path:
+    """``path``, or the nearest of the directories above it that is there."""
+    while not path.exists():
+        path = path.parent
+    return path
+
+
 def need_space(folder: Path, gib: float, what: str) -> None:
     """Raise ``SpaceError`` unless the disk of ``folder`` has ``gib`` GiB free."""
-    while not folder.exists():
-        folder = folder.parent
+    folder = standing(folder)
     free = shutil.disk_usage(folder).free / 2**30
     if free < gib:
         raise SpaceError(

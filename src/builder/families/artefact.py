@@ -41,7 +41,7 @@ def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if recipe.artefact is None:
         yield ("family",), "the family artefact needs an [artefact] table: files"
     yield from unused(recipe, "artefact", "cmake", "artefact")
-    names = [_name(path) for path in recipe.artefact.files] if recipe.artefact else []
+    names = recipe.artefact.names if recipe.artefact else []
     for index, name in enumerate(names):
         if name in names[:index]:
             yield ("artefact", "files", index), f"two files would be /{name} of the image"
@@ -50,11 +50,6 @@ def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("image",), "an artefact runs nothing: repository and tags are all it has"
     if recipe.debian.runtime:
         yield ("debian", "runtime"), "an artefact's image holds its files alone"
-
-
-def _name(path: str) -> str:
-    """What a file of the build directory is called in the image."""
-    return path.rsplit("/", 1)[-1]
 
 
 def complete(recipe: Recipe) -> Recipe:
@@ -80,10 +75,9 @@ def variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
     strip = f"{GNU_TRIPLETS[platforms.target]}-strip"
     take = ["install", "-D", "-m", "0755"]
     take += ["--strip", f"--strip-program={strip}"] if recipe.artefact.loads else []
+    named = zip(recipe.artefact.files, recipe.artefact.names, strict=True)
     return {
         "configure": configure(1, part, layers),
         "build": build(1, part),
-        "takes": [
-            [*take, f"/build/1/{path}", f"/out/{_name(path)}"] for path in recipe.artefact.files
-        ],
+        "takes": [[*take, f"/build/1/{path}", f"/out/{name}"] for path, name in named],
     }

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from builder import lock
 from builder.errors import RecipeError
-from builder.lock import Locked
+from builder.lock import Lock, Locked
 from builder.platforms import GNU_TRIPLETS, Platforms
 from builder.schema import Cmake, InstalledSource, Recipe
 from builder.scopes import Scope
@@ -173,14 +174,18 @@ def invocations(
     ]
 
 
-def need_native(name: str, platforms: Platforms) -> None:
-    """Raise ``RecipeError`` where Python packages would be installed for another platform."""
+def native_lock(name: str, file: Path, platforms: Platforms) -> Lock:
+    """The lock of the Python packages of ``name``.
+
+    Raises ``RecipeError`` where it is wrong, or they would be installed for another platform.
+    """
     if platforms.cross:
         raise RecipeError(
             f"{name} cannot be cross-compiled",
             "pip installs wheels of the platform that it runs on",
             f"build it on an engine of the platform linux/{platforms.target}",
         )
+    return lock.read(file)
 
 
 def definition_value(value: str | int | bool) -> str:

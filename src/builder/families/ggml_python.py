@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder import lock
 from builder.families.compiling import (
     Layer,
     common_layers,
     invocations,
-    need_native,
+    native_lock,
     no_scope,
     unused,
 )
@@ -71,8 +70,9 @@ def packages(
 ) -> Mapping[str, tuple[Locked, ...]]:
     """The wheels of the server."""
     assert recipe.python is not None
-    need_native(recipe.name, platforms)
-    return {"runtime-wheels": lock.read(folder / recipe.python.lock).runtime}
+    return {
+        "runtime-wheels": native_lock(recipe.name, folder / recipe.python.lock, platforms).runtime
+    }
 
 
 def definitions(recipe: Recipe, platforms: Platforms) -> Sequence[Sequence[Layer]]:

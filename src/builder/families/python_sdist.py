@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder import lock
 from builder.families.compiling import (
     Layer,
     common_layers,
     definition_value,
     merged,
-    need_native,
+    native_lock,
     no_scope,
     unused,
 )
@@ -49,8 +48,7 @@ def packages(
 ) -> Mapping[str, tuple[Locked, ...]]:
     """The wheels that the lock names for the build and for the runtime."""
     assert recipe.python is not None
-    need_native(recipe.name, platforms)
-    locked = lock.read(folder / recipe.python.lock)
+    locked = native_lock(recipe.name, folder / recipe.python.lock, platforms)
     return {"build-wheels": locked.build, "runtime-wheels": locked.runtime}
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from builder import lock
-from builder.families.compiling import need_native
+from builder.families.compiling import native_lock
 from builder.families.standing import foreign, no_variables
 from builder.lock import Locked
 from builder.platforms import Platforms
@@ -33,5 +32,4 @@ def packages(
 ) -> Mapping[str, tuple[Locked, ...]]:
     """The wheels that the lock names."""
     assert recipe.python is not None
-    need_native(recipe.name, platforms)
-    return {"wheels": lock.read(folder / recipe.python.lock).runtime}
+    return {"wheels": native_lock(recipe.name, folder / recipe.python.lock, platforms).runtime}

@@ -236,6 +236,11 @@ class Artefact(Model):
     loads: bool = True
     """Each is a shared library, and must load where the base's libraries are."""
 
+    @property
+    def names(self) -> list[str]:
+        """What the files are called in the image, at its top."""
+        return [path.rsplit("/", 1)[-1] for path in self.files]
+
 
 class Debian(Model):
     """Debian packages beside those of the base."""

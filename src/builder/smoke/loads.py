@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +20,7 @@ def prove(recipe: Recipe, reference: str, devel: str | None, work: Path) -> Iter
     driver's libraries."""
     if recipe.artefact is None or not recipe.artefact.loads or devel is None:
         return
-    for path in recipe.artefact.files:
-        name = posixpath.basename(path)
+    for name in recipe.artefact.names:
         file = work / name
         containers.copy_out(reference, f"/{name}", file)
         place = f"/run/artefact/{name}"

@@ -178,14 +178,22 @@ def newest(names: str) -> str | None:
 def need_in_registry(reference: str, timeout: float) -> None:
     """Raise ``GoneError`` where a registry answers and does not have an image, ``FetchError``
     where it does not answer."""
-    command = [executable(), "buildx", "imagetools", "inspect", reference]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
-    except subprocess.TimeoutExpired as error:
-        raise FetchError(f"no registry answers for {reference}") from error
+    done = _asked_of_registry(reference, timeout)
+    if done is None:
+        raise FetchError(f"no registry answers for {reference}")
     if done.returncode != 0:
         kind = GoneError if GONE.search(done.stderr) else FetchError
         raise kind(f"no registry gives {reference}", done.stderr.strip().removeprefix("ERROR: "))
+
+
+def _asked_of_registry(reference: str, timeout: float) -> subprocess.CompletedProcess[str] | None:
+    """What buildx says of an image of a registry, its manifest as JSON; None: not in time."""
+    command = [executable(), "buildx", "imagetools", "inspect", reference]
+    command += ["--format", "{{json .Manifest}}"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def pull(reference: str, platform: str) -> None:
@@ -290,13 +298,8 @@ def _check_saved(
 
 def pull_digest(reference: str, timeout: float) -> str | None:
     """The digest that a registry has for a tag, or None when it does not answer in time."""
-    command = [executable(), "buildx", "imagetools", "inspect", reference]
-    command += ["--format", "{{json .Manifest}}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        return None
-    if done.returncode != 0:
+    done = _asked_of_registry(reference, timeout)
+    if done is None or done.returncode != 0:
         return None
     try:
         return str(json.loads(done.stdout)["digest"])

@@ -131,20 +131,23 @@ def wheels(pins: Iterable[tuple[str, str]], python: str) -> list[Found]:
 def _wheel(client: PyPISimple, pin: Found, python: str) -> Found:
     with _explained(pin):
         page = retrying(lambda: client.get_project_page(pin.name, timeout=TIMEOUT))
-    ranked = [
-        (ranked, package)
-        for package in page.packages
-        if _same(package.version, pin.version)
-        and _sha256(package)
-        and (ranked := rank(package.filename, python)) is not None
-    ]
-    if not ranked:
+    best = _best((each for each in page.packages if _same(each.version, pin.version)), python)
+    if best is None:
         raise GoneError(
             f"the package index has no wheel of {pin.name} {pin.version} for CPython {python} on "
             "linux x86_64"
         )
-    best = min(ranked, key=lambda pair: pair[0])[1]
     return Found(pin.name, pin.version, _sha256(best), best.size or 0)
+
+
+def _best(packages: Iterable[DistributionPackage], python: str) -> DistributionPackage | None:
+    """The wheel that fits CPython ``python`` on linux x86_64 best, or None."""
+    ranked = [
+        (fit, package)
+        for package in packages
+        if _sha256(package) and (fit := rank(package.filename, python)) is not None
+    ]
+    return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
 def _same(one: str | None, other: str) -> bool:
@@ -168,16 +171,14 @@ def release(file: File, version: str | None, python: str) -> Found:
     kind = of_file[0].package_type if of_file else "wheel"
     offered = [package for package in page.packages if package.package_type == kind]
     wanted = version or _newest(offered)
-    fitting = [package for package in offered if package.version == wanted and _sha256(package)]
-    if kind == "wheel":
-        fitting = [package for package in fitting if rank(package.filename, python) is not None]
-        fitting.sort(key=lambda package: rank(package.filename, python) or ())
-    if not fitting or wanted is None:
+    of_version = [package for package in offered if package.version == wanted and _sha256(package)]
+    best = _best(of_version, python) if kind == "wheel" else next(iter(of_version), None)
+    if best is None or wanted is None:
         raise GoneError(
             f"the package index has no {kind} of {file.name} {wanted or ''} for linux x86_64",
             hint=f"pip index versions {file.name} shows what there is",
         )
-    return Found(file.name, wanted, _sha256(fitting[0]))
+    return Found(file.name, wanted, _sha256(best))
 
 
 def _sha256(package: DistributionPackage) -> str:
@@ -223,7 +224,7 @@ def _explained(file: File) -> Iterator[None]:
 def _find(client: PyPISimple, file: File) -> DistributionPackage:
     page = client.get_project_page(file.name, timeout=TIMEOUT)
     for package in page.packages:
-        if package.digests.get("sha256") == file.sha256:
+        if _sha256(package) == file.sha256:
             return package
     of_version = [package.filename for package in page.packages if package.version == file.version]
     raise GoneError(

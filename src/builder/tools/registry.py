@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
-from builder.errors import FetchError, GoneError, RegistryError
+from builder.errors import FetchError, RegistryError
 from builder.tools.credentials import HUB, Login, login_for
 
 if TYPE_CHECKING:
@@ -79,23 +79,18 @@ class Repository:
         self.name = name
         self.registry, self.path = split(name)
         host = HUB_HOST if self.registry == HUB else self.registry
-        scheme = "http" if LOOPBACK.match(host) and not self._certificate() else "https"
-        self._base = f"{scheme}://{host}/v2/{self.path}/"
+        # The CA that Docker takes (https://docs.docker.com/engine/security/certificates/).
+        certificate = CERTIFICATES / self.registry / "ca.crt"
+        plain = LOOPBACK.match(host) and not certificate.is_file()
+        self._base = f"{'http' if plain else 'https'}://{host}/v2/{self.path}/"
         self._say = say
         self._session = requests.Session()
-        certificate = self._certificate()
-        if certificate is not None:
+        if certificate.is_file():
             self._session.verify = str(certificate)
         self._login: Login | None = None
         self._asked_login = False
         self._tokens: dict[str, str] = {}
         self._waited = 0.0
-
-    def _certificate(self) -> Path | None:
-        """The CA that Docker takes for this registry
-        (https://docs.docker.com/engine/security/certificates/)."""
-        file = CERTIFICATES / self.registry / "ca.crt"
-        return file if file.is_file() else None
 
     # What is there
 
@@ -115,14 +110,10 @@ class Repository:
             )
         return found
 
-    def blob(self, digest: str) -> bytes:
-        """The contents of a small blob.  Raises ``RegistryError``, ``FetchError``."""
-        answer = self._ask("GET", f"blobs/{digest}", missing=True)
-        if answer is None:
-            raise GoneError(f"{self.name} has no blob {digest}")
-        if "sha256:" + hashlib.sha256(answer.content).hexdigest() != digest:
-            raise RegistryError(f"{self.name} gives other contents for the blob {digest}")
-        return answer.content
+    def leads_to(self, reference: str) -> str:
+        """The digest that a tag leads to; empty where there is none.  Raises like ``manifest``."""
+        found = self.manifest(reference)
+        return found.digest if found else ""
 
     def tags(self) -> list[str]:
         """All tags, sorted; none where there is no such repository."""
@@ -191,13 +182,6 @@ class Repository:
             f"tag {reference}",
         )
         return "OCI-Subject" in answer.headers
-
-    def delete(self, digest: str) -> None:
-        """Take a manifest away, and with it every tag that leads to it.
-
-        Raises ``RegistryError`` where the registry does not allow it.
-        """
-        self._ask("DELETE", f"manifests/{digest}", missing=True, push=True)
 
     # How it is asked
 
