@@ -25,7 +25,7 @@ SHARED_CACHE = Path(os.environ.get("BUILDER_CACHE_DIR") or user_cache_path("buil
 DOCKER_CONFIG = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
 
 REGISTRY = """version: 0.1
-storage: {{filesystem: {{rootdirectory: {root}}}}}
+storage: {{filesystem: {{rootdirectory: {root}}}, delete: {{enabled: true}}}}
 http: {{addr: "127.0.0.1:{port}"}}
 """
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
+LEFT_OUT = {"content-length", "transfer-encoding", "connection", "date", "server"}
+
+
 @dataclass
 class Fault:
     """What happens to the next ``times`` requests whose "METHOD PATH" matches.
@@ -28,9 +31,13 @@ class Fault:
 
 @dataclass
 class Proxy:
-    """A loopback address before a registry; ``requests`` are those that reached it, in order."""
+    """A loopback address before a registry; ``requests`` are those that reached it, in order.
+
+    ``ahead`` are the seconds that its clock is before this machine's.
+    """
 
     address: str
+    ahead: float = 0.0
     faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
@@ -75,7 +82,7 @@ def proxied(registry: str) -> Iterator[Proxy]:
             kept = {
                 name: value
                 for name, value in answer.getheaders()
-                if name.lower() not in {"content-length", "transfer-encoding", "connection"}
+                if name.lower() not in LEFT_OUT
             }
             size = answer.getheader("Content-Length") if self.command == "HEAD" else None
             self.answer(answer.status, content, kept, size)
@@ -92,6 +99,9 @@ def proxied(registry: str) -> Iterator[Proxy]:
             self.wfile.write(content)
 
         do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = handle_one  # noqa: N815
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string((timestamp or time.time()) + proxy.ahead)
 
         def log_message(self, *arguments: object) -> None:
             pass

@@ -82,11 +82,15 @@ def test_exactly_what_was_proved_gets_its_tags(
     assert told["digest"] == image["digest"]
     assert told["uploaded"] >= 3
     assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
-    puts = [line for line in proxy.requests if line.startswith("PUT")]
-    first_tag = next(i for i, line in enumerate(puts) if "/manifests/" in line)
-    assert all("/uploads/" in line for line in puts[:first_tag])
-    assert first_tag == told["uploaded"]
-    assert puts[first_tag].endswith(f"/manifests/{own(image)}")
+    puts = [line.rpartition("/")[2] for line in proxy.requests if "PUT" in line]
+    given = [name for name in puts if "digest=" not in name and not name.startswith("sha256")]
+    assert given == [own(image), "1", "latest"]
+    # Before the first tag: the image under its digest, then four documents that refer to it.
+    by_digest = [name for name in puts[: puts.index(own(image))] if name.startswith("sha256:")]
+    assert by_digest[0] == image["digest"]
+    assert len(by_digest) == 5
+    uploads = puts[: puts.index(image["digest"])]
+    assert len(uploads) == told["uploaded"] == sum("digest=" in name for name in uploads)
     # Again: nothing is uploaded, no tag is touched.
     proxy.requests.clear()
     assert json.loads(push("--json").stdout)["uploaded"] == 0
@@ -140,7 +144,7 @@ def test_a_push_that_broke_goes_on(
 ) -> None:
     proxy.faults = [Fault("PUT .*manifests", 429, 99, {"Retry-After": "9999"})]
     done = push(expect=5)
-    assert "does not do what it is asked: tag" in done.stderr
+    assert f"does not do what it is asked: put {image['digest']}" in done.stderr
     assert "nothing was tagged" in done.stderr
     assert tags(registry) == {}
     uploaded = proxy.count("PUT .*uploads")
@@ -148,7 +152,7 @@ def test_a_push_that_broke_goes_on(
     proxy.faults.clear()
     proxy.requests.clear()
     push()
-    assert proxy.count("PUT .*uploads") == 1  # the note on why a tag moved
+    assert proxy.count("PUT .*uploads") == 5  # four documents, and what notes are made of
     assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
 
 

@@ -7,60 +7,110 @@ is told by the tag that the distribution specification has for it ("Referrers Ta
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from builder.tools.registry import MANIFESTS, Manifest, Repository
 
+TITLE = "org.opencontainers.image.title"
 EMPTY = b"{}"
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 
 
-def attach(
-    repository: Repository, subject: Manifest, kind: str, annotations: dict[str, str]
-) -> str:
-    """Attach a note of the artifact type ``kind`` to an image; the note's digest.
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of an artifact: its name, its media type, its bytes."""
 
-    Raises ``RegistryError``, ``FetchError``.
+    name: str
+    media_type: str
+    content: bytes
+
+
+def attach(
+    repository: Repository,
+    subject: Manifest,
+    kind: str,
+    annotations: Mapping[str, str],
+    files: Sequence[File] = (),
+) -> str:
+    """Attach an artifact of the type ``kind`` to an image; the artifact's digest.
+
+    What is attached already, byte for byte, is not attached again.  Raises ``RegistryError``,
+    ``FetchError``.
     """
-    empty = Manifest(EMPTY, EMPTY_TYPE)
-    repository.put_bytes(EMPTY)
-    descriptor = {"mediaType": EMPTY_TYPE, "digest": empty.digest, "size": len(EMPTY)}
-    content = {
+    artifact = _put(repository, kind, annotations, files, subject)
+    if not repository.put_manifest(artifact.digest, artifact):
+        _list_by_tag(repository, subject.digest, artifact)
+    return artifact.digest
+
+
+def store(repository: Repository, tag: str, kind: str, files: Sequence[File]) -> None:
+    """Put an artifact that belongs to no image under a tag.  Raises like ``attach``."""
+    repository.put_manifest(tag, _put(repository, kind, {}, files, None))
+
+
+def files_of(repository: Repository, artifact: Manifest) -> list[File]:
+    """The files of an artifact.  Raises ``RegistryError``, ``FetchError``."""
+    return [
+        File(
+            (layer.get("annotations") or {}).get(TITLE, ""),
+            layer["mediaType"],
+            repository.blob(layer["digest"]),
+        )
+        for layer in artifact.parsed().get("layers", [])
+        if layer["mediaType"] != EMPTY_TYPE
+    ]
+
+
+def _put(
+    repository: Repository,
+    kind: str,
+    annotations: Mapping[str, str],
+    files: Sequence[File],
+    subject: Manifest | None,
+) -> Manifest:
+    """Upload what an artifact holds; its manifest, which is not yet put."""
+    empty = _descriptor(EMPTY_TYPE, EMPTY)
+    layers = [_descriptor(file.media_type, file.content, file.name) for file in files] or [empty]
+    for content in (EMPTY, *(file.content for file in files)):
+        repository.put_bytes(content)
+    parts: dict[str, Any] = {
         "schemaVersion": 2,
         "mediaType": MANIFESTS[0],
         "artifactType": kind,
-        "config": descriptor,
-        "layers": [descriptor],
-        "subject": {
-            "mediaType": subject.media_type,
-            "digest": subject.digest,
-            "size": len(subject.content),
-        },
-        "annotations": annotations,
+        "config": empty,
+        "layers": layers,
+        "annotations": dict(annotations),
     }
-    note = Manifest(json.dumps(content, indent=1).encode(), MANIFESTS[0])
-    if not repository.put_manifest(note.digest, note):
-        _list_by_tag(repository, subject.digest, note, content)
-    return note.digest
+    if subject is not None:
+        parts["subject"] = _descriptor(subject.media_type, subject.content)
+    return Manifest(json.dumps(parts, indent=1).encode(), MANIFESTS[0])
+
+
+def _descriptor(media_type: str, content: bytes, title: str = "") -> dict[str, Any]:
+    """OCI image specification 1.1, "Content Descriptors"; the title is where ORAS keeps names."""
+    found = {
+        "mediaType": media_type,
+        "digest": Manifest(content, media_type).digest,
+        "size": len(content),
+    }
+    return found | {"annotations": {TITLE: title}} if title else found
 
 
 def _referrers_tag(digest: str) -> str:
     return digest.replace(":", "-", 1)
 
 
-def _list_by_tag(
-    repository: Repository, subject: str, note: Manifest, content: dict[str, Any]
-) -> None:
+def _list_by_tag(repository: Repository, subject: str, artifact: Manifest) -> None:
     tag = _referrers_tag(subject)
     there = repository.manifest(tag)
     known = there.parsed().get("manifests", []) if there else []
-    entry = {
-        "mediaType": note.media_type,
-        "digest": note.digest,
-        "size": len(note.content),
-        "artifactType": content["artifactType"],
-        "annotations": content["annotations"],
-    }
+    if artifact.digest in {entry["digest"] for entry in known}:
+        return
+    told = artifact.parsed()
+    entry = _descriptor(artifact.media_type, artifact.content)
+    entry |= {"artifactType": told["artifactType"], "annotations": told["annotations"]}
     index = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": [*known, entry]}
     repository.put_manifest(tag, Manifest(json.dumps(index).encode(), MANIFESTS[1]))
 

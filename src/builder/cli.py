@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import signal
 import sys
-import time
-import traceback
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -16,10 +12,17 @@ import typer
 from builder import (
     __version__,
     cli_bench,  # noqa: F401  (these register their commands)
+    cli_ccache,  # noqa: F401
+    cli_hub,  # noqa: F401
     cli_locks,  # noqa: F401
+    cli_matrix,  # noqa: F401
+    cli_nights,  # noqa: F401
     cli_proofs,  # noqa: F401
+    cli_prune,  # noqa: F401
     cli_publish,  # noqa: F401
+    cli_sbom,  # noqa: F401
     cli_sources,  # noqa: F401
+    crashes,
 )
 from builder.command import (
     EVERYDAY,
@@ -43,7 +46,6 @@ from builder.errors import (
     FetchError,
     Interrupted,
     RecipeError,
-    SpaceError,
     WorldError,
 )
 
@@ -301,20 +303,9 @@ def _explain(error: BuilderError) -> None:
 
 def _crash(error: BaseException) -> None:
     """Write a report of a fault of our own, and say where it is."""
-    from platformdirs import user_state_path
-
-    text = "".join(traceback.format_exception(error))
-    try:
-        folder = user_state_path("builder") / "crashes"
-        folder.mkdir(parents=True, exist_ok=True)
-        report = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
-        report.write_text(f"builder {__version__}, Python {sys.version}\n{text}")
-        where = str(report)
-    except OSError:
-        where = text
     typer.echo(
         f"builder: this is a fault of builder itself: {type(error).__name__}: {error}\n"
-        f"  the report is {where}",
+        f"  the report is {crashes.report(error)}",
         err=True,
     )
 
@@ -329,28 +320,14 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         app()
-    except BuilderError as error:
-        _explain(error)
-        sys.exit(error.exit_code)
     except Interrupted:
         typer.echo("builder: interrupted; the next run starts clean", err=True)
         sys.exit(INTERRUPTED)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            full = SpaceError("the disk is full", str(error), "free some, then build again")
-            _explain(full)
-            sys.exit(full.exit_code)
-        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            denied = WorldError(
-                "something may not be read or written",
-                str(error),
-                "BUILDER_CACHE_DIR and BUILDER_STATE_DIR say where builder writes",
-            )
-            _explain(denied)
-            sys.exit(denied.exit_code)
-        _crash(error)
-        sys.exit(INTERNAL)
     except Exception as error:
-        _crash(error)
-        sys.exit(INTERNAL)
+        known = crashes.explained(error)
+        if known is None:
+            _crash(error)
+            sys.exit(INTERNAL)
+        _explain(known)
+        sys.exit(known.exit_code)
     sys.exit(0)

@@ -45,22 +45,27 @@ def push(
 ) -> None:
     """Push the proved image of a recipe to its registry, then give it its tags.
 
-    Exactly the digest that was proved: under its immutable tag first, compared with what the
-    registry then has, and only then under the others, without a second upload. A version that is
-    there with other contents is refused; tags that the recipe calls moving are moved. The login is
-    Docker's, or DOCKERHUB_USERNAME and DOCKERHUB_TOKEN. Pushing again goes on where a push broke.
+    Exactly the digest that was proved: with its bills of materials, its provenance, its recipe and,
+    where BUILDER_COSIGN_KEY is set, a signature; then under its immutable tag, compared with what
+    the registry then has, and only then under the others, without a second upload. A version that
+    is there with other contents is refused; tags that the recipe calls moving are moved. The login
+    is Docker's, or DOCKERHUB_USERNAME and DOCKERHUB_TOKEN. Pushing again goes on where one broke.
     The exit code is 4 when there is no proved image, 5 when the registry does not answer, 12 when
     it refuses or a tag is taken; then no tag was moved.
     """
     from builder import console, publish
     from builder.proving import proved
+    from builder.releasing import release
     from builder.workspace import workspace
 
     run = new_run(catalogue)
-    record, moving = proved(run, recipe)
-    tags = publish.tags_of(record, moving)
+    rendered, record = proved(run, recipe)
+    entry = run.catalogue.engine(recipe)
+    assert entry.recipe is not None
+    tags = publish.tags_of(record, entry.recipe.image.moving)
+    files = {entry.file.name: entry.text}
     with workspace(run.settings.cache_dir) as work:
-        done = publish.push(record, tags, work, console.say, replace=replace)
+        done = release(run, rendered, record, tags, work, files, replace)
     if as_json:
         print_json(asdict(done))
         return
@@ -91,8 +96,8 @@ def promote(
 
     wanted = to
     if wanted is None:
-        record, moving = proved(new_run(catalogue), recipe)
-        wanted = publish.tags_of(record, moving).own
+        _, record = proved(new_run(catalogue), recipe)
+        wanted = publish.tags_of(record, ()).own
     repository = _repository(recipe, catalogue)
     _tell(publish.move(repository, tag, wanted, reason), as_json)
 

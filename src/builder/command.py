@@ -84,13 +84,18 @@ def reporter(junit: Path | None, summary: Path | None) -> Callable[[str, Verdict
     """Who writes a verdict into the files that were asked for, good or not."""
     from builder import reports
 
-    named = [summary, os.environ.get("GITHUB_STEP_SUMMARY")]
-    summaries = [Path(file) for file in named if file]
+    files = summaries(summary)
 
     def write(name: str, verdict: Verdict) -> None:
-        reports.write(name, verdict, junit, summaries)
+        reports.write(name, verdict, junit, files)
 
     return write
+
+
+def summaries(summary: Path | None) -> list[Path]:
+    """The files that Markdown is added to: the one that was asked for, and GitHub's."""
+    named = [summary, os.environ.get("GITHUB_STEP_SUMMARY")]
+    return [Path(file) for file in named if file]
 
 
 def root_of(catalogue: Path | None) -> Path:

@@ -126,7 +126,7 @@ def _image_for_scripts(catalogue: Catalogue, recipe: Recipe, settings: Settings)
         below = catalogue.base(recipe.base).recipe
         if below is not None and below.published is not None:
             # Whatever its tag means today: a script needs its Python, and no more.
-            return docker.newest(f"builder-base/{below.name}:runtime-*")
+            return next(iter(docker.names(f"builder-base/{below.name}:runtime-*")), None)
         platforms = Platforms(machine)
         root = roots.choose(
             catalogue, recipe.base, platforms, settings.debian_root, lambda _: None, ask=False

@@ -178,6 +178,15 @@ def diagnose(case: Case, against: Iterable[str] = ()) -> Iterator[Finding]:
         yield from case.repositories.sound(partial(_on, case, target))
 
 
+def on_pin(case: Case) -> list[Finding]:
+    """Try every patch of a recipe, in order, on its pin: a finding for each.
+
+    Raises ``FetchError`` when the source cannot be had.
+    """
+    pin = next(case.targets(()))
+    return case.repositories.sound(partial(_on, case, pin))
+
+
 def _on(case: Case, target: Target) -> list[Finding]:
     """Every patch of a recipe on one target, in order."""
     tree = case.tree(target)

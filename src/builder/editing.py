@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,24 @@ def _with_patch(text: str, values: Mapping[str, Any]) -> str:
     if not text.endswith("\n\n"):
         document.add(tomlkit.nl())
     document.add("patch", patches)
+    return tomlkit.dumps(document)
+
+
+def without_patches(text: str, indices: Sequence[int]) -> str:
+    """The text without some of its patches; a probe that one has becomes the recipe's own."""
+    document = tomlkit.parse(text)
+    patches: Any = document["patch"]
+    probes = [patches[index].get("probe") for index in indices]
+    for index in sorted(indices, reverse=True):
+        del patches[index]
+    if not patches:
+        document.pop("patch")
+    known: Any = document["probe"]
+    for probe in probes:
+        if probe is not None:
+            table = tomlkit.inline_table() if isinstance(known, Array) else tomlkit.table()
+            table.update(probe.unwrap())
+            known.append(table)
     return tomlkit.dumps(document)
 
 

@@ -118,6 +118,18 @@ class RegistryError(BuilderError):
     exit_code = 12
 
 
+class NightError(BuilderError):
+    """Of a night's channels some could not be moved; the others were."""
+
+    exit_code = 13
+
+
+class StaleError(BuilderError):
+    """A channel is behind its upstream for longer than it may be."""
+
+    exit_code = 14
+
+
 class Interrupted(BaseException):
     """Ctrl-C, or a polite kill.  Like KeyboardInterrupt, but nothing on the way swallows it."""
 
@@ -138,6 +150,8 @@ EXIT_CODES: dict[int, str] = {
     SpaceError.exit_code: "not enough disk space",
     PatchError.exit_code: "a patch does not apply, or does nothing",
     RegistryError.exit_code: "a registry refuses, or a tag may not be moved",
+    NightError.exit_code: "some channels failed this night; the others were moved",
+    StaleError.exit_code: "a channel is older than its limit",
     INTERNAL: "a fault of builder itself (a report is written)",
     INTERRUPTED: "interrupted",
 }

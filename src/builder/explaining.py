@@ -101,7 +101,10 @@ def _source(recipe: Recipe) -> list[str]:
     if recipe.overlay is not None:
         lines.append(f"installed as {recipe.overlay.package} {recipe.overlay.version}")
     if recipe.track is not None:
-        lines.append(f"followed by {recipe.track.tag or recipe.track.branch} upstream")
+        track = recipe.track
+        lines.append(f"followed by {track.tag or track.branch or track.image} upstream")
+        if track.channel is not None:
+            lines.append(f"every night that it moved, the tag {track.channel} gets a new image")
     return lines
 
 

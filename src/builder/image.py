@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from builder.context import Context
@@ -122,7 +123,7 @@ def build(
     """Build one stage of a context into an image of the engine named ``reference``.
 
     ``compression`` is that of its layers, "gzip" or "zstd"; ``rebuild`` takes no layer from the
-    build cache.
+    build cache, where its Dockerfile has the argument REBUILD.
     Raises ``BuildError`` with the first errors of the log, ``SpaceError`` when the disk filled
     up, ``WorldError`` when the engine went away.
     """
@@ -132,7 +133,8 @@ def build(
     arguments += [f"--metadata-file={metadata}"]
     arguments += [f"--label={name}={value}" for name, value in labels.items()]
     if rebuild:
-        arguments.append("--no-cache")
+        # --no-cache would empty the compiler cache, that of every engine (moby/buildkit#4250).
+        arguments.append(f"--build-arg=REBUILD={datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}")
     for attempt in range(2):
         log.snapshot_lost = False
         status = docker.build(

@@ -26,6 +26,7 @@ ENGINE_LOG = Path("/var/log/dockerd.log")
 PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "containerd")
 # bookworm's docker.io is 20.10 and has no buildx. These four of trixie need no newer libc.
 BOOKWORM_TAKES_FROM = "trixie"
+NEWER_TOOL = "cosign"  # bookworm has none
 PID_FILES = {
     "dockerd": Path("/var/run/docker.pid"),
     "containerd": Path("/var/run/docker/containerd/containerd.pid"),
@@ -87,7 +88,7 @@ def install_engine(distribution: str) -> None:
     say("reading the package lists")
     run(["apt-get", "-qq", "update"], "apt-get update")
     if distribution == "debian" and codename == "bookworm":
-        _install_newer(BOOKWORM_TAKES_FROM)
+        _install_newer(BOOKWORM_TAKES_FROM, PACKAGES)
     else:
         packages = ["docker.io", "docker-buildx"]
         say(f"installing {' '.join(packages)}")
@@ -97,8 +98,8 @@ def install_engine(distribution: str) -> None:
 INSTALL = ("apt-get", "-qq", "install", "--yes", "--no-install-recommends")
 
 
-def _install_newer(suite: str) -> None:
-    """Install the four packages of a newer suite; apt keeps no trace of that suite."""
+def _install_newer(suite: str, packages: Sequence[str]) -> None:
+    """Install packages of a newer suite; apt keeps no trace of that suite."""
     sources = apt.sources_for(suite)
     if sources is None:
         raise WorldError(
@@ -121,16 +122,16 @@ def _install_newer(suite: str) -> None:
             f"-oDir::Cache::srcpkgcache={folder / 'srcpkgcache'}",
             "-oAPT::Sandbox::User=root",
         ]
-        say(f"fetching {' '.join(PACKAGES)} of {suite}")
+        say(f"fetching {' '.join(packages)} of {suite}")
         run(["apt-get", "-qq", *options, "update"], f"apt-get update of {suite}")
         fetch = f'cd {folder / "debs"} && exec "$@"'
         run(
-            ["sh", "-c", fetch, "fetch", "apt-get", "-qq", *options, "download", *PACKAGES],
-            f"fetching the engine's packages of {suite}",
+            ["sh", "-c", fetch, "fetch", "apt-get", "-qq", *options, "download", *packages],
+            f"fetching packages of {suite}",
         )
         debs = [str(deb) for deb in sorted((folder / "debs").glob("*.deb"))]
         say("installing them with what they need")
-        run([*INSTALL, *debs], "installing the engine")
+        run([*INSTALL, *debs], f"installing {packages[0]}")
 
 
 def use_containerd_store() -> None:
@@ -197,7 +198,7 @@ def start_engine() -> None:
 def set_up(for_tests: bool) -> None:
     """Make the engine answer, and install git and mmdebstrap where that can be done.
 
-    ``for_tests`` adds what only the tests need: a registry to push to.
+    ``for_tests`` adds what only the tests need: a registry to push to, a signer of images.
     """
     distribution = _may_install()
     if not has_buildx():
@@ -219,12 +220,24 @@ def set_up(for_tests: bool) -> None:
             use_containerd_store()
         start_engine()
     if distribution is not None:
-        tools = ["git", "mmdebstrap", *(["docker-registry"] if for_tests else [])]
-        missing = [tool for tool in tools if shutil.which(tool) is None]
-        if missing:
-            say(f"installing {' '.join(missing)}")
-            run(["apt-get", "-qq", "update"], "apt-get update")
-            run([*INSTALL, *missing, "debian-archive-keyring"], f"installing {missing[0]}")
+        _install_tools(distribution, for_tests)
+
+
+def _install_tools(distribution: str, for_tests: bool) -> None:
+    """Install what is missing of the programs that are named like their packages."""
+    tools = ["git", "mmdebstrap", *(["docker-registry"] if for_tests else [])]
+    if for_tests and distribution == "debian":  # Ubuntu has none
+        tools.append(NEWER_TOOL)
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if not missing:
+        return
+    say(f"installing {' '.join(missing)}")
+    run(["apt-get", "-qq", "update"], "apt-get update")
+    if NEWER_TOOL in missing and apt.os_release().get("VERSION_CODENAME", "") == "bookworm":
+        missing.remove(NEWER_TOOL)
+        _install_newer(BOOKWORM_TAKES_FROM, [NEWER_TOOL])
+    if missing:
+        run([*INSTALL, *missing, "debian-archive-keyring"], f"installing {missing[0]}")
 
 
 def main() -> None:

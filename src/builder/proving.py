@@ -83,13 +83,12 @@ def _subject_of_image(
     return replace(subject, labels={**subject.labels, **key})
 
 
-def proved(run: Run, name: str) -> tuple[Record, tuple[str, ...]]:
-    """The record of a recipe's proved image as the recipe is now, and its moving tags.
+def proved(run: Run, name: str) -> tuple[Rendered, Record]:
+    """A recipe as it is now, and the record of its proved image.
 
     Raises ``WorldError`` where there is none.
     """
     rendered = resolve(run, name)
-    assert isinstance(rendered.plan, Plan)
     found = recognise(run, rendered)
     if found is None:
         raise WorldError(
@@ -97,7 +96,7 @@ def proved(run: Run, name: str) -> tuple[Record, tuple[str, ...]]:
             f"looked for {references_of(run, rendered)[0]}, and for its record",
             f"builder build {rendered.plan.name}",
         )
-    return found, tuple(rendered.plan.recipe.image.moving)
+    return rendered, found
 
 
 def served(run: Run, target: str) -> tuple[str, docker.Image, Recipe]:

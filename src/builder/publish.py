@@ -1,8 +1,9 @@
 """A proved image gets its tags on a registry: all of it is there before the first one is given.
 
-The immutable tag (``VERSION-KEY12``) is pushed and compared with what was proved; every other tag
-is given by digest, without a second upload.  A tag that is not declared as moving stays where it
-is.
+It is uploaded under its digest, then what belongs to it (bills of materials, a signature), then
+it gets its immutable tag (``VERSION-KEY12``), which is compared with what was proved; every other
+tag is given by digest, without a second upload.  A tag that is not declared as moving stays where
+it is.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import json
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.artifacts import File, attach
 from builder.errors import RegistryError
 from builder.moves import Move, note
 from builder.record import Record
-from builder.tools import docker
+from builder.tools import cosign, docker
 from builder.tools.credentials import HUB
 from builder.tools.registry import Manifest, Repository, blobs_of
 
@@ -49,38 +51,85 @@ class Published:
     """The digests of other images that tags which stay were taken from."""
 
 
-def tags_of(record: Record, moving: tuple[str, ...]) -> Tags:
+def tags_of(record: Record, moving: Sequence[str]) -> Tags:
     """The tags of a proved image, by its record: the first reference is the immutable one."""
     repository, _, own = record.references[0].rpartition(":")
-    fixed = tuple(reference.rpartition(":")[2] for reference in record.references[1:])
-    return Tags(repository, own, tuple(tag for tag in fixed if tag not in moving), moving)
+    named = (reference.rpartition(":")[2] for reference in record.references[1:])
+    fixed = tuple(tag for tag in named if tag not in moving)
+    return Tags(repository, own, fixed, tuple(moving))
 
 
-def push(record: Record, tags: Tags, work: Path, say: Say, *, replace: str | None) -> Published:
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """What is attached to an image before it gets a tag: an artifact's type, and its files."""
+
+    kind: str
+    files: tuple[File, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pushing:
+    """How an image is pushed."""
+
+    work: Path
+    """An empty directory for the saved image."""
+    say: Say
+    attachments: Sequence[Attachment] = ()
+    key: str = ""
+    """What it is signed with (see ``tools.cosign``); empty: it is not."""
+    replace: str | None = None
+    """The reason for which a tag that stays may be taken from another image."""
+
+
+def push(record: Record, tags: Tags, how: Pushing) -> Published:
     """Push the image of a record, then give it its tags.
 
-    ``work`` is a directory for the saved image.  ``replace`` is the reason for which a tag that
-    stays may be taken from another image.  Raises ``RegistryError`` where one is taken and there is
-    no reason, or the registry refuses; ``FetchError`` when it does not answer.
+    Where the registry has an image of this key already, and no reason to replace it is given, that
+    one stays and gets the tags: another machine has built and proved the same.
+
+    Raises ``RegistryError`` where a tag that stays is taken and there is no reason to replace it,
+    or the registry refuses; ``FetchError`` when it does not answer; ``WorldError`` where the image
+    cannot be signed, or this machine's clock is wrong.
     """
-    repository = opened(tags.repository, say)
-    replaced = _taken(repository, record.digest, (tags.own, *tags.fixed))
-    if replaced and replace is None:
+    if how.key:
+        cosign.need()
+    repository = opened(tags.repository, how.say)
+    there = repository.manifest(tags.own)
+    repository.need_clock()
+    known = there is not None and how.replace is None
+    digest = there.digest if there and known else record.digest
+    replaced = _taken(repository, digest, (tags.own, *tags.fixed))
+    if replaced and how.replace is None:
         raise RegistryError(
             f"{record.recipe} is not pushed: its tags are taken",
             "\n".join(f"{tags.repository}:{tag} is {there}" for tag, there in replaced.items())
-            + f"\nthe image that was proved is {record.digest}",
+            + f"\nthe image that was proved is {digest}",
             "a version stays what it was: give the recipe another one, or say --replace REASON",
         )
-    reason = replace or f"push of {record.recipe} {record.key[:12]}"
-    uploaded = _upload(repository, record, tags.own, work, say)
-    manifest = _confirmed(repository, tags.own, record.digest)
+    if there and known:
+        image, uploaded = there, 0
+        if digest != record.digest:
+            how.say(f"the registry has {tags.own} already: {digest} gets the tags")
+    else:
+        image, uploaded = _upload(repository, record, how)
+        _complete(repository, image, tags.own, how)
+    reason = how.replace or f"push of {record.recipe} {record.key[:12]}"
     for tag in (*tags.fixed, *tags.moving):
         before = repository.leads_to(tag)
-        if before != record.digest:
-            _moved(repository, manifest, tag, before, reason)
+        if before != digest:
+            _moved(repository, image, tag, before, reason)
     given = (tags.own, *tags.fixed, *tags.moving)
-    return Published(tags.repository, record.digest, given, uploaded, replaced)
+    return Published(tags.repository, digest, given, uploaded, replaced)
+
+
+def _complete(repository: Repository, image: Manifest, own: str, how: Pushing) -> None:
+    """Attach what belongs to an image, sign it, and give it its immutable tag."""
+    for attachment in how.attachments:
+        attach(repository, image, attachment.kind, {}, attachment.files)
+    if how.key and cosign.sign(repository.name, image.digest, how.key, how.work / "cosign"):
+        how.say(f"signed {repository.name}@{image.digest[:19]}")
+    repository.put_manifest(own, image)
+    _confirmed(repository, own, image.digest)
 
 
 def opened(name: str, say: Say) -> Repository:
@@ -100,13 +149,12 @@ def _taken(repository: Repository, digest: str, tags: tuple[str, ...]) -> dict[s
     return {tag: there for tag, there in found.items() if there not in {"", digest}}
 
 
-def _upload(repository: Repository, record: Record, tag: str, work: Path, say: Say) -> int:
-    """Upload what the registry lacks of an image, its manifest under ``tag`` last."""
+def _upload(repository: Repository, record: Record, how: Pushing) -> tuple[Manifest, int]:
+    """Upload what the registry lacks of an image, its manifest last; how many blobs that were."""
     there = repository.manifest(record.digest)
     if there is not None:
-        repository.put_manifest(tag, there)
-        return 0
-    blobs = _saved(record.references[0], work)
+        return there, 0
+    blobs = _saved(record.references[0], how.work)
     file = blobs.get(record.digest)
     if file is None:
         raise RegistryError(
@@ -118,10 +166,10 @@ def _upload(repository: Repository, record: Record, tag: str, work: Path, say: S
     manifest = Manifest(content, json.loads(content)["mediaType"])
     count = 0
     for digest in blobs_of(manifest):
-        say(f"{digest[:19]}: {blobs[digest].stat().st_size / 1e6:.1f} MB")
+        how.say(f"{digest[:19]}: {blobs[digest].stat().st_size / 1e6:.1f} MB")
         count += repository.put_blob(digest, blobs[digest])
-    repository.put_manifest(tag, manifest)
-    return count
+    repository.put_manifest(manifest.digest, manifest)
+    return manifest, count
 
 
 def _saved(reference: str, work: Path) -> dict[str, Path]:
@@ -160,6 +208,7 @@ def move(repository: Repository, tag: str, to: str, reason: str) -> Move:
     Raises ``RegistryError`` where there is no such image.
     """
     wanted = repository.manifest(to)
+    repository.need_clock()
     if wanted is None:
         raise RegistryError(
             f"{repository.name} has no {to}",

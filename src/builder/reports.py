@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from builder.overviews import Overview
 from builder.smoke.verdict import Check, Verdict
 
 ILLEGAL = dict.fromkeys((*range(9), 11, 12, *range(14, 32)), "�")  # XML 1.0, 2.2
@@ -111,6 +112,19 @@ def write(name: str, verdict: Verdict, junit_file: Path | None, summaries: Seque
     if junit_file is not None:
         junit_file.parent.mkdir(parents=True, exist_ok=True)
         junit_file.write_text(junit(name, verdict), encoding="utf-8")
+    add(summary(name, verdict), summaries)
+
+
+def add(text: str, summaries: Sequence[Path]) -> None:
+    """Add a text to each of the files; raises ``OSError``."""
     for file in summaries:
         with file.open("a", encoding="utf-8") as stream:
-            stream.write(summary(name, verdict))
+            stream.write(text)
+
+
+def markdown(overview: Overview) -> str:
+    """An overview as a table of Markdown under its title."""
+    rows = [overview.header, ("---",) * len(overview.header)]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines += [f"| {' | '.join(map(_cell, row))} |" for row in overview.rows]
+    return "\n".join([f"### {overview.title}", "", *lines, ""]) + "\n"

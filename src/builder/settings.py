@@ -52,6 +52,10 @@ class Settings(BaseSettings):
 
     github_api: Annotated[str, StringConstraints(pattern=API)] = "https://api.github.com"
     """Where GitHub's REST API is: another one for GitHub Enterprise."""
+    hub_api: Annotated[str, StringConstraints(pattern=API)] = "https://hub.docker.com"
+    """Where Docker Hub's own API is."""
+    cosign_key: str = ""
+    """What images are signed with: a file, or one of cosign's key URIs; empty: they are not."""
 
     @classmethod
     def settings_customise_sources(

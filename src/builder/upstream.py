@@ -13,6 +13,7 @@ from builder.schema import GitSource, Recipe, Track
 from builder.tools.git import COMMIT
 from builder.tools.mirrors import Advertised
 from builder.tools.repositories import Repositories
+from builder.tools.scratch import Scratch
 
 PRE_RELEASE = re.compile(
     r"(?:^|[._-]|\d)(?:a|alpha|b|beta|dev|pre|preview|rc)[._-]?\d*$", re.IGNORECASE
@@ -21,11 +22,14 @@ PRE_RELEASE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A commit, and the name that it is known by: a tag, a branch, or itself."""
+    """A commit, and the name that it is known by: a tag, a branch, or itself.
+
+    Of a published image the commit is its digest.
+    """
 
     name: str
     commit: str
-    kind: Literal["tag", "branch", "commit", "release"]
+    kind: Literal["tag", "branch", "commit", "release", "image"]
     file: Locked | None = None
     """Of a release: what it is on PyPI."""
 
@@ -37,7 +41,8 @@ class Lag:
     target: Target
     ahead: int
     since: str
-    """Day of the first of them (YYYY-MM-DD); empty where there is none."""
+    """Day of the first of them (YYYY-MM-DD), of the first newer tag where tags are followed; empty
+    where there is none."""
     rewritten: bool
     """The target does not descend from the pin."""
 
@@ -110,18 +115,61 @@ def lag(recipe: Recipe, repositories: Repositories) -> Lag | None:
     if not isinstance(source, GitSource):
         return None
     target = tracked(source.git, recipe.track, repositories)
-    if target.commit == source.commit:
+    return behind(source.git, source.commit, target, recipe.track, repositories)
+
+
+def behind(
+    url: str, commit: str, target: Target, track: Track | None, repositories: Repositories
+) -> Lag:
+    """How far a commit is behind a target, which is what ``track`` gave.
+
+    Raises ``FetchError`` where either is gone.
+    """
+    if target.commit == commit:
         return Lag(target, 0, "", rewritten=False)
-    repositories.walk(source.git, source.commit, target.commit)
+    repositories.walk(url, commit, target.commit)
     scratch = repositories.scratch
+    glob = track.tag if track is not None else None
+    tags = _tags_after(repositories.mirror(url).advertised(), glob, commit) if glob else []
 
     def compare() -> Lag:
-        listing = scratch.text("log", "--format=%cs", f"{source.commit}..{target.commit}")
-        days = listing.splitlines()
-        rewritten = not scratch.is_ancestor(source.commit, target.commit)
-        return Lag(target, len(days), days[-1] if days else "", rewritten)
+        missing = f"{commit}..{target.commit}"
+        ahead = int(scratch.text("rev-list", "--count", missing))
+        since = ""
+        if ahead and glob:
+            since = scratch.text("log", "-1", "--format=%cs", _first(tags, target, scratch))
+        elif ahead:
+            # A branch that was merged has older commits: they are there since the merge.
+            mainline = scratch.text("log", "--first-parent", "--format=%cs", missing)
+            since = mainline.splitlines()[-1]
+        return Lag(target, ahead, since, not scratch.is_ancestor(commit, target.commit))
 
     return repositories.sound(compare)
+
+
+def _first(tags: list[str], target: Target, scratch: Scratch) -> str:
+    """The first of the commits that is part of a target's history, or the target."""
+    unseen = set(scratch.lacks(tags))
+    seen = [tag for tag in tags if tag not in unseen and scratch.is_ancestor(tag, target.commit)]
+    return seen[0] if seen else target.commit
+
+
+def _tags_after(advertised: Advertised, glob: str, commit: str) -> list[str]:
+    """The commits of the tags of a shape that are newer than the one on ``commit``, oldest first.
+
+    Where it bears none, that of the newest tag.
+    """
+    prefix = "refs/tags/"
+    names = {ref.removeprefix(prefix) for ref in advertised.refs if ref.startswith(prefix)}
+    fitting = [name for name in names if not name.endswith("^{}") and fnmatchcase(name, glob)]
+    found: list[str] = []
+    for name in sorted(fitting, key=rank, reverse=True):
+        there = advertised.commit(prefix + name)
+        if there == commit:
+            return found[::-1]
+        if there is not None:
+            found.append(there)
+    return found[:1]
 
 
 def build_number(url: str, commit: str, repositories: Repositories) -> int:

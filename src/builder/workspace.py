@@ -67,7 +67,7 @@ def alone(cache: Path, name: str, wait: Callable[[str], None] | None = None) -> 
         by = holder.read_text().strip() if holder.exists() else "unknown"
         if wait is None:
             raise BusyError(
-                f"another run is building {name}", f"process {by}", "wait for it, or stop it"
+                f"another run is at work on {name}", f"process {by}", "wait for it, or stop it"
             ) from error
         wait(f"waiting for {name}: process {by} is building it")
         lock.acquire()

@@ -123,18 +123,30 @@ Source = Annotated[
 ]
 
 
+PublishedImage = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*:[\w.-]+$"), PLAIN
+]
+
+
 class Track(Model):
-    """What upstream offers next: where the pin is moved to, and what patches are tried on."""
+    """What upstream offers next: where the pin is moved to, what patches are tried on, and what
+    is built every night."""
 
     tag: Annotated[str, StringConstraints(pattern=PATH_GLOB), PLAIN] | None = None
     """Newest of the tags of this shape ("b*"), numbers counted as numbers."""
     branch: Ref | None = None
     """Head of this branch."""
+    image: PublishedImage | None = None
+    """What this tag of a published image leads to; the base stands on it."""
+    channel: Annotated[Version, StringConstraints(max_length=40)] | None = None
+    """The moving tag of the image that every good night moves."""
+    limit: Annotated[int, Field(ge=1, le=365)] = 3
+    """Days that a channel may be behind its upstream."""
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Track:
-        if (self.tag is None) == (self.branch is None):
-            raise ValueError("needs exactly one of: tag, branch")
+    def _one_of_them(self) -> Track:
+        if sum(kind is not None for kind in (self.tag, self.branch, self.image)) != 1:
+            raise ValueError("needs exactly one of: tag, branch, image")
         return self
 
 
@@ -320,6 +332,13 @@ class Recipe(Model):
     accept: list[Accept] = []
     probe: Annotated[list[Probe], Field(min_length=1)]
 
+    @model_validator(mode="after")
+    def _channel_moves(self) -> Recipe:
+        channel = self.track.channel if self.track else None
+        if channel is not None and channel not in self.image.moving:
+            raise ValueError(f"the channel {channel} must be among image.moving: it moves")
+        return self
+
     @property
     def name(self) -> str:
         """What people type: ``engine-version``."""
@@ -342,7 +361,7 @@ class Root(Model):
 class Published(Model):
     """An image that somebody else publishes."""
 
-    image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*:[\w.-]+$"), PLAIN]
+    image: PublishedImage
     """With its tag."""
     digest: Digest | None = None
     """Pin of that image; without it the registry is asked at every build, aloud."""

@@ -167,12 +167,12 @@ def inspected(reference: str) -> dict[str, Any] | None:
     return found
 
 
-def newest(names: str) -> str | None:
-    """The newest image of the engine whose name is like ``names``, or None."""
-    command = [executable(), "image", "ls", "--filter", f"reference={names}"]
+def names(pattern: str) -> list[str]:
+    """The names of the engine's images that are like ``pattern``, newest image first."""
+    command = [executable(), "image", "ls", "--filter", f"reference={pattern}"]
     command += ["--format", "{{.Repository}}:{{.Tag}}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return next(iter(done.stdout.splitlines()), None)
+    return done.stdout.splitlines()
 
 
 def need_in_registry(reference: str, timeout: float) -> None:

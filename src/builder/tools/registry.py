@@ -14,11 +14,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
-from builder.errors import FetchError, RegistryError
+from platformdirs import user_config_path
+
+from builder.errors import FetchError, GoneError, RegistryError, WorldError
 from builder.tools.credentials import HUB, Login, login_for
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ TIMEOUT = 60.0  # seconds without a byte
 ATTEMPTS = 7
 LONGEST_WAIT = 120.0  # seconds at once: Docker Hub's limits pass in minutes, or in hours
 LONGEST_IN_ALL = 600.0  # seconds
+LARGEST_SKEW = 600.0  # seconds between two clocks
 LOOPBACK = re.compile(r"(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?$")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 CERTIFICATES = Path("/etc/docker/certs.d")
@@ -70,6 +74,19 @@ def split(repository: str) -> tuple[str, str]:
     return HUB, repository if slash else f"library/{repository}"
 
 
+def certificate_of(registry: str) -> Path | None:
+    """The authority of a registry's certificate, where it is one's own: as Docker is told of it.
+
+    https://docs.docker.com/engine/security/certificates/; an engine without root looks below the
+    user's configuration (moby, registry/config_unix.go).
+    """
+    for folder in (CERTIFICATES, user_config_path("docker") / "certs.d"):
+        file = folder / registry / "ca.crt"
+        if file.is_file():
+            return file
+    return None
+
+
 class Repository:
     """One repository of a registry; what is asked is told by ``say`` only where it has to wait."""
 
@@ -79,18 +96,19 @@ class Repository:
         self.name = name
         self.registry, self.path = split(name)
         host = HUB_HOST if self.registry == HUB else self.registry
-        # The CA that Docker takes (https://docs.docker.com/engine/security/certificates/).
-        certificate = CERTIFICATES / self.registry / "ca.crt"
-        plain = LOOPBACK.match(host) and not certificate.is_file()
+        certificate = certificate_of(self.registry)
+        plain = LOOPBACK.match(host) and certificate is None
         self._base = f"{'http' if plain else 'https'}://{host}/v2/{self.path}/"
         self._say = say
         self._session = requests.Session()
-        if certificate.is_file():
-            self._session.verify = str(certificate)
+        # Said with each request: a bundle of the environment would go before the session's.
+        self._verify = str(certificate) if certificate is not None else None
         self._login: Login | None = None
         self._asked_login = False
         self._tokens: dict[str, str] = {}
         self._waited = 0.0
+        self._ahead = 0.0
+        """Seconds that this machine's clock is before the registry's, or behind it."""
 
     # What is there
 
@@ -115,6 +133,20 @@ class Repository:
         found = self.manifest(reference)
         return found.digest if found else ""
 
+    def need_clock(self) -> None:
+        """Raise ``WorldError`` where the registry, by its last answer, has quite another time.
+
+        What is written down is put in order by time.
+        """
+        if abs(self._ahead) > LARGEST_SKEW:
+            way = "ahead of" if self._ahead > 0 else "behind"
+            raise WorldError(
+                f"the clock of this machine is {abs(self._ahead) / 60:.0f} minutes {way} that of "
+                f"{self.registry}",
+                f"it says {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+                "set it; no tag was moved",
+            )
+
     def tags(self) -> list[str]:
         """All tags, sorted; none where there is no such repository."""
         found: list[str] = []
@@ -133,6 +165,22 @@ class Repository:
         if answer is None or MANIFESTS[1] not in answer.headers.get("Content-Type", ""):
             return None
         return Manifest(answer.content, MANIFESTS[1])
+
+    def blob(self, digest: str) -> bytes:
+        """A blob that fits into memory: an image's configuration.
+
+        Raises ``GoneError`` where it is not there, ``RegistryError`` when its bytes are others.
+        """
+        answer = self._ask("GET", f"blobs/{digest}", missing=True)
+        if answer is None:
+            raise GoneError(f"{self.name} has no {digest}")
+        found = "sha256:" + hashlib.sha256(answer.content).hexdigest()
+        if found != digest:
+            raise RegistryError(
+                f"{self.name} gives {found} where {digest} was asked for",
+                "the registry, or something between, altered it",
+            )
+        return answer.content
 
     # What is put there
 
@@ -179,9 +227,30 @@ class Repository:
                 data=manifest.content,
                 headers={"Content-Type": manifest.media_type},
             ),
-            f"tag {reference}",
+            f"put {reference}",
         )
         return "OCI-Subject" in answer.headers
+
+    # What is taken away
+
+    def delete(self, digest: str) -> bool:
+        """Delete a manifest, and with it every tag that leads to it; whether it was there.
+
+        Specification, "Content Management".  Raises ``RegistryError`` where the registry allows no
+        deletion, ``FetchError``.
+        """
+
+        def ask() -> Response:
+            answer = self._once("DELETE", f"manifests/{digest}", push=True)
+            if answer.status_code == 405:
+                raise RegistryError(
+                    f"{self.registry} does not allow that anything is deleted",
+                    _told(answer),
+                    "docker-registry does where it runs with REGISTRY_STORAGE_DELETE_ENABLED=true",
+                )
+            return answer
+
+        return self._retried(ask, f"DELETE manifests/{digest}", missing=True).status_code != 404
 
     # How it is asked
 
@@ -254,7 +323,8 @@ class Repository:
     ) -> Response:
         """One request, and one more where a token is asked for."""
         url = path if path.startswith(("http://", "https://")) else self._base + path
-        scope = f"repository:{self.path}:pull{',push' if push else ''}"
+        actions = f"pull{',push' if push else ''}{',delete' if method == 'DELETE' else ''}"
+        scope = f"repository:{self.path}:{actions}"
         for again in (False, True):
             sent = dict(headers or {})
             if scope in self._tokens:
@@ -262,8 +332,9 @@ class Repository:
             if again and hasattr(data, "seek"):
                 data.seek(0)
             answer = self._session.request(
-                method, url, data=data, headers=sent, timeout=TIMEOUT, allow_redirects=True
+                method, url, data=data, headers=sent, timeout=TIMEOUT, verify=self._verify
             )
+            self._ahead = _since(answer.headers.get("Date", "")) or 0.0
             if answer.status_code != 401 or again:
                 break
             token = self._token(answer.headers.get("WWW-Authenticate", ""), scope)
@@ -287,7 +358,9 @@ class Repository:
         named = dict(CHALLENGE.findall(challenge))
         asked = {"service": named.get("service", ""), "scope": scope}
         auth = (self._login.user, self._login.password) if self._login else None
-        answer = self._session.get(named.get("realm", ""), params=asked, auth=auth, timeout=TIMEOUT)
+        answer = self._session.get(
+            named.get("realm", ""), params=asked, auth=auth, timeout=TIMEOUT, verify=self._verify
+        )
         if not answer.ok:
             answer.raise_for_status()
         told = answer.json()
@@ -328,14 +401,18 @@ def _seconds(value: str) -> float | None:
     """Retry-After (RFC 9110, 10.2.3): seconds, or a date."""
     if value.isdigit():
         return float(value)
-    if value:
-        from email.utils import parsedate_to_datetime
+    passed = _since(value)
+    return max(0.0, -passed) if passed is not None else None
 
-        try:
-            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-        except ValueError:
-            return None
-    return None
+
+def _since(date: str) -> float | None:
+    """Seconds from a date (RFC 9110, 5.6.7) until now; None where it is none."""
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return time.time() - parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return None
 
 
 def _next(link: str, url: str) -> str | None:

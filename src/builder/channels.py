@@ -1,0 +1,109 @@
+"""Channels: the moving tags that follow an upstream, and what that has now."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from builder import freezing, upstream
+from builder.catalogue import Catalogue, Entry
+from builder.errors import FetchError, RecipeError
+from builder.freezing import Frozen
+from builder.schema import GitSource, Recipe, Track
+from builder.settings import Settings
+from builder.tools.registry import Repository
+from builder.tools.repositories import Repositories
+from builder.upstream import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A moving tag, the recipe that says what it follows, and the repository that has it."""
+
+    entry: Entry[Recipe]
+    track: Track
+    tag: str
+    repository: str
+
+
+def channels(catalogue: Catalogue, settings: Settings, names: Sequence[str] = ()) -> list[Channel]:
+    """The channels of these recipes, or of all that are right.
+
+    Raises ``RecipeError`` where one that is named has none, and where two recipes move one tag.
+    """
+    entries = [catalogue.engine(name) for name in names] or [
+        entry for entry in catalogue.engines.values() if entry.recipe and not entry.problems
+    ]
+    found = [channel for entry in entries if (channel := _channel(entry, settings)) is not None]
+    without = sorted({entry.name for entry in entries} - {each.entry.name for each in found})
+    if names and without:
+        raise RecipeError(
+            f"{', '.join(without)} has no channel",
+            hint='say [track] channel = "TAG" in the recipe, and the tag in image.moving',
+        )
+    by_tag: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for each in found:
+        by_tag[each.repository, each.tag].append(each.entry.name)
+    for (repository, tag), movers in by_tag.items():
+        if len(movers) > 1:
+            raise RecipeError(
+                f"{' and '.join(movers)} would both move {repository}:{tag}",
+                hint="give one of them another channel",
+            )
+    return found
+
+
+def _channel(entry: Entry[Recipe], settings: Settings) -> Channel | None:
+    recipe = entry.recipe
+    if recipe is None or recipe.track is None or recipe.track.channel is None:
+        return None
+    repository = settings.repository(recipe.image.repository)
+    return Channel(entry, recipe.track, recipe.track.channel, repository)
+
+
+def newest(channel: Channel, repositories: Repositories) -> Target:
+    """What the upstream of a channel has now.
+
+    Raises ``FetchError`` when it does not answer, or has no such tag, branch or image;
+    ``RecipeError`` where the recipe's source cannot be followed.
+    """
+    image, source = channel.track.image, _recipe(channel).source
+    if image is not None:
+        return published(image, repositories.say)
+    if not isinstance(source, GitSource):
+        problem = channel.entry.problem(("track",), "the source is no git repository")
+        raise RecipeError(f"{channel.entry.name} cannot be followed", problems=(problem,))
+    return upstream.tracked(source.git, channel.track, repositories)
+
+
+def published(image: str, say: Callable[[str], None]) -> Target:
+    """What the tag of a published image leads to.  Raises ``FetchError``."""
+    name, _, tag = image.rpartition(":")
+    digest = Repository(name, say).leads_to(tag)
+    if not digest:
+        raise FetchError(f"{name} has no tag {tag}", hint="correct [track] of the recipe")
+    return Target(image, digest, "image")
+
+
+def frozen(
+    catalogue: Catalogue, channel: Channel, target: Target, repositories: Repositories
+) -> Frozen:
+    """The recipe of a channel at a state of its upstream.
+
+    Raises ``FetchError``; ``RecipeError`` where that would be no recipe.
+    """
+    version = freezing.version_of(channel.tag, target)
+    if target.kind == "image":
+        return freezing.at_image(catalogue, channel.entry, target, version)
+    source = _recipe(channel).source
+    assert isinstance(source, GitSource)
+    number = 0
+    if _recipe(channel).llama is not None:
+        number = upstream.build_number(source.git, target.commit, repositories)
+    return freezing.at_commit(catalogue, channel.entry, target, number, version)
+
+
+def _recipe(channel: Channel) -> Recipe:
+    assert channel.entry.recipe is not None
+    return channel.entry.recipe

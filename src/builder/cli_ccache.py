@@ -1,0 +1,108 @@
+"""Commands that carry the compiler cache from one machine to another."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.command import (
+    PLUMBING,
+    CatalogueOption,
+    JsonOption,
+    RecipeName,
+    app,
+    new_run,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from builder.compiler_cache import Carried
+
+ccache = typer.Typer(
+    no_args_is_help=True,
+    help="Carry the compiler cache to another machine: a file instead of a mount of the engine's.",
+)
+app.add_typer(ccache, name="ccache", rich_help_panel=PLUMBING)
+
+
+@ccache.command()
+def save(
+    recipe: RecipeName,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", dir_okay=False, help="A tar; it is replaced whole.")
+    ],
+    catalogue: CatalogueOption = None,
+    limit: Annotated[
+        float,
+        typer.Option(
+            metavar="GIB",
+            min=0.01,
+            max=1000,
+            help="Of more than this, what was not used for longest stays behind.",
+        ),
+    ] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the compiler cache of the engine into a file.
+
+    It is the cache that the recipe compiles with, which all recipes share on one engine. Where
+    the recipe compiles nothing, nothing is done. The cache itself does not change.
+    """
+    from builder import compiler_cache, pipeline
+    from builder.workspace import workspace
+
+    run = new_run(catalogue)
+    image = compiler_cache.place(run, pipeline.resolve(run, recipe))
+    if image is None:
+        _nothing(recipe, as_json)
+        return
+    with workspace(run.settings.cache_dir) as work:
+        _tell("kept in", compiler_cache.save(image, file.absolute(), work, limit), as_json)
+
+
+@ccache.command()
+def load(
+    recipe: RecipeName,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", dir_okay=False, help="As `ccache save` wrote it.")
+    ],
+    catalogue: CatalogueOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add what a file holds to the compiler cache of the engine, before a build.
+
+    The recipe's base is built where it is missing: the cache is put in place inside of it. Where
+    the recipe compiles nothing, nothing is done. A file that is cut off is refused whole. Whoever
+    wrote the file decides what is compiled: take none from people whom you would not build for.
+    """
+    from builder import compiler_cache, pipeline
+    from builder.workspace import workspace
+
+    run = new_run(catalogue)
+    image = compiler_cache.place(run, pipeline.resolve(run, recipe))
+    if image is None:
+        _nothing(recipe, as_json)
+        return
+    with workspace(run.settings.cache_dir) as work:
+        _tell("taken from", compiler_cache.load(image, file.absolute(), work), as_json)
+
+
+def _nothing(recipe: str, as_json: bool) -> None:
+    from builder import console
+
+    if as_json:
+        print_json(None)
+    else:
+        console.line(f"{recipe} compiles nothing: it has no compiler cache")
+
+
+def _tell(verb: str, carried: Carried, as_json: bool) -> None:
+    from builder import console
+
+    if as_json:
+        print_json(asdict(carried) | {"file": str(carried.file)})
+    else:
+        console.line(f"compiler cache {verb} {carried.file}  ({console.size(carried.size)})")

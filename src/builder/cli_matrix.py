@@ -1,0 +1,98 @@
+"""The command that tells a workflow what to build."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from builder.command import (
+    PLUMBING,
+    CatalogueOption,
+    JsonOption,
+    app,
+    catalogue_at,
+    print_json,
+)
+
+
+@app.command(rich_help_panel=PLUMBING)
+def matrix(
+    recipes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE]...", help="Names of recipes. Default: all."),
+    ] = None,
+    catalogue: CatalogueOption = None,
+    changed_since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REV",
+            help="Only those whose image, or what it must prove, is another than at this commit "
+            "of the catalogue's repository.",
+        ),
+    ] = None,
+    own: Annotated[
+        bool,
+        typer.Option(
+            "--own",
+            help="With --changed-since: only those whose image is another because the recipe says "
+            "so (it, its lock, its patches, its source), not a base or builder alone.",
+        ),
+    ] = False,
+    tracked: Annotated[
+        bool, typer.Option("--tracked", help="Only those with a channel that nights move.")
+    ] = False,
+    large_runner: Annotated[
+        str,
+        typer.Option(
+            metavar="LABEL",
+            help="Where recipes run that need more disk than GitHub's standard runner has. "
+            "Without it they are left out, aloud.",
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what a workflow builds: each recipe with its runner, its disk and its cache.
+
+    With --json it is the matrix of a GitHub workflow, for fromJSON. Nothing is fetched, and no
+    engine is asked. What has changed is told by the keys of both revisions, each by its own
+    code: a new template changes every recipe, a comment none. Where nothing has changed the
+    matrix is empty, and the exit code 0; it is 4 where there is no such commit.
+    """
+    import tempfile
+    from pathlib import Path
+
+    from builder import console
+    from builder import matrix as matrices
+
+    if own and changed_since is None:
+        raise typer.BadParameter(
+            "it says which changes count: name --changed-since, too", None, None, "--own"
+        )
+    found = catalogue_at(catalogue)
+    jobs = matrices.jobs(found, recipes or (), tracked=tracked)
+    if changed_since is not None:
+        with tempfile.TemporaryDirectory() as work:
+            before = matrices.earlier(found.root, changed_since, Path(work), console.say)
+        jobs = matrices.changed(jobs, before, own=own)
+    there, left = matrices.placed(jobs, large_runner)
+    for job in left:
+        console.say(
+            f"{job.recipe} is left out: it needs {job.disk} GiB of disk, and {matrices.HOSTED} has "
+            f"{matrices.CLEARED:.0f} when it is cleared; --large-runner names another"
+        )
+    if as_json:
+        print_json({"include": [asdict(job) for job in there]})
+        return
+    rows = [
+        (
+            job.recipe,
+            job.channel,
+            f"{job.disk} GiB{', cleared' if job.clear else ''}",
+            job.runner,
+            job.cache,
+        )
+        for job in there
+    ]
+    console.table(("recipe", "channel", "disk", "runner", "compiler cache"), rows)

@@ -1,0 +1,119 @@
+"""The command that deletes old nightlies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from builder.command import (
+    PUBLISHING,
+    CatalogueOption,
+    JsonOption,
+    RecipeName,
+    app,
+    catalogue_at,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from builder.pruning import Plan
+
+
+@app.command(rich_help_panel=PUBLISHING)
+def prune(
+    recipe: RecipeName,
+    keep: Annotated[
+        int, typer.Option(min=1, max=10_000, help="So many of the newest nightlies stay.")
+    ] = 7,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete; without it what would go is only shown.")
+    ] = False,
+    signed: Annotated[
+        bool, typer.Option("--signed", help="Also what is signed goes, and its signature with it.")
+    ] = False,
+    catalogue: CatalogueOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which old nightlies of a recipe's channel are no longer needed; delete them if told so.
+
+    Nightlies are the tags CHANNEL-WHAT-KEY that a night pushes; their age is what the images say.
+    The newest ones stay, and all that something else refers to: another tag, another channel, an
+    index, a signature. With an image go the notes and bills of materials that are attached to it.
+    Right before each deletion it is looked once more where the channel leads. On Docker Hub tags
+    are deleted, by its API; elsewhere manifests. A run that was stopped goes on when it is started
+    again. The exit code is 3 for a recipe without a channel, 5 when the registry does not answer,
+    9 while a night goes on here, 12 when the registry allows no deletion.
+    """
+    from contextlib import nullcontext
+
+    from builder import channels, console, pruning, publish, settings
+    from builder.tools.credentials import HUB
+    from builder.tools.hub import Hub
+    from builder.workspace import alone
+
+    recipes, chosen = catalogue_at(catalogue), settings.load()
+    (own,) = channels.channels(recipes, chosen, [recipe])
+    repository = publish.opened(own.repository, console.say)
+    on_hub = repository.registry == HUB
+    names = {
+        name
+        for entry in recipes.engines.values()
+        if entry.recipe and chosen.repository(entry.recipe.image.repository) == own.repository
+        for name in (entry.recipe.version, *entry.recipe.image.tags, *entry.recipe.image.moving)
+    }
+    chosen.need_directories()
+    gone: tuple[str, ...] = ()
+    with alone(chosen.cache_dir, "nightly") if delete else nullcontext():
+        images = pruning.survey(repository, own.tag)
+        plan = pruning.plan(images, own.tag, keep, signed=signed, names=names)
+        if delete and on_hub:
+            hub = Hub(chosen.hub_api, console.say)
+            gone = pruning.delete_tags(repository, hub, plan, console.say)
+        elif delete:
+            gone = pruning.delete(repository, plan, console.say)
+    if as_json:
+        print_json({"repository": repository.name, "deleted": list(gone), **_as_json(plan)})
+        return
+    rows = [
+        (
+            "stays" if fate.why else "goes",
+            ", ".join(fate.tags),
+            f"{fate.image.created:%Y-%m-%d %H:%M}" if fate.image.created else "",
+            fate.image.digest[:19],
+            fate.why,
+        )
+        for fate in plan.fates
+    ]
+    console.table(("", "nightly", "made", "image", "why"), rows)
+    _tell(plan, len(gone), delete=delete, on_hub=on_hub)
+
+
+def _tell(plan: Plan, gone: int, *, delete: bool, on_hub: bool) -> None:
+    from builder import console
+
+    console.line(
+        f"{len(plan.going)} of {len(plan.fates)} nightlies of {plan.channel} go, with "
+        f"{plan.freed / 1e6:.1f} MB that nothing else refers to; {len(plan.others)} other tags stay"
+    )
+    if not delete:
+        console.say("nothing was deleted: say --delete")
+    elif gone and not on_hub:
+        console.say("the registry frees the space when its garbage is collected")
+
+
+def _as_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "channel": plan.channel,
+        "nightlies": [
+            {
+                "tags": list(fate.tags),
+                "digest": fate.image.digest,
+                "created": fate.image.created.isoformat() if fate.image.created else "",
+                "stays": fate.why,
+            }
+            for fate in plan.fates
+        ],
+        "others": list(plan.others),
+        "bytes": plan.freed,
+    }

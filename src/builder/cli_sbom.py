@@ -1,0 +1,160 @@
+"""The command that says what an image is made of."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.command import (
+    PUBLISHING,
+    CatalogueOption,
+    DryRunOption,
+    RecipeName,
+    app,
+    catalogue_at,
+    new_run,
+    root_of,
+)
+from builder.errors import WorldError
+
+if TYPE_CHECKING:
+    from builder.artifacts import File
+
+
+class Format(StrEnum):
+    """The documents that tell what an image is made of, or how it came about."""
+
+    CYCLONEDX = "cyclonedx"
+    SPDX = "spdx"
+    PROVENANCE = "provenance"
+
+
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="TAG|DIGEST",
+        help="Of the image that the registry has under this tag, as it is attached there. Default: "
+        "of the proved image in the engine.",
+    ),
+]
+
+
+@app.command(rich_help_panel=PUBLISHING)
+def sbom(
+    recipe: RecipeName,
+    catalogue: CatalogueOption = None,
+    form: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="CycloneDX 1.6, SPDX 2.3, or SLSA v1 provenance as a statement of in-toto.",
+        ),
+    ] = Format.CYCLONEDX,
+    published: From = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", dir_okay=False, help="Default: print it."),
+    ] = None,
+) -> None:
+    """Tell what the proved image of a recipe is made of: always JSON.
+
+    Also what a scanner of the image cannot see: the fork and its commit, each patch and pull
+    request with its reason, CUDA's libraries out of wheels, the base, the GPUs; and the Debian
+    packages that the image lists. What only took part in the build is told apart, and what is in
+    the image and not listed is said. One image always gets the same text. The exit code is 4 when
+    there is no proved image, 12 when the registry has nothing of it.
+    """
+    from builder import bom
+
+    kind = {
+        Format.CYCLONEDX: bom.CYCLONEDX,
+        Format.SPDX: bom.SPDX,
+        Format.PROVENANCE: bom.PROVENANCE,
+    }[form]
+    if published is None:
+        text = _made(recipe, catalogue, kind)
+    else:
+        text = _attached(recipe, catalogue, published, kind)[0].content.decode()
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        _write(output, text)
+
+
+def _made(recipe: str, catalogue: Path | None, kind: str) -> str:
+    """A document of the image in the engine."""
+    import os
+
+    from builder import bom
+    from builder.bom.debian import installed
+    from builder.bom.provenance import platform
+    from builder.proving import proved
+    from builder.workspace import workspace
+
+    run = new_run(catalogue)
+    rendered, record = proved(run, recipe)
+    with workspace(run.settings.cache_dir) as work:
+        packages = installed(record.digest, work)
+    return bom.documents(rendered, record, packages, platform(os.environ))[kind]
+
+
+def _attached(recipe: str, catalogue: Path | None, reference: str, kind: str) -> list[File]:
+    """What is attached to an image of the registry."""
+    from builder import console, settings
+    from builder.releasing import attached
+    from builder.tools.registry import Repository
+
+    found = catalogue_at(catalogue).engine(recipe).recipe
+    assert found is not None
+    name = settings.load().repository(found.image.repository)
+    return attached(Repository(name, console.say), reference, kind)
+
+
+@app.command(rich_help_panel=PUBLISHING)
+def thaw(
+    recipe: RecipeName,
+    reference: Annotated[
+        str, typer.Argument(metavar="TAG|DIGEST", help="An image of the recipe's repository.")
+    ],
+    catalogue: CatalogueOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="DIR", file_okay=False, help="Default: recipes/ of the catalogue."
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Write the recipe that a published image was made of, so that it can be built again.
+
+    For an image of a channel that is the recipe as the night froze it; its first lines name the
+    commit of the farm whose bases, locks and patches it was built with. A file that is there with
+    other contents stays, and the exit code is 4.
+    """
+    from builder import console, releasing
+    from builder.editing import write
+
+    folder = output or root_of(catalogue) / "recipes"
+    for file in releasing.recipe_files(_attached(recipe, catalogue, reference, releasing.RECIPE)):
+        text, there = file.content.decode(), folder / file.name
+        if dry_run:
+            console.line(text)
+            continue
+        if there.exists() and there.read_text("utf-8") != text:
+            raise WorldError(f"{there} is there, and is another recipe", hint="give --output DIR")
+        write(there, text)
+        console.line(f"written {there}")
+
+
+def _write(output: Path, text: str) -> None:
+    from builder.workspace import whole
+
+    try:
+        with whole(output) as waiting:
+            waiting.write_text(text, "utf-8")
+    except OSError as error:
+        raise WorldError(f"{output} cannot be written", error.strerror or str(error)) from error

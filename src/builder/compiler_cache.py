@@ -1,0 +1,147 @@
+"""The compiler cache of the engine, carried from one machine to another as a file.
+
+ccache's directory is a cache mount of BuildKit, which lives as long as its engine does: a runner
+that is gone after its job takes it along.  So a tiny build copies it out of the mount, and another
+one into it.  Both run in the stage that engines are compiled in, which has ccache and tar.
+https://docs.docker.com/reference/dockerfile/#run---mounttypecache
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from builder.dockerfile import Rendered, exec_form
+from builder.errors import BuilderError, BuildError, SpaceError, WorldError
+from builder.image import Log
+from builder.pipeline import Run, build_base
+from builder.tools import docker
+from builder.workspace import whole
+
+ID = "builder-ccache"
+"""The cache mount of every template that compiles."""
+FULL = "no space left on device"
+TAIL = 8  # lines of a log that show why it failed
+# The results alone, newest use first, as far as so many bytes go: ccache's own limit is one for
+# each of its 256 directories.  A result may go while it is looked at.
+KEEP = """\
+cd /ccache; mkdir /kept
+find . -type f ! -path './tmp/*' ! -path './lock/*' ! -name stats ! -name CACHEDIR.TAG \
+-printf '%T@ %s %P\\n' | sort -rn \
+| awk -v limit="$1" '(total += $2) <= limit { print $3 }' >/list
+tar -c --ignore-failed-read -T /list | tar -x -C /kept
+"""
+# All of it is read before any of it is there; afterwards ccache counts what it has.
+TAKE = """\
+tar -tf "$1" >/dev/null
+tar -xf "$1" -C /ccache
+CCACHE_DIR=/ccache ccache --cleanup
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A compiler cache in a file of so many bytes."""
+
+    file: Path
+    size: int
+
+
+def mounted(rendered: Rendered) -> bool:
+    """Whether a recipe compiles with the compiler cache at hand."""
+    return f"type=cache,id={ID}," in rendered.text
+
+
+def place(run: Run, rendered: Rendered) -> str | None:
+    """The image in which a recipe compiles, built where it is missing; None: it compiles nothing.
+
+    Raises like ``pipeline.build``.
+    """
+    if not mounted(rendered) or rendered.base is None:
+        return None
+    run.settings.need_directories()
+    base = rendered.base
+    log = Log(run.settings.state_dir / "logs" / f"base-{base.plan.name}-{base.short_key}.log")
+    try:
+        return build_base(run, base, log)["devel"]
+    finally:
+        log.close()
+
+
+def save(image: str, file: Path, work: Path, limit: float, *, identifier: str = ID) -> Carried:
+    """Write what the compiler cache of the engine holds into ``file``, a tar.
+
+    ``image`` has ccache and tar; ``work`` is an empty directory.  Of more than ``limit`` GiB what
+    was not used for longest is left out; in the engine nothing changes.  Raises ``BuildError``,
+    ``SpaceError``, or ``WorldError`` where the engine does not answer; then ``file`` is what it
+    was.
+    """
+    dockerfile = (
+        f"FROM {image} AS kept\n{_once()}"
+        f"RUN --network=none --mount=type=cache,id={identifier},target=/ccache "
+        f"{exec_form(['bash', '-euo', 'pipefail', '-c', KEEP, 'save', f'{limit * 2**30:.0f}'])}\n"
+        "FROM scratch\nCOPY --from=kept /kept/ /\n"
+    )
+    try:
+        with whole(file) as waiting:
+            _build(dockerfile, work, f"keep the compiler cache in {file}", "tar", str(waiting))
+            return Carried(file, waiting.stat().st_size)
+    except OSError as error:
+        raise WorldError(f"cannot write {file}", error.strerror or str(error)) from error
+
+
+def load(image: str, file: Path, work: Path, *, identifier: str = ID) -> Carried:
+    """Add what ``file`` holds, as ``save`` wrote it, to the compiler cache of the engine.
+
+    Raises like ``save``; a file that is cut off is refused before anything of it is there.
+    """
+    if not file.is_file():
+        raise WorldError(f"there is no compiler cache {file}", hint="builder ccache save writes it")
+    context = work / "kept"
+    context.mkdir()
+    try:
+        os.link(file, context / "kept.tar")
+    except OSError:  # another file system
+        shutil.copyfile(file, context / "kept.tar")
+    dockerfile = (
+        f"FROM {image} AS taken\n{_once()}"
+        f"RUN --network=none --mount=type=cache,id={identifier},target=/ccache "
+        "--mount=type=bind,from=kept,target=/from "
+        f"{exec_form(['sh', '-euc', TAKE, 'load', '/from/kept.tar'])}\n"
+    )
+    named = f"--build-context=kept={context}"
+    _build(dockerfile, work, f"take the compiler cache of {file}", "cacheonly", "", [named])
+    return Carried(file, file.stat().st_size)
+
+
+def _once() -> str:
+    """What makes a RUN another one than every time before.
+
+    Not ``--no-cache``: that empties the cache mounts of what it builds (moby/buildkit#4250).
+    """
+    return f"ARG ONCE={uuid4().hex}\n"
+
+
+def _build(
+    dockerfile: str, work: Path, what: str, kind: str, target: str, options: Sequence[str] = ()
+) -> None:
+    """Run a tiny build; raises with the end of its log where it fails."""
+    (work / "context").mkdir()
+    (work / "Dockerfile").write_text(dockerfile)
+    output = f"type={kind},dest={target}" if target else f"type={kind}"
+    lines: list[str] = []
+    arguments = [f"--file={work / 'Dockerfile'}", "--provenance=false", f"--output={output}"]
+    arguments += [*options, str(work / "context")]
+    if docker.build(arguments, lines.append) != 0:
+        raise _explained(what, "\n".join(lines[-TAIL:]))
+
+
+def _explained(what: str, said: str) -> BuilderError:
+    if FULL in said.lower():
+        return SpaceError(f"cannot {what}: the disk is full", said, "free some, then try again")
+    docker.engine()  # names the reason where the engine is gone
+    return BuildError(f"cannot {what}", said)

@@ -1,0 +1,186 @@
+"""A recipe at one state of its upstream: whole, so that it can be built again years later.
+
+What a channel follows (a tag, a branch, a published image) is looked up once; what comes out is a
+recipe like any other, under a name of its own, that nothing moves any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from builder import editing
+from builder.catalogue import Catalogue, Entry, R
+from builder.errors import RecipeError
+from builder.recipe import parse
+from builder.schema import BaseRecipe, Recipe
+from builder.tools import git
+from builder.upstream import Target
+
+COMMIT_DIGITS = 9
+DIGEST_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A frozen recipe, and the catalogue that has it beside everything else."""
+
+    entry: Entry[Recipe]
+    base: Entry[BaseRecipe] | None
+    """The base, where it is frozen as well."""
+    catalogue: Catalogue
+    target: Target
+    dropped: tuple[str, ...] = ()
+    """Patches that upstream has by now."""
+
+    @property
+    def name(self) -> str:
+        """The name of the frozen recipe."""
+        return self.entry.name
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The texts of the recipe and of its base, by their paths below ``recipes/``."""
+        found = {self.entry.file.name: self.entry.text}
+        if self.base is not None:
+            found[f"bases/{self.base.file.name}"] = self.base.text
+        return found
+
+    def write(self, folder: Path) -> Path:
+        """Write the files below a directory; the recipe's.  Raises ``WorldError``."""
+        for name, text in self.files.items():
+            editing.write(folder / name, text)
+        return folder / self.entry.file.name
+
+
+def version_of(channel: str, target: Target) -> str:
+    """What a channel's image of that state is called: ``nightly-b9900``, ``nightly-3f2a91c0d``."""
+    if target.kind == "tag":
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", target.name)
+        return f"{channel}-{re.sub(r'[.-]{2,}', '-', name).strip('.-')}"
+    digits = target.commit.removeprefix("sha256:")
+    length = DIGEST_DIGITS if target.kind == "image" else COMMIT_DIGITS
+    return f"{channel}-{digits[:length]}"
+
+
+def at_commit(
+    catalogue: Catalogue, entry: Entry[Recipe], target: Target, number: int, version: str
+) -> Frozen:
+    """A recipe at a commit of its source, ``number`` commits from the first.
+
+    Raises ``RecipeError`` where that would be no recipe.
+    """
+    recipe = entry.recipe
+    assert recipe is not None
+    changes: dict[editing.Keys, object] = {
+        ("source", "commit"): target.commit,
+        ("source", "ref"): None if target.kind == "commit" else target.name,
+    }
+    if recipe.llama is not None:
+        changes["llama", "build_number"] = number
+    return _frozen(catalogue, entry, target, version, changes, None)
+
+
+def at_image(catalogue: Catalogue, entry: Entry[Recipe], target: Target, version: str) -> Frozen:
+    """A recipe over the published image that a tag leads to: ``target.commit`` is its digest.
+
+    Raises ``RecipeError`` where its base is no published image.
+    """
+    recipe = entry.recipe
+    assert recipe is not None
+    below = catalogue.base(recipe.base)
+    assert below.recipe is not None
+    if below.recipe.published is None:
+        problem = entry.problem(("track", "image"), f"{recipe.base} is no published image")
+        raise RecipeError(f"{entry.name} cannot follow an image", problems=(problem,))
+    name = f"{below.name}-{target.commit.removeprefix('sha256:')[:DIGEST_DIGITS]}"
+    text = editing.edited(
+        below.text,
+        {
+            ("name",): name,
+            ("published", "digest"): target.commit,
+            ("published", "image"): target.name,
+            ("published", "note"): None,
+        },
+    )
+    base = _entry(text, below.file.with_name(f"{name}.toml"), BaseRecipe)
+    return _frozen(catalogue, entry, target, version, {("base",): name}, base)
+
+
+def _frozen(
+    catalogue: Catalogue,
+    entry: Entry[Recipe],
+    target: Target,
+    version: str,
+    changes: dict[editing.Keys, object],
+    base: Entry[BaseRecipe] | None,
+) -> Frozen:
+    recipe = entry.recipe
+    assert recipe is not None
+    changes |= {
+        ("version",): version,
+        ("image", "tags"): [version],
+        ("image", "moving"): None,
+        ("track",): None,
+    }
+    text = _headed(editing.edited(entry.text, changes), _head(catalogue, entry, target))
+    file = entry.file.with_name(f"{recipe.engine}-{version}.toml")
+    frozen = _entry(text, file, Recipe)
+    if frozen.name in catalogue.engines:
+        raise RecipeError(f"{entry.name} would be frozen as {frozen.name}, which is a recipe")
+    bases = {base.name: base} if base is not None else {}
+    whole = replace(
+        catalogue,
+        engines={**catalogue.engines, frozen.name: frozen},
+        bases={**catalogue.bases, **bases},
+    )
+    return Frozen(frozen, base, whole, target)
+
+
+def without(frozen: Frozen, patches: Sequence[int]) -> Frozen:
+    """A frozen recipe without some of its patches, whose probes it keeps.
+
+    Raises ``RecipeError`` where that would be no recipe.
+    """
+    before = frozen.entry.recipe
+    assert before is not None
+    text = editing.without_patches(frozen.entry.text, patches)
+    entry = _entry(text, frozen.entry.file, Recipe)
+    engines = {**frozen.catalogue.engines, entry.name: entry}
+    names = tuple(before.patch[index].name for index in patches)
+    return replace(
+        frozen, entry=entry, catalogue=replace(frozen.catalogue, engines=engines), dropped=names
+    )
+
+
+def _entry(text: str, file: Path, model: type[R]) -> Entry[R]:
+    found, problems = parse(text, file, model)
+    if found is None:
+        raise RecipeError(f"{file.stem} would be no recipe", problems=problems)
+    return Entry(found.name, file, text, found)
+
+
+def _head(catalogue: Catalogue, entry: Entry[Recipe], target: Target) -> str:
+    farm = farm_commit(catalogue.root)
+    told = f"# Frozen from {entry.name}: {target.name} was {target.commit}."
+    if not farm:
+        return told
+    return f"{told}\n# Its base, locks and patches are those of commit {farm} of the farm."
+
+
+def _headed(text: str, head: str) -> str:
+    """The text with comments at its top, below the line that names the schema."""
+    first, line, rest = text.partition("\n")
+    if first.startswith("#:"):
+        return f"{first}{line}{head}\n{rest}"
+    return f"{head}\n{text}"
+
+
+def farm_commit(root: Path) -> str:
+    """The commit of the repository that holds the catalogue; empty where it is none."""
+    try:
+        return git.text(root / ".git", "rev-parse", "--verify", "HEAD")
+    except git.GitError:
+        return ""

@@ -1,0 +1,80 @@
+"""What became of a channel's nights: kept in the registry, beside the channel's tag.
+
+The registry is the state: who has it and the recipes knows what happened, on any machine.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from builder import artifacts
+from builder.errors import RegistryError
+from builder.tools.registry import Repository
+
+NIGHTS = "application/vnd.builder.nights.v1+json"
+MOST = 100
+LONGEST_REASON = 600  # characters
+
+Outcome = Literal["moved", "unchanged", "held", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """One night of a channel.
+
+    ``moved``: it got a new image; ``unchanged``: it has the newest; ``held``: it was rolled back
+    from the newest by hand, and stays; ``failed``: it stays, for the ``reason``.
+    """
+
+    recipe: str
+    channel: str
+    outcome: Outcome
+    started: str
+    """RFC 3339, UTC."""
+    seconds: float
+    upstream: str = ""
+    """What upstream had: a tag, a branch, or an image."""
+    commit: str = ""
+    """Its commit (40 hex digits), or the image's digest."""
+    digest: str = ""
+    """What the channel led to afterwards, where that is known."""
+    reason: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is to be done."""
+        return self.outcome != "failed"
+
+
+def tag_of(channel: str) -> str:
+    """The tag under which the nights of a channel are kept."""
+    return f"{channel}.nights"
+
+
+def nights(repository: Repository, channel: str) -> list[Night]:
+    """The nights of a channel, newest first; none where it had none.
+
+    Raises ``RegistryError``, ``FetchError``.
+    """
+    kept = repository.manifest(tag_of(channel))
+    if kept is None:
+        return []
+    try:
+        (file,) = artifacts.files_of(repository, kept)
+        return [Night(**told) for told in json.loads(file.content)]
+    except (ValueError, TypeError, KeyError) as error:
+        raise RegistryError(
+            f"{repository.name}:{tag_of(channel)} cannot be read",
+            f"{type(error).__name__}: {error}",
+            "something else wrote it: delete that tag",
+        ) from error
+
+
+def write(repository: Repository, night: Night) -> None:
+    """Put a night before those that are known.  Raises ``RegistryError``, ``FetchError``."""
+    known = [night, *nights(repository, night.channel)][:MOST]
+    content = json.dumps([asdict(each) for each in known], indent=1).encode()
+    file = artifacts.File("nights.json", NIGHTS, content)
+    artifacts.store(repository, tag_of(night.channel), NIGHTS, [file])

@@ -1,0 +1,213 @@
+"""A night: what moved upstream is frozen, built, proved and pushed, and its channel moves last.
+
+Each channel is a thing of its own: what fails of one stops that one, and leaves it where it was.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from builder import channels, crashes, freezing, journal, pipeline, publish
+from builder.channels import Channel
+from builder.desk import Desk, desk
+from builder.diagnosis import Finding, on_pin
+from builder.errors import BuilderError, NightError, PatchError, RegistryError
+from builder.freezing import Frozen
+from builder.journal import Night, Outcome
+from builder.moves import moves
+from builder.pipeline import Run
+from builder.releasing import release
+from builder.tools import docker
+from builder.tools.registry import Manifest, Repository
+from builder.upstream import Target
+from builder.workspace import alone
+
+OWN_TAG = re.compile(r"-[0-9a-f]{12}$")
+KEPT = 2
+"""Images of a channel's nights that stay in the engine."""
+
+
+@dataclass
+class _Progress:
+    """How far a night came."""
+
+    target: Target = field(default_factory=lambda: Target("", "", "commit"))
+    digest: str = ""
+    outcome: Outcome = "failed"
+    reason: str = ""
+
+
+def tonight(run: Run, names: Sequence[str] = ()) -> Iterator[Night]:
+    """Bring the channels of these recipes, or of all, to what their upstream has now.
+
+    One after the other; each is written down in its registry.  Raises ``RecipeError`` for a
+    recipe without a channel, ``BusyError`` where another night goes on, on this machine.
+    """
+    run.settings.need_directories()
+    found = channels.channels(run.catalogue, run.settings, names)
+    with alone(run.settings.cache_dir, "nightly"):
+        for channel in found:
+            yield _night(run, channel)
+        if not names:
+            yield from _wrong(run)
+
+
+def _wrong(run: Run) -> Iterator[Night]:
+    """Of a recipe that cannot be read nobody knows whether it has a channel."""
+    for entry in run.catalogue.engines.values():
+        if entry.problems:
+            yield Night(entry.name, "", "failed", _now(), 0.0, reason=str(entry.problems[0]))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _night(run: Run, channel: Channel) -> Night:
+    """One channel, from what upstream has to what the registry serves."""
+    started, clock = _now(), time.monotonic()
+    progress = _Progress()
+    repository: Repository | None = None
+    try:
+        repository = publish.opened(channel.repository, run.say)
+        with desk(run.catalogue, run.settings, run.say, offline=run.offline) as at:
+            _move_on(run, channel, at, repository, progress)
+    except Exception as error:
+        progress.outcome, progress.reason = "failed", _reason(error)
+    night = Night(
+        channel.entry.name,
+        channel.tag,
+        progress.outcome,
+        started,
+        round(time.monotonic() - clock, 1),
+        progress.target.name,
+        progress.target.commit,
+        progress.digest,
+        progress.reason,
+    )
+    return _written(repository, night)
+
+
+def _reason(error: Exception) -> str:
+    known = crashes.explained(error)
+    text = str(known) if known else f"a fault of builder itself: {error}: {crashes.report(error)}"
+    return text if len(text) <= journal.LONGEST_REASON else f"{text[: journal.LONGEST_REASON]} ..."
+
+
+def _written(repository: Repository | None, night: Night) -> Night:
+    """Write a night down; where the registry does not take it, the night has failed."""
+    if repository is None:
+        return night
+    try:
+        journal.write(repository, night)
+    except BuilderError as error:
+        reason = "\n".join(part for part in (night.reason, "it is not written down:") if part)
+        return replace(night, outcome="failed", reason=f"{reason} {_reason(error)}")
+    return night
+
+
+def _move_on(
+    run: Run, channel: Channel, at: Desk, repository: Repository, progress: _Progress
+) -> None:
+    """Have the channel lead to an image of what upstream has, unless it does, or must not."""
+    before = progress.digest = repository.leads_to(channel.tag)
+    repository.need_clock()
+    progress.target = channels.newest(channel, at.repositories)
+    frozen = _frozen(run, channel, at, progress.target)
+    image = _image(run, frozen, repository, at.workshop.work)
+    if image.digest == before:
+        progress.outcome = "unchanged"
+        return
+    held = _held(repository, channel.tag, image.digest)
+    if held:
+        progress.outcome, progress.reason = "held", held
+        return
+    now = repository.leads_to(channel.tag)
+    if now != before:
+        raise RegistryError(
+            f"{channel.tag} was moved by somebody else while this night went on",
+            f"it was {before or 'not there'}, and is {now or 'gone'}",
+            "it stays there; the next night looks again",
+        )
+    publish.move(repository, channel.tag, image.digest, f"night of {frozen.name}")
+    progress.outcome, progress.digest = "moved", image.digest
+    _tidy(channel)
+
+
+def _frozen(run: Run, channel: Channel, at: Desk, target: Target) -> Frozen:
+    """The recipe of tonight, without the patches that upstream has by now.
+
+    Raises ``PatchError`` where another one does not fit.
+    """
+    frozen = channels.frozen(run.catalogue, channel, target, at.repositories)
+    case = replace(at, catalogue=frozen.catalogue).case(frozen.entry)
+    findings = on_pin(case) if case.patches else []
+    merged = [index for index, found in enumerate(findings) if found.state == "upstream"]
+    bad = [
+        found for found in findings if not (found.good or found.state in {"upstream", "untried"})
+    ]
+    if bad:
+        raise PatchError(
+            f"{len(bad)} of the patches of {channel.entry.name} do not fit {target.name}",
+            "\n".join(_line(found) for found in bad),
+            f"builder patches {channel.entry.name}",
+        )
+    if merged:
+        frozen = freezing.without(frozen, merged)
+        run.say(f"{frozen.name}: upstream has {', '.join(frozen.dropped)}: left out")
+    frozen.write(run.settings.state_dir / "frozen")
+    return frozen
+
+
+def _line(found: Finding) -> str:
+    return f"{found.patch}: {found.state}: {'; '.join((*found.details, *found.commits))}"
+
+
+def _image(run: Run, frozen: Frozen, repository: Repository, work: Path) -> Manifest:
+    """The image of a frozen recipe in the registry: the one that is there, or a new one."""
+    tonight = replace(run, catalogue=frozen.catalogue, seconds={})
+    rendered = pipeline.resolve(tonight, frozen.name)
+    own = pipeline.references_of(tonight, rendered)[0].rpartition(":")[2]
+    there = repository.manifest(own)
+    if there is not None:
+        return there
+    record = pipeline.build(tonight, frozen.name).record
+    tags = publish.Tags(repository.name, own, (), ())
+    (work / "release").mkdir()
+    release(tonight, rendered, record, tags, work / "release", frozen.files)
+    found = repository.manifest(own)
+    assert found is not None, "publish.push compared it"
+    return found
+
+
+def _held(repository: Repository, tag: str, digest: str) -> str:
+    """Why a channel must not be moved to an image: it was there, and was taken back.  Or empty."""
+    known = moves(repository, tag)
+    if digest not in {move.digest for move in known}:
+        return ""
+    return f"it was taken back from {digest}: {known[0].reason}"
+
+
+def _tidy(channel: Channel) -> None:
+    """Take the names of older nights' images out of the engine, which removes the images."""
+    names = docker.names(f"{channel.repository}:{channel.tag}-*")
+    images = [name for name in names if OWN_TAG.search(name)]
+    for name in images[KEPT:]:
+        docker.untag(name)
+        docker.untag(OWN_TAG.sub("", name))
+
+
+def need_good(nights: Sequence[Night]) -> None:
+    """Raise ``NightError`` with every channel that failed."""
+    failed = [night for night in nights if not night.good]
+    if failed:
+        raise NightError(
+            f"{len(failed)} of {len(nights)} channels failed this night",
+            "\n".join(f"{night.recipe}: {night.reason}" for night in failed),
+            "they stay where they were; `builder status` shows where that is",
+        )

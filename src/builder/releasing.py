@@ -1,0 +1,79 @@
+"""What goes with an image to its registry: bills of materials, provenance, and its recipe."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from builder import bom, publish
+from builder.artifacts import File, files_of, referrers
+from builder.bom.debian import installed
+from builder.bom.provenance import platform
+from builder.dockerfile import Rendered
+from builder.errors import RegistryError
+from builder.pipeline import Run
+from builder.publish import Attachment, Published, Pushing, Tags
+from builder.record import Record
+from builder.tools.registry import Repository
+
+RECIPE = "application/vnd.builder.recipe.v1+toml"
+RECIPE_FILE = re.compile(r"(?:bases/)?[A-Za-z0-9][A-Za-z0-9._-]*\.toml")
+NAMES = {bom.CYCLONEDX: "bom.cdx.json", bom.SPDX: "bom.spdx.json", bom.PROVENANCE: "slsa.json"}
+
+
+def release(
+    run: Run,
+    rendered: Rendered,
+    record: Record,
+    tags: Tags,
+    work: Path,
+    recipe: Mapping[str, str],
+    replace: str | None = None,
+) -> Published:
+    """Push a proved image with all that belongs to it, then give it its tags.
+
+    ``work`` is an empty directory; ``recipe`` has the texts of the recipe's files by their paths
+    below ``recipes/``.  Raises like ``publish.push``.
+    """
+    packages = installed(record.digest, work)
+    documents = bom.documents(rendered, record, packages, platform(os.environ))
+    attachments = [
+        Attachment(kind, (File(NAMES[kind], kind, text.encode()),))
+        for kind, text in documents.items()
+    ]
+    texts = tuple(File(name, RECIPE, text.encode()) for name, text in recipe.items())
+    attachments.append(Attachment(RECIPE, texts))
+    key = run.settings.cosign_key
+    return publish.push(record, tags, Pushing(work, run.say, attachments, key, replace))
+
+
+def recipe_files(files: Sequence[File]) -> Sequence[File]:
+    """The files of a recipe as they were attached; they may be written below ``recipes/``.
+
+    Raises ``RegistryError`` for a name that leads elsewhere.
+    """
+    for file in files:
+        if not RECIPE_FILE.fullmatch(file.name):
+            raise RegistryError(f"what is attached as a recipe would be written to {file.name!r}")
+    return files
+
+
+def attached(repository: Repository, reference: str, kind: str) -> list[File]:
+    """The files of a kind that are attached to the image that a tag or a digest leads to.
+
+    Raises ``RegistryError`` where there is no such image, or nothing of that kind.
+    """
+    digest = repository.leads_to(reference)
+    if not digest:
+        raise RegistryError(f"{repository.name} has no {reference}")
+    found = [each for each in referrers(repository, digest) if each.get("artifactType") == kind]
+    artifact = repository.manifest(found[-1]["digest"]) if found else None
+    if artifact is None:
+        raise RegistryError(
+            f"nothing of the type {kind} is attached to {repository.name}:{reference}",
+            f"it is {digest}",
+            "it was pushed without builder, or what was attached is gone",
+        )
+    return files_of(repository, artifact)

@@ -1,0 +1,10 @@
+# vllm-nightly: patches laid over an installed package. Rendered by builder.
+FROM base-runtime AS image
+ARG REBUILD
+ARG BASE_USER
+USER root
+RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=source,target=/run/overlay ["python3", "/run/inside/overlay.py", "/run/overlay", "--package", "vllm", "--version", "*"]
+COPY --from=inside --chmod=0755 healthcheck /usr/local/bin/healthcheck
+USER $BASE_USER
+EXPOSE 8000
+HEALTHCHECK --interval=30s --timeout=5s --start-period=20m CMD ["/usr/local/bin/healthcheck", "8000", "health"]

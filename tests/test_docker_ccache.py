@@ -1,0 +1,141 @@
+"""The compiler cache of the engine: out of its mount into a file, and back, as ccache sees it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from builder import compiler_cache
+from builder.compiler_cache import ID
+from builder.errors import BuildError, WorldError
+from catalogues import rendered
+from conftest import REPOSITORY, Builder
+from proving import docker
+
+pytestmark = pytest.mark.docker
+
+COMPILE = (
+    'ccache --zero-stats >/dev/null; echo "int f(int x) { return x * 3; }" >/a.c; '
+    "ccache gcc -c /a.c -o /a.o; ccache --print-stats"
+)
+
+
+class Mount:
+    """A cache mount of the test's own, seen from the stage that engines are compiled in."""
+
+    def __init__(self, image: str, work: Path) -> None:
+        self.image = image
+        self.work = work
+        self.name = f"builder-test-{uuid4().hex}"
+
+    def run(self, script: str) -> str:
+        """What a script prints with the mount at /ccache."""
+        folder = self.fresh()
+        command = json.dumps(["sh", "-euc", f"exec >/said; {script}"])
+        (folder / "Dockerfile").write_text(
+            f"FROM {self.image} AS run\nARG ONCE={uuid4().hex}\n"
+            f"RUN --network=none --mount=type=cache,id={self.name},target=/ccache {command}\n"
+            "FROM scratch\nCOPY --from=run /said /said\n"
+        )
+        docker("buildx", "build", f"--output=type=local,dest={folder / 'out'}", str(folder))
+        return (folder / "out" / "said").read_text()
+
+    def compiled(self) -> dict[str, int]:
+        """Compile a file; how often ccache had it, and had not."""
+        stats = dict(line.split("\t") for line in self.run(COMPILE).splitlines())
+        return {name: int(stats[name]) for name in ("direct_cache_hit", "cache_miss")}
+
+    def fresh(self) -> Path:
+        folder = self.work / uuid4().hex
+        folder.mkdir()
+        return folder
+
+    def drop(self) -> None:
+        """Have BuildKit forget this mount, and no other."""
+        for record in docker("buildx", "du", "--verbose").split("\n\n"):
+            if f'with id "/{self.name}"' in record:
+                found = re.search(r"^ID:\s+(\S+)", record, re.MULTILINE)
+                assert found
+                docker("buildx", "prune", "--force", f"--filter=id={found[1]}")
+
+
+@pytest.fixture
+def mount(images: dict[str, str], tmp_path: Path) -> Iterator[Mount]:
+    made = Mount(images["devel"], tmp_path)
+    yield made
+    made.drop()
+
+
+def test_what_was_compiled_on_one_machine_is_known_on_another(mount: Mount, tmp_path: Path) -> None:
+    file = tmp_path / "kept.tar"
+    assert mount.compiled() == {"direct_cache_hit": 0, "cache_miss": 1}
+    kept = compiler_cache.save(mount.image, file, mount.fresh(), 1.0, identifier=mount.name)
+    assert (kept.file, kept.size) == (file, file.stat().st_size)
+    assert mount.compiled() == {"direct_cache_hit": 1, "cache_miss": 0}, "it stays where it is"
+
+    mount.drop()
+    assert mount.run("ls -A /ccache") == "", "the engine has forgotten it"
+    taken = compiler_cache.load(mount.image, file, mount.fresh(), identifier=mount.name)
+    assert taken == kept
+    assert mount.compiled() == {"direct_cache_hit": 1, "cache_miss": 0}
+
+
+def test_of_too_much_the_newest_is_kept(mount: Mount, tmp_path: Path) -> None:
+    # The names of ccache's results, each used a minute after the one before.
+    mount.run(
+        "mkdir -p /ccache/a/b /ccache/tmp /ccache/lock; for n in 1 2 3 4 5 6 7 8; do "
+        "head -c 100000 /dev/urandom >/ccache/a/b/$n; touch -d @$((1700000000 + n * 60)) "
+        "/ccache/a/b/$n; done; touch /ccache/a/stats /ccache/tmp/x /ccache/lock/y"
+    )
+    file = tmp_path / "kept.tar"
+    limit = 350_000 / 2**30
+    compiler_cache.save(mount.image, file, mount.fresh(), limit, identifier=mount.name)
+    with tarfile.open(file) as tar:
+        files = {member.name: member.mtime for member in tar if member.isfile()}
+    assert {name.lstrip("./") for name in files} == {"a/b/6", "a/b/7", "a/b/8"}
+    assert max(files.values()) == 1700000000 + 8 * 60, "when it was used is kept, too"
+
+
+def test_a_file_that_is_cut_off_is_refused_whole(mount: Mount, tmp_path: Path) -> None:
+    mount.run(
+        "mkdir -p /ccache/a/b; head -c 100000 /dev/urandom | tee /ccache/a/b/x >/ccache/a/b/y"
+    )
+    file = tmp_path / "kept.tar"
+    compiler_cache.save(mount.image, file, mount.fresh(), 1.0, identifier=mount.name)
+    content = file.read_bytes()
+    mount.drop()
+    file.write_bytes(content[: len(content) * 2 // 3])
+    with pytest.raises(BuildError, match="cannot take the compiler cache"):
+        compiler_cache.load(mount.image, file, mount.fresh(), identifier=mount.name)
+    assert mount.run("ls -A /ccache") == ""
+    with pytest.raises(WorldError, match="there is no compiler cache"):
+        compiler_cache.load(mount.image, tmp_path / "gone.tar", mount.fresh())
+
+
+def test_what_cannot_be_kept_leaves_the_file_that_was_there(mount: Mount, tmp_path: Path) -> None:
+    file = tmp_path / "kept.tar"
+    file.write_text("of the last night")
+    with pytest.raises(BuildError, match="cannot keep the compiler cache"):
+        compiler_cache.save("builder-test/none:of-this-name", file, mount.fresh(), 1.0)
+    assert file.read_text() == "of the last night"
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["kept.tar"]
+
+
+def test_the_command_finds_the_cache_that_recipes_compile_with(
+    builder: Builder, images: dict[str, str], tmp_path: Path
+) -> None:
+    assert images["devel"]  # so hello-sm120 has been compiled, now or earlier
+    assert f"id={ID},target=/ccache" in rendered(REPOSITORY, "hello-sm120-0.1.0").text
+    file = tmp_path / "kept.tar"
+    done = builder("ccache", "save", "hello-sm120", file, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"file": str(file), "size": file.stat().st_size}
+    assert tarfile.is_tarfile(file)
+    taken = builder("ccache", "load", "hello-sm120", file, "--json")
+    assert json.loads(taken.stdout) == json.loads(done.stdout)
