@@ -16,7 +16,9 @@ from conftest import REPOSITORY, Builder
 
 COMMANDS = [
     *("list", "show", "explain", "build", "smoke", "doctor", "schema"),
-    *("patches", "freeze", "drift", "update", "outdated", "verify-pins", "mirror"),
+    *("patches", "freeze", "drift", "update", "outdated", "verify-pins", "mirror", "bisect"),
+    *("push", "promote", "rollback", "history", "nightly", "status", "sbom", "thaw"),
+    *("prune", "describe", "matrix", "ccache", "bench", "lock", "pin", "check"),
 ]
 
 
@@ -197,3 +199,21 @@ def test_output_that_nobody_takes_is_no_fault_of_builder(tmp_path: Path) -> None
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
     assert not list(tmp_path.rglob("crashes"))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("promote", "hello-sm120", "a b", "--reason", "x"), "must be an image's tag"),
+        (("rollback", "hello-sm120", "x", "--to", "sha256:12", "--reason", "x"), "a full digest"),
+        (("sbom", "hello-sm120", "--from", "../../x"), "must be an image's tag"),
+        (("thaw", "hello-sm120", "-x"), "No such option"),
+        (("history", "hello-sm120", "x" * 129), "128 at most"),
+    ],
+)
+def test_a_tag_that_no_registry_takes(
+    builder: Builder, command: tuple[str, ...], said: str
+) -> None:
+    done = builder(*command)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.replace("│", " ").split())

@@ -17,11 +17,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from builder import pruning
-from builder.artifacts import File, attach
+from builder.artifacts import File, attach, referrers
+from builder.errors import GoneError, RegistryError
 from builder.moves import note
 from builder.tools.hub import Hub
 from builder.tools.registry import MANIFESTS, Manifest, Repository
@@ -203,7 +205,7 @@ def test_the_newest_nights_stay(repository: Repository, prune: Prune) -> None:
     said = prune("--keep", "3")
     assert "nothing was deleted: say --delete" in said
     assert f"goes\t{nightly(29)}\t2026-11-01 02:00" in said
-    assert "3 of 6 nightlies of nightly go" in said
+    assert "3 of 6 nightlies of nightly go; 1 other tags stay" in said
 
     done = prune("--keep", "3", "--delete", "--json")
     assert set(done["deleted"]) == {nightly(30 - day) for day in (5, 2, 1)}
@@ -213,7 +215,10 @@ def test_the_newest_nights_stay(repository: Repository, prune: Prune) -> None:
     # What they shared is still referred to.
     gone = sum(_own_bytes(made[day]) for day in (5, 2, 1))
     assert done["bytes"] == shown["bytes"] == gone
-    assert prune("--keep", "3", "--delete", "--json")["deleted"] == []
+    said = prune("--keep", "2", "--delete")
+    assert f"gone\t{nightly(23)}" in said
+    assert "1 of 3 nightlies of nightly are gone" in said
+    assert prune("--keep", "2", "--delete", "--json")["deleted"] == []
 
 
 def _own_bytes(manifest: Manifest) -> int:
@@ -394,6 +399,7 @@ def test_a_run_that_was_killed_goes_on(
     made = [image(repository, nightly(day), day=day) for day in range(1, 6)]
     for each in made:
         note(repository, each, "nightly", "", "a night")
+    notes = [entry["digest"] for each in made for entry in referrers(repository, each.digest)]
     arguments = ["prune", "hello-sm120-nightly", "--keep", "1", "--delete", "--catalogue"]
     # Killed before the first deletion is asked for again, and while the fourth is done.
     for deletion, fault in ((1, "cut"), (4, "slow")):
@@ -410,6 +416,7 @@ def test_a_run_that_was_killed_goes_on(
     done = prune("--keep", "1", "--delete", "--json")
     assert repository.tags() == sorted([nightly(5), attached_tag(made[4])])
     assert done["nightlies"][0]["tags"] == [nightly(5)]
+    assert [repository.manifest(digest) is None for digest in notes] == [True] * 4 + [False]
 
 
 @docker_test
@@ -608,3 +615,50 @@ def test_what_cannot_be_pruned(
     file = catalogue_of_nights / "recipes" / "hello-sm120-nightly.toml"
     file.write_text(file.read_text().replace('channel = "nightly"\n', ""))
     assert "has no channel" in prune(expect=3)
+
+
+@docker_test
+def test_a_blob_is_what_was_asked_for(registry: str, repository: Repository) -> None:
+    content = b'{"schemaVersion":2}'
+    repository.put_bytes(content)
+    digest = Manifest(content, CONFIG).digest
+    assert repository.blob(digest) == content
+    with pytest.raises(GoneError, match="has no sha256:0000"):
+        repository.blob(f"sha256:{'0' * 64}")
+    with proxied(registry) as proxy:
+        proxy.faults = [Fault("GET .*blobs", "lie", 1)]
+        with pytest.raises(RegistryError, match="altered it"):
+            Repository(f"{proxy.address}/{PATH}", lambda _: None).blob(digest)
+
+
+def test_a_token_for_deleting_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            scope = parse_qs(urlsplit(self.path).query)["scope"][0]
+            asked.append(scope)
+            self.send(200, json.dumps({"token": scope}).encode())
+
+        def do_DELETE(self) -> None:
+            allowed = self.headers.get("Authorization", "").endswith(",delete")
+            self.send(202 if allowed else 401)
+
+        def send(self, status: int, content: bytes = b"") -> None:
+            self.send_response(status)
+            where = f"http://127.0.0.1:{self.server.server_port}/token"
+            self.send_header("WWW-Authenticate", f'Bearer realm="{where}",service="x"')
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "none"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        repository = Repository(f"127.0.0.1:{server.server_port}/{PATH}", lambda _: None)
+        assert repository.delete(f"sha256:{'0' * 64}")
+        server.shutdown()
+    assert asked == [f"repository:{PATH}:pull,push,delete"]

@@ -12,6 +12,7 @@ import typer
 from builder import (
     __version__,
     cli_bench,  # noqa: F401  (these register their commands)
+    cli_bisect,  # noqa: F401
     cli_ccache,  # noqa: F401
     cli_hub,  # noqa: F401
     cli_locks,  # noqa: F401

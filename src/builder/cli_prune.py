@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -75,31 +76,30 @@ def prune(
     if as_json:
         print_json({"repository": repository.name, "deleted": list(gone), **_as_json(plan)})
         return
-    rows = [
-        (
-            "stays" if fate.why else "goes",
-            ", ".join(fate.tags),
-            f"{fate.image.created:%Y-%m-%d %H:%M}" if fate.image.created else "",
-            fate.image.digest[:19],
-            fate.why,
-        )
-        for fate in plan.fates
-    ]
-    console.table(("", "nightly", "made", "image", "why"), rows)
-    _tell(plan, len(gone), delete=delete, on_hub=on_hub)
+    _tell(plan, gone, delete=delete)
+    if gone and not on_hub:
+        console.say("the registry frees the space when its garbage is collected")
 
 
-def _tell(plan: Plan, gone: int, *, delete: bool, on_hub: bool) -> None:
+def _tell(plan: Plan, gone: Collection[str], *, delete: bool) -> None:
     from builder import console
 
+    rows = []
+    for fate in plan.fates:
+        made = f"{fate.image.created:%Y-%m-%d %H:%M}" if fate.image.created else ""
+        state, why = "stays", fate.why or "it is needed by now"
+        if not fate.why and (not delete or not set(gone).isdisjoint(fate.tags)):
+            state, why = "gone" if delete else "goes", ""
+        rows.append((state, ", ".join(fate.tags), made, fate.image.digest[:19], why))
+    console.table(("", "nightly", "made", "image", "why"), rows)
+    going = sum(row[0] != "stays" for row in rows)
     console.line(
-        f"{len(plan.going)} of {len(plan.fates)} nightlies of {plan.channel} go, with "
-        f"{plan.freed / 1e6:.1f} MB that nothing else refers to; {len(plan.others)} other tags stay"
+        f"{going} of {len(rows)} nightlies of {plan.channel} {'are gone' if delete else 'go'}; "
+        f"{len(plan.others)} other tags stay"
     )
     if not delete:
+        console.line(f"{plan.freed / 1e6:.1f} MB would be referred to by nothing else")
         console.say("nothing was deleted: say --delete")
-    elif gone and not on_hub:
-        console.say("the registry frees the space when its garbage is collected")
 
 
 def _as_json(plan: Plan) -> dict[str, Any]:

@@ -10,21 +10,20 @@ import typer
 from builder.command import (
     PUBLISHING,
     CatalogueOption,
+    ChannelTag,
     JsonOption,
     RecipeName,
     app,
     catalogue_at,
     new_run,
     print_json,
+    reference_option,
 )
 
 if TYPE_CHECKING:
     from builder.moves import Move
     from builder.tools.registry import Repository
 
-Channel = Annotated[
-    str, typer.Argument(metavar="TAG", help="The tag that is moved: latest, nightly, ...")
-]
 Reason = Annotated[
     str, typer.Option(metavar="TEXT", help="Why; attached to the image that the tag is moved to.")
 ]
@@ -78,11 +77,11 @@ def push(
 @app.command(rich_help_panel=PUBLISHING)
 def promote(
     recipe: RecipeName,
-    tag: Channel,
+    tag: ChannelTag,
     reason: Reason,
     to: Annotated[
         str | None,
-        typer.Option(metavar="TAG|DIGEST", help="Default: the recipe's own immutable tag."),
+        reference_option("--to", "Default: the recipe's own immutable tag."),
     ] = None,
     catalogue: CatalogueOption = None,
     as_json: JsonOption = False,
@@ -105,11 +104,11 @@ def promote(
 @app.command(rich_help_panel=PUBLISHING)
 def rollback(
     recipe: RecipeName,
-    tag: Channel,
+    tag: ChannelTag,
     reason: Reason,
     to: Annotated[
         str | None,
-        typer.Option(metavar="TAG|DIGEST", help="Default: what the tag was before its last move."),
+        reference_option("--to", "Default: what the tag was before its last move."),
     ] = None,
     catalogue: CatalogueOption = None,
     as_json: JsonOption = False,
@@ -128,7 +127,10 @@ def rollback(
 
 @app.command(rich_help_panel=PUBLISHING)
 def history(
-    recipe: RecipeName, tag: Channel, catalogue: CatalogueOption = None, as_json: JsonOption = False
+    recipe: RecipeName,
+    tag: ChannelTag,
+    catalogue: CatalogueOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Tell how a tag came to where it is: each move with its reason, newest first."""
     from builder import console

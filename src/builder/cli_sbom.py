@@ -13,9 +13,11 @@ from builder.command import (
     CatalogueOption,
     DryRunOption,
     RecipeName,
+    Reference,
     app,
     catalogue_at,
     new_run,
+    reference_option,
     root_of,
 )
 from builder.errors import WorldError
@@ -34,11 +36,10 @@ class Format(StrEnum):
 
 From = Annotated[
     str | None,
-    typer.Option(
+    reference_option(
         "--from",
-        metavar="TAG|DIGEST",
-        help="Of the image that the registry has under this tag, as it is attached there. Default: "
-        "of the proved image in the engine.",
+        "Of the image that the registry has under this tag, as it is attached there. Default: of "
+        "the proved image in the engine.",
     ),
 ]
 
@@ -117,9 +118,7 @@ def _attached(recipe: str, catalogue: Path | None, reference: str, kind: str) ->
 @app.command(rich_help_panel=PUBLISHING)
 def thaw(
     recipe: RecipeName,
-    reference: Annotated[
-        str, typer.Argument(metavar="TAG|DIGEST", help="An image of the recipe's repository.")
-    ],
+    reference: Reference,
     catalogue: CatalogueOption = None,
     output: Annotated[
         Path | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,6 +79,47 @@ SummaryOption = Annotated[
         "job's summary unasked.",
     ),
 ]
+
+
+def _checked_tag(value: str | None) -> str | None:
+    """What a registry takes for a tag; nothing else becomes a part of a URL."""
+    from builder.schema.fields import PATTERNS, TAG
+
+    if value is not None and not re.fullmatch(TAG, value):
+        raise typer.BadParameter(f"{value!r} {PATTERNS[TAG]}")
+    return value
+
+
+def _checked_reference(value: str | None) -> str | None:
+    """A tag, or a digest in full."""
+    from builder.schema.fields import DIGEST, PATTERNS
+
+    if value is None or not value.startswith("sha256:"):
+        return _checked_tag(value)
+    if not re.fullmatch(DIGEST, value):
+        raise typer.BadParameter(f"{value!r} {PATTERNS[DIGEST]}")
+    return value
+
+
+ChannelTag = Annotated[
+    str,
+    typer.Argument(
+        metavar="TAG", callback=_checked_tag, help="The tag that is moved: latest, nightly, ..."
+    ),
+]
+Reference = Annotated[
+    str,
+    typer.Argument(
+        metavar="TAG|DIGEST",
+        callback=_checked_reference,
+        help="An image of the recipe's repository.",
+    ),
+]
+
+
+def reference_option(flag: str, text: str) -> Any:
+    """An option that names an image of a registry by a tag or a digest."""
+    return typer.Option(flag, metavar="TAG|DIGEST", callback=_checked_reference, help=text)
 
 
 def reporter(junit: Path | None, summary: Path | None) -> Callable[[str, Verdict], None]:

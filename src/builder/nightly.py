@@ -195,9 +195,12 @@ def _held(repository: Repository, tag: str, digest: str) -> str:
 
 def _tidy(channel: Channel) -> None:
     """Take the names of older nights' images out of the engine, which removes the images."""
-    names = docker.names(f"{channel.repository}:{channel.tag}-*")
-    images = [name for name in names if OWN_TAG.search(name)]
-    for name in images[KEPT:]:
+    ages = {}
+    for name in docker.names(f"{channel.repository}:{channel.tag}-*"):
+        found = docker.image(name) if OWN_TAG.search(name) else None
+        if found is not None:
+            ages[name] = found.labels.get(pipeline.CREATED, "")
+    for name in sorted(ages, key=lambda name: ages[name], reverse=True)[KEPT:]:
         docker.untag(name)
         docker.untag(OWN_TAG.sub("", name))
 

@@ -61,7 +61,7 @@ class Status:
             return "unknown"
         if self.limit is not None and self.days > self.limit:
             return "stale"
-        return "behind" if self.days or self.commits else "current"
+        return "current" if self.commits == 0 else "behind"
 
 
 def statuses(
@@ -152,7 +152,7 @@ def _compared(known: Status, ask: Callable[[], _Behind | None]) -> Status:
     except BuilderError as error:
         return replace(known, problem=str(error))
     if found is None:
-        return replace(known, days=0)
+        return replace(known, commits=0, days=0)
     return replace(
         known,
         upstream=found.target.name,

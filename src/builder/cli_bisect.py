@@ -1,0 +1,187 @@
+"""The command that finds the commit of an upstream which broke an engine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from builder.command import (
+    SOURCES,
+    CatalogueOption,
+    JsonOption,
+    RecipeName,
+    app,
+    new_run,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from builder.bisecting import Outcome
+
+
+class BuildFails(StrEnum):
+    """What a commit is that does not compile."""
+
+    SKIP = "skip"
+    BAD = "bad"
+
+
+@app.command(rich_help_panel=SOURCES)
+def bisect(
+    recipe: RecipeName,
+    catalogue: CatalogueOption = None,
+    good: Annotated[
+        str | None,
+        typer.Option(metavar="REF", help="A tag, a branch or a commit that was good still."),
+    ] = None,
+    bad: Annotated[
+        str | None, typer.Option(metavar="REF", help="One that is bad, and came after it.")
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="What decides, instead of the proofs: a shell command, run here, that finds the "
+            "image's name in $IMAGE and the commit in $COMMIT. It ends with 0 for good, 125 for "
+            "skip, anything else up to 127 for bad; with more it stops the bisect.",
+        ),
+    ] = None,
+    build_fails: Annotated[
+        BuildFails,
+        typer.Option(
+            metavar="skip|bad",
+            help="What a commit is that does not compile. bad finds what broke the build.",
+        ),
+    ] = BuildFails.SKIP,
+    first_parent: Annotated[
+        bool,
+        typer.Option(
+            "--first-parent", help="Look for the merge that brought it, not inside of it."
+        ),
+    ] = False,
+    trust_ends: Annotated[
+        bool,
+        typer.Option(
+            "--trust-ends", help="Do not try first whether the ends are what they are said to be."
+        ),
+    ] = False,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--skip",
+            metavar="COMMIT",
+            help="Do not try this commit: seven digits of it, or more. May be given several times.",
+        ),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the image of every commit in the engine.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Compile jobs at once, as for build.")
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Forget what is known, and begin anew.")
+    ] = False,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Forget what is known, and do nothing else.")
+    ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Print what is known, and try nothing.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the commit of upstream that broke an engine, by building and proving some of them.
+
+    git chooses the commits; each takes the place of the recipe's pin and is built with the warm
+    compiler cache. It is bad when a proof of the image fails, or when --test says so, and skipped
+    when it cannot be built, or a patch of the recipe does not fit it; a patch that upstream has
+    already is left out. Both ends are tried first: a wrong one would give a wrong answer that
+    looks right. Where the good end is no ancestor of the bad one, so is the place where they part.
+
+    After Ctrl-C, a crash or a broken network, the same command goes on from there, and so does
+    `builder bisect RECIPE` alone. The images of the commits do not stay, unless they were there
+    before; the logs do.
+
+    The exit code is 0 when the first bad commit is found, 8 when only skipped commits are left
+    that it may be, or the test broke off, and 2 when an end is not what it was said to be.
+    """
+    from builder import bisecting, console
+    from builder.asking import Asked
+    from builder.smoke.gpu import Trial
+
+    run = new_run(catalogue, jobs=jobs)
+    run.trial = Trial()
+    if reset:
+        bisecting.reset(run, recipe, keep=keep)
+        return
+    if status:
+        _tell(bisecting.known(run, recipe), as_json)
+        return
+    asked = Asked(good, bad, test, build_fails.value, first_parent)
+    options = bisecting.Options(trust_ends, tuple(skip or ()), keep, restart)
+    with console.BuildProgress() as progress:
+        run.say, run.watch = progress.say, progress.watch
+        outcome = bisecting.bisect(run, recipe, asked, options)
+    _tell(outcome, as_json)
+    bisecting.finish(run, outcome)
+
+
+def _tell(outcome: Outcome, as_json: bool) -> None:
+    from builder import console
+    from builder.asking import count
+
+    if as_json:
+        print_json(_described(outcome))
+        return
+    rows = [
+        (step.word, step.commit.name[:9], step.commit.date, step.commit.subject, step.judgement.why)
+        for step in outcome.steps
+    ]
+    console.table(("", "commit", "", "", "why"), rows)
+    question = outcome.question
+    console.line(
+        f"\nbetween {question.good} and {question.bad}: {count(len(outcome.steps))} judged, "
+        f"{outcome.builds} built"
+    )
+    if outcome.state == "open":
+        console.line(f"{count(outcome.left)} left, about {outcome.left.bit_length()} to try")
+    if outcome.first_bad is not None:
+        _tell_first_bad(outcome)
+
+
+def _tell_first_bad(outcome: Outcome) -> None:
+    from builder import console
+
+    found = outcome.first_bad
+    assert found is not None
+    console.line(f"\n{found.name} is the first bad commit")
+    console.line(f"  {found.subject}\n  {found.author}, {found.date}")
+    for step in outcome.steps:
+        if step.commit.name == found.name:
+            console.line(f"  {step.judgement.why}")
+            console.line(f"  the log is {step.judgement.log}")
+
+
+def _described(outcome: Outcome) -> dict[str, Any]:
+    steps = [
+        {**asdict(step.commit), "verdict": step.word, **_without_word(asdict(step.judgement))}
+        for step in outcome.steps
+    ]
+    first_bad = outcome.first_bad
+    return {
+        **asdict(outcome.question),
+        "state": outcome.state,
+        "first_bad": asdict(first_bad) if first_bad else None,
+        "candidates": [asdict(commit) for commit in outcome.candidates],
+        "left": outcome.left,
+        "builds": outcome.builds,
+        "steps": steps,
+        "log": outcome.log,
+    }
+
+
+def _without_word(judgement: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in judgement.items() if name != "word"}
