@@ -24,6 +24,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED_CACHE = Path(os.environ.get("BUILDER_CACHE_DIR") or user_cache_path("builder"))
 DOCKER_CONFIG = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
 
+SEALED = ("BUILDER_", "BUILDX_", "XDG_", "GIT_")
+
 REGISTRY = """version: 0.1
 storage: {{filesystem: {{rootdirectory: {root}}}, delete: {{enabled: true}}}}
 http: {{addr: "127.0.0.1:{port}"}}
@@ -51,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No settings, home or git configuration of the machine, and a state of the test's own."""
-    for name in [name for name in os.environ if name.startswith(("BUILDER_", "XDG_", "GIT_"))]:
+    for name in [name for name in os.environ if name.startswith(SEALED)]:
         monkeypatch.delenv(name)
     home = tmp_path / "home"
     home.mkdir()

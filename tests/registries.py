@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-
 LEFT_OUT = {"content-length", "transfer-encoding", "connection", "date", "server"}
 
 
@@ -80,9 +79,7 @@ def proxied(registry: str) -> Iterator[Proxy]:
                 content = content.replace(b'"schemaVersion":2', b'"schemaVersion": 2')
                 content = content.replace(b'"schemaVersion": 2', b'"schemaVersion":  2')
             kept = {
-                name: value
-                for name, value in answer.getheaders()
-                if name.lower() not in LEFT_OUT
+                name: value for name, value in answer.getheaders() if name.lower() not in LEFT_OUT
             }
             size = answer.getheader("Content-Length") if self.command == "HEAD" else None
             self.answer(answer.status, content, kept, size)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,15 +113,23 @@ class Farm:
         pytest.fail("it ended before it could be stopped")
 
 
-@pytest.fixture
-def farm(hello: Any, catalogue: Path, tmp_path: Path, builder: Builder) -> Farm:  # noqa: ARG001
-    """``hello`` has the base built."""
-    return Farm(catalogue, tmp_path, builder)
-
-
 def images() -> set[str]:
     listed = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", IMAGES)
     return {name for name in listed.splitlines() if ":bisect-" in name or ":unproved-" in name}
+
+
+@pytest.fixture
+def farm(
+    hello: Any,  # noqa: ARG001  (it has the base built)
+    catalogue: Path,
+    tmp_path: Path,
+    builder: Builder,
+) -> Iterator[Farm]:
+    before = images()
+    yield Farm(catalogue, tmp_path, builder)
+    subprocess.run(
+        ["docker", "image", "rm", "--force", *images() - before], capture_output=True, check=False
+    )
 
 
 def words(steps: list[dict[str, Any]], commits: list[str]) -> dict[int, str]:
@@ -226,4 +234,3 @@ def test_ends_that_are_not_what_they_are_said_to_be(farm: Farm) -> None:
     # What was there before is not taken away.
     assert json.loads(farm.run(*ends[:-2], "--json").stdout)["first_bad"] == found["first_bad"]
     assert images() - before == kept
-    docker("image", "rm", "--force", *kept)

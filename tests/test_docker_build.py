@@ -256,7 +256,8 @@ def test_a_killed_build_leaves_nothing_in_the_way(
     assert tags() == set()
     done = builder("build", "variant", "--catalogue", variant, "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["built"] is True
+    # Where BuildKit came to its end all the same, what it made is proved, and not built again.
+    assert "0.1.0" in tags()
     assert not [path for path in (SHARED_CACHE / "work").iterdir() if path.is_dir()]
 
 
@@ -277,7 +278,7 @@ def test_two_builds_of_one_recipe_at_once(variant: Path, builder: Builder, tmp_p
     wait_for_log(tmp_path / "state", "RUN --network=none")
     second = builder("build", "variant", "--catalogue", variant)
     assert second.returncode == 9
-    assert "another run is building variant-0.1.0" in second.stderr
+    assert "another run is at work on variant-0.1.0" in second.stderr
     assert f"process {process.pid}" in second.stderr
     process.communicate(timeout=600)
     assert process.returncode == 0

@@ -58,11 +58,9 @@ def pushed(registry: str) -> Iterator[tuple[str, str]]:
 def with_image(catalogue: Path, image: str, digest: str | None) -> catalogues.Catalogue:
     """The catalogue with another image, and no packages, for its Debian root."""
     file = catalogue / "recipes" / "bases" / "debian-trixie.toml"
-    text = re.sub(r"(?m)^image .*$", f'image = "{image}"', file.read_text())
-    text = re.sub(r"(?m)^packages .*$", "packages = []", text)
-    if digest is not None:
-        text += f'digest = "{digest}"\n'
-    file.write_text(text)
+    pin = f'\ndigest = "{digest}"' if digest is not None else ""
+    text = re.sub(r"(?m)^image .*$", f'image = "{image}"{pin}', file.read_text())
+    file.write_text(re.sub(r"(?m)^packages .*$", "packages = []", text))
     bases = {name: family.check for name, family in families.BASES.items()}
     return catalogues.load(catalogue, {}, bases)
 

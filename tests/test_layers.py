@@ -11,6 +11,7 @@ ROOT = Path(builder.__file__).parent
 DATA = {"schema", "positions", "recipe", "catalogue", "lock", "platforms", "errors"}
 LAST = {
     "cli",
+    "cli_bake",
     "cli_bench",
     "cli_bisect",
     "cli_hub",

@@ -103,9 +103,12 @@ def _referrers_tag(digest: str) -> str:
 
 
 def _list_by_tag(repository: Repository, subject: str, artifact: Manifest) -> None:
+    """Add an artifact to the list of those that refer to an image, where a tag keeps it.
+
+    What another machine adds in the same moment is lost: the specification has no remedy.
+    """
     tag = _referrers_tag(subject)
-    there = repository.manifest(tag)
-    known = there.parsed().get("manifests", []) if there else []
+    known = _listed(repository, tag)
     if artifact.digest in {entry["digest"] for entry in known}:
         return
     told = artifact.parsed()
@@ -115,9 +118,12 @@ def _list_by_tag(repository: Repository, subject: str, artifact: Manifest) -> No
     repository.put_manifest(tag, Manifest(json.dumps(index).encode(), MANIFESTS[1]))
 
 
+def _listed(repository: Repository, tag: str) -> list[dict[str, Any]]:
+    there = repository.manifest(tag)
+    return list(there.parsed().get("manifests") or []) if there else []
+
+
 def referrers(repository: Repository, digest: str) -> list[dict[str, Any]]:
     """The descriptors of what refers to an image, by the API or by its tag."""
     listed = repository.referrers(digest)
-    if listed is None:
-        listed = repository.manifest(_referrers_tag(digest))
-    return list(listed.parsed().get("manifests", [])) if listed else []
+    return _listed(repository, _referrers_tag(digest)) if listed is None else listed

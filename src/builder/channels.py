@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from builder import freezing, upstream
 from builder.catalogue import Catalogue, Entry
@@ -25,33 +25,41 @@ class Channel:
     track: Track
     tag: str
     repository: str
+    rivals: tuple[str, ...] = ()
+    """Other recipes that would move the same tag."""
+
+    def need_alone(self) -> None:
+        """Raise ``RecipeError`` where another recipe would move the same tag."""
+        if self.rivals:
+            names = " and ".join(sorted((self.entry.name, *self.rivals)))
+            raise RecipeError(
+                f"{names} would both move {self.repository}:{self.tag}",
+                hint="give one of them another channel",
+            )
 
 
 def channels(catalogue: Catalogue, settings: Settings, names: Sequence[str] = ()) -> list[Channel]:
     """The channels of these recipes, or of all that are right.
 
-    Raises ``RecipeError`` where one that is named has none, and where two recipes move one tag.
+    Raises ``RecipeError`` where one that is named has none.
     """
-    entries = [catalogue.engine(name) for name in names] or [
-        entry for entry in catalogue.engines.values() if entry.recipe and not entry.problems
-    ]
-    found = [channel for entry in entries if (channel := _channel(entry, settings)) is not None]
-    without = sorted({entry.name for entry in entries} - {each.entry.name for each in found})
-    if names and without:
+    named = [catalogue.engine(name).name for name in names]
+    right = [entry for entry in catalogue.engines.values() if entry.recipe and not entry.problems]
+    all_of_them = [found for entry in right if (found := _channel(entry, settings)) is not None]
+    without = sorted(set(named) - {channel.entry.name for channel in all_of_them})
+    if without:
         raise RecipeError(
             f"{', '.join(without)} has no channel",
             hint='say [track] channel = "TAG" in the recipe, and the tag in image.moving',
         )
-    by_tag: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for each in found:
-        by_tag[each.repository, each.tag].append(each.entry.name)
-    for (repository, tag), movers in by_tag.items():
-        if len(movers) > 1:
-            raise RecipeError(
-                f"{' and '.join(movers)} would both move {repository}:{tag}",
-                hint="give one of them another channel",
-            )
-    return found
+    movers: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for channel in all_of_them:
+        movers[channel.repository, channel.tag].add(channel.entry.name)
+    return [
+        replace(channel, rivals=tuple(movers[channel.repository, channel.tag] - {entry.name}))
+        for channel in all_of_them
+        if (entry := channel.entry).name in named or not names
+    ]
 
 
 def _channel(entry: Entry[Recipe], settings: Settings) -> Channel | None:

@@ -11,7 +11,8 @@ import typer
 
 from builder import (
     __version__,
-    cli_bench,  # noqa: F401  (these register their commands)
+    cli_bake,  # noqa: F401  (these register their commands)
+    cli_bench,  # noqa: F401
     cli_bisect,  # noqa: F401
     cli_ccache,  # noqa: F401
     cli_hub,  # noqa: F401
@@ -28,6 +29,7 @@ from builder import (
 from builder.command import (
     EVERYDAY,
     PLUMBING,
+    BuilderOption,
     CatalogueOption,
     JsonOption,
     JunitOption,
@@ -35,6 +37,7 @@ from builder.command import (
     RecipeName,
     SummaryOption,
     app,
+    build_architecture,
     catalogue_at,
     new_run,
     print_json,
@@ -126,7 +129,7 @@ def show(
 
     run = new_run(catalogue)
     try:
-        rendered = pipeline.resolve(run, recipe, _build_architecture())
+        rendered = pipeline.resolve(run, recipe, build_architecture())
     except FetchError as error:
         console.say(f"{error.what}: shown without its digest, and the key will be another")
         rendered = pipeline.resolve(run, recipe, platform.machine())
@@ -138,19 +141,6 @@ def show(
         print_json(described)
     else:
         console.plan(described)
-
-
-def _build_architecture() -> str | None:
-    """None where the engine can be asked; this machine's own where there is none."""
-    import platform
-
-    from builder.tools import docker
-
-    try:
-        docker.engine()
-    except WorldError:
-        return platform.machine()
-    return None
 
 
 def _describe(rendered: Any) -> dict[str, Any]:
@@ -209,6 +199,7 @@ def build(
             "compiles carry.",
         ),
     ] = None,
+    builder: BuilderOption = None,
     offline: OfflineOption = False,
     output: Annotated[
         Path | None,
@@ -233,7 +224,12 @@ def build(
     from builder.smoke.gpu import Trial
 
     run = new_run(
-        catalogue, rebuild=rebuild, offline=offline, jobs=jobs, judged=reporter(junit, summary)
+        catalogue,
+        rebuild=rebuild,
+        offline=offline,
+        jobs=jobs,
+        builder=builder,
+        judged=reporter(junit, summary),
     )
     run.trial = Trial()
     wanted = run.catalogue.engine(recipe).recipe

@@ -10,6 +10,7 @@ import typer
 
 from builder.command import (
     SOURCES,
+    BuilderOption,
     CatalogueOption,
     JsonOption,
     RecipeName,
@@ -33,6 +34,7 @@ class BuildFails(StrEnum):
 def bisect(
     recipe: RecipeName,
     catalogue: CatalogueOption = None,
+    builder: BuilderOption = None,
     good: Annotated[
         str | None,
         typer.Option(metavar="REF", help="A tag, a branch or a commit that was good still."),
@@ -112,7 +114,7 @@ def bisect(
     from builder.asking import Asked
     from builder.smoke.gpu import Trial
 
-    run = new_run(catalogue, jobs=jobs)
+    run = new_run(catalogue, jobs=jobs, builder=builder)
     run.trial = Trial()
     if reset:
         bisecting.reset(run, recipe, keep=keep)

@@ -10,6 +10,7 @@ import typer
 
 from builder.command import (
     PLUMBING,
+    BuilderOption,
     CatalogueOption,
     JsonOption,
     RecipeName,
@@ -35,6 +36,7 @@ def save(
         Path, typer.Argument(metavar="FILE", dir_okay=False, help="A tar; it is replaced whole.")
     ],
     catalogue: CatalogueOption = None,
+    builder: BuilderOption = None,
     limit: Annotated[
         float,
         typer.Option(
@@ -54,13 +56,15 @@ def save(
     from builder import compiler_cache, pipeline
     from builder.workspace import workspace
 
-    run = new_run(catalogue)
+    run = new_run(catalogue, builder=builder)
     image = compiler_cache.place(run, pipeline.resolve(run, recipe))
     if image is None:
         _nothing(recipe, as_json)
         return
     with workspace(run.settings.cache_dir) as work:
-        _tell("kept in", compiler_cache.save(image, file.absolute(), work, limit), as_json)
+        on, place = run.settings.buildx, file.absolute()
+        kept = compiler_cache.save(image, place, work, limit, builder=on)
+        _tell("kept in", kept, as_json)
 
 
 @ccache.command()
@@ -70,6 +74,7 @@ def load(
         Path, typer.Argument(metavar="FILE", dir_okay=False, help="As `ccache save` wrote it.")
     ],
     catalogue: CatalogueOption = None,
+    builder: BuilderOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Add what a file holds to the compiler cache of the engine, before a build.
@@ -81,13 +86,14 @@ def load(
     from builder import compiler_cache, pipeline
     from builder.workspace import workspace
 
-    run = new_run(catalogue)
+    run = new_run(catalogue, builder=builder)
     image = compiler_cache.place(run, pipeline.resolve(run, recipe))
     if image is None:
         _nothing(recipe, as_json)
         return
     with workspace(run.settings.cache_dir) as work:
-        _tell("taken from", compiler_cache.load(image, file.absolute(), work), as_json)
+        on, place = run.settings.buildx, file.absolute()
+        _tell("taken from", compiler_cache.load(image, place, work, builder=on), as_json)
 
 
 def _nothing(recipe: str, as_json: bool) -> None:

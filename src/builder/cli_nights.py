@@ -10,6 +10,7 @@ import typer
 
 from builder.command import (
     PUBLISHING,
+    BuilderOption,
     CatalogueOption,
     JsonOption,
     SummaryOption,
@@ -34,6 +35,7 @@ Recipes = Annotated[
 def nightly(
     recipes: Recipes = None,
     catalogue: CatalogueOption = None,
+    builder: BuilderOption = None,
     summary: SummaryOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,7 +52,7 @@ def nightly(
     from builder.nightly import need_good, tonight
     from builder.smoke.gpu import Trial
 
-    run = new_run(catalogue, judged=reporter(None, summary))
+    run = new_run(catalogue, builder=builder, judged=reporter(None, summary))
     run.trial = Trial()
     nights = []
     with console.BuildProgress() as progress:
@@ -85,13 +87,9 @@ def status(
 
     found = catalogue_at(catalogue)
     chosen = settings.load()
-    names = recipes or [
-        entry.name
-        for entry in found.engines.values()
-        if channels and entry.recipe and entry.recipe.track and entry.recipe.track.channel
-    ]
     with desk(found, chosen, console.say, offline=False) as at:
-        told = list(statuses(found, chosen, names, at.repositories))
+        asked = statuses(found, chosen, recipes or [], at.repositories, only_channels=channels)
+        told = list(asked)
     as_data = [{"state": each.state, **asdict(each)} for each in told]
     _tell(as_data, overviews.of_statuses(told), summary, as_json)
     need_fresh(told)

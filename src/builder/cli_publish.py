@@ -47,10 +47,11 @@ def push(
     Exactly the digest that was proved: with its bills of materials, its provenance, its recipe and,
     where BUILDER_COSIGN_KEY is set, a signature; then under its immutable tag, compared with what
     the registry then has, and only then under the others, without a second upload. A version that
-    is there with other contents is refused; tags that the recipe calls moving are moved. The login
-    is Docker's, or DOCKERHUB_USERNAME and DOCKERHUB_TOKEN. Pushing again goes on where one broke.
-    The exit code is 4 when there is no proved image, 5 when the registry does not answer, 12 when
-    it refuses or a tag is taken; then no tag was moved.
+    is there with other contents is refused; tags that the recipe calls moving are moved, but not
+    its channel, which is the nights'. The login is Docker's, or DOCKERHUB_USERNAME and
+    DOCKERHUB_TOKEN. Pushing again goes on where one broke. The exit code is 4 when there is no
+    proved image, 5 when the registry does not answer, 12 when it refuses or a tag is taken; which
+    tags were given by then is told.
     """
     from builder import console, publish
     from builder.proving import proved
@@ -61,7 +62,7 @@ def push(
     rendered, record = proved(run, recipe)
     entry = run.catalogue.engine(recipe)
     assert entry.recipe is not None
-    tags = publish.tags_of(record, entry.recipe.image.moving)
+    tags = publish.tags_of(record, entry.recipe)
     files = {entry.file.name: entry.text}
     with workspace(run.settings.cache_dir) as work:
         done = release(run, rendered, record, tags, work, files, replace)
@@ -93,11 +94,14 @@ def promote(
     from builder import publish
     from builder.proving import proved
 
+    repository = _repository(recipe, catalogue, moving=tag)
     wanted = to
     if wanted is None:
-        _, record = proved(new_run(catalogue), recipe)
-        wanted = publish.tags_of(record, ()).own
-    repository = _repository(recipe, catalogue)
+        run = new_run(catalogue)
+        _, record = proved(run, recipe)
+        found = run.catalogue.engine(recipe).recipe
+        assert found is not None
+        wanted = publish.tags_of(record, found).own
     _tell(publish.move(repository, tag, wanted, reason), as_json)
 
 
@@ -120,7 +124,7 @@ def rollback(
     from builder import publish
     from builder.moves import previous
 
-    repository = _repository(recipe, catalogue)
+    repository = _repository(recipe, catalogue, moving=tag)
     wanted = to or previous(repository, tag)
     _tell(publish.move(repository, tag, wanted, reason), as_json)
 
@@ -144,13 +148,16 @@ def history(
     console.table(("when", "to", "from", "why"), rows)
 
 
-def _repository(recipe: str, catalogue: CatalogueOption) -> Repository:
+def _repository(recipe: str, catalogue: CatalogueOption, *, moving: str = "") -> Repository:
+    """The repository of a recipe's images, in which a tag may be moved."""
     from builder import console, publish, settings
 
-    found = catalogue_at(catalogue).engine(recipe).recipe
+    recipes = catalogue_at(catalogue)
+    found = recipes.engine(recipe).recipe
     assert found is not None
-    name = settings.load().repository(found.image.repository)
-    return publish.opened(name, console.say)
+    known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
+    publish.need_moving(known, found.image.repository, moving)
+    return publish.opened(settings.load().repository(found.image.repository), console.say)
 
 
 def _tell(move: Move, as_json: bool) -> None:
@@ -158,6 +165,8 @@ def _tell(move: Move, as_json: bool) -> None:
 
     if as_json:
         print_json(asdict(move))
+    elif move.before == move.digest:
+        console.line(f"{move.tag} is {move.digest} already")
     else:
         before = f", which was {move.before}" if move.before else ""
         console.line(f"{move.tag} is {move.digest}{before}")

@@ -79,7 +79,7 @@ def sbom(
     if published is None:
         text = _made(recipe, catalogue, kind)
     else:
-        text = _attached(recipe, catalogue, published, kind)[0].content.decode()
+        text = _attached(recipe, catalogue, published, kind)[0].content.decode("utf-8", "replace")
     if output is None:
         typer.echo(text, nl=False)
     else:
@@ -138,15 +138,16 @@ def thaw(
     from builder.editing import write
 
     folder = output or root_of(catalogue) / "recipes"
-    for file in releasing.recipe_files(_attached(recipe, catalogue, reference, releasing.RECIPE)):
-        text, there = file.content.decode(), folder / file.name
+    found = _attached(recipe, catalogue, reference, releasing.RECIPE)
+    texts = {folder / name: text for name, text in releasing.recipe_texts(found).items()}
+    for file, text in texts.items():
         if dry_run:
-            console.line(text)
-            continue
-        if there.exists() and there.read_text("utf-8") != text:
-            raise WorldError(f"{there} is there, and is another recipe", hint="give --output DIR")
-        write(there, text)
-        console.line(f"written {there}")
+            console.line(f"# {file}\n{text}")
+        elif file.exists() and file.read_text("utf-8", "replace") != text:
+            raise WorldError(f"{file} is there, and is another recipe", hint="give --output DIR")
+    for file, text in texts.items() if not dry_run else ():
+        write(file, text)
+        console.line(f"written {file}")
 
 
 def _write(output: Path, text: str) -> None:

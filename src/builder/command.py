@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.errors import EXIT_CODES, RecipeError
+from builder.errors import EXIT_CODES, RecipeError, WorldError
 
 if TYPE_CHECKING:
     from builder.catalogue import Catalogue
@@ -58,6 +58,16 @@ OfflineOption = Annotated[
     typer.Option(
         "--offline",
         help="Fetch nothing: what is neither mirrored nor cached is an error that names it.",
+    ),
+]
+
+BuilderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--builder",
+        metavar="NAME",
+        help="The builder of buildx that compiles: another machine's, a cluster's. What it makes "
+        "comes to the engine and is proved there. Default: BUILDX_BUILDER, else the engine's own.",
     ),
 ]
 
@@ -169,6 +179,7 @@ def new_run(
     rebuild: bool = False,
     offline: bool = False,
     jobs: int | None = None,
+    builder: str | None = None,
     judged: Callable[[str, Verdict], None] = lambda *_: None,
 ) -> Run:
     """What a build is given, with the user's settings; raises ``WorldError`` for wrong ones."""
@@ -176,8 +187,8 @@ def new_run(
     from builder.pipeline import Run
 
     chosen: Settings = settings.load()
-    if jobs is not None:
-        chosen = chosen.model_copy(update={"jobs": jobs})
+    given = {"jobs": jobs, "buildx": builder}
+    chosen = chosen.model_copy(update={k: v for k, v in given.items() if v is not None})
     progress = console.BuildProgress()
     return Run(
         catalogue_at(folder),
@@ -188,6 +199,19 @@ def new_run(
         rebuild=rebuild,
         offline=offline,
     )
+
+
+def build_architecture() -> str | None:
+    """None where the engine can be asked; this machine's own where there is none."""
+    import platform
+
+    from builder.tools import docker
+
+    try:
+        docker.engine()
+    except WorldError:
+        return platform.machine()
+    return None
 
 
 def print_json(value: Any) -> None:

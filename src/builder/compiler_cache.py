@@ -1,4 +1,4 @@
-"""The compiler cache of the engine, carried from one machine to another as a file.
+"""The compiler cache of a builder, carried from one machine to another as a file.
 
 ccache's directory is a cache mount of BuildKit, which lives as long as its engine does: a runner
 that is gone after its job takes it along.  So a tiny build copies it out of the mount, and another
@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from builder.context import bases_at
 from builder.dockerfile import Rendered, exec_form
 from builder.errors import BuilderError, BuildError, SpaceError, WorldError
 from builder.image import Log
 from builder.pipeline import Run, build_base
-from builder.tools import docker
+from builder.tools import buildx
+from builder.tools.buildx import Builder
 from builder.workspace import whole
 
 ID = "builder-ccache"
@@ -72,30 +74,41 @@ def place(run: Run, rendered: Rendered) -> str | None:
         log.close()
 
 
-def save(image: str, file: Path, work: Path, limit: float, *, identifier: str = ID) -> Carried:
-    """Write what the compiler cache of the engine holds into ``file``, a tar.
+def save(
+    image: str,
+    file: Path,
+    work: Path,
+    limit: float,
+    *,
+    identifier: str = ID,
+    builder: str = "",
+) -> Carried:
+    """Write what the compiler cache of a builder holds into ``file``, a tar.
 
-    ``image`` has ccache and tar; ``work`` is an empty directory.  Of more than ``limit`` GiB what
-    was not used for longest is left out; in the engine nothing changes.  Raises ``BuildError``,
+    ``builder`` is as in ``buildx.builder``; ``image`` is the engine's, and has ccache and tar;
+    ``work`` is an empty directory.  Of more than ``limit`` GiB what
+    was not used for longest is left out; in the builder nothing changes.  Raises ``BuildError``,
     ``SpaceError``, or ``WorldError`` where the engine does not answer; then ``file`` is what it
     was.
     """
     dockerfile = (
-        f"FROM {image} AS kept\n{_once()}"
+        f"FROM base-devel AS kept\n{_once()}"
         f"RUN --network=none --mount=type=cache,id={identifier},target=/ccache "
         f"{exec_form(['bash', '-euo', 'pipefail', '-c', KEEP, 'save', f'{limit * 2**30:.0f}'])}\n"
         "FROM scratch\nCOPY --from=kept /kept/ /\n"
     )
     try:
         with whole(file) as waiting:
-            _build(dockerfile, work, f"keep the compiler cache in {file}", "tar", str(waiting))
+            what = f"keep the compiler cache in {file}"
+            output = f"type=tar,dest={waiting}"
+            _build(dockerfile, work, what, output, [_devel(image, work, builder)], builder)
             return Carried(file, waiting.stat().st_size)
     except OSError as error:
         raise WorldError(f"cannot write {file}", error.strerror or str(error)) from error
 
 
-def load(image: str, file: Path, work: Path, *, identifier: str = ID) -> Carried:
-    """Add what ``file`` holds, as ``save`` wrote it, to the compiler cache of the engine.
+def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: str = "") -> Carried:
+    """Add what ``file`` holds, as ``save`` wrote it, to the compiler cache of a builder.
 
     Raises like ``save``; a file that is cut off is refused before anything of it is there.
     """
@@ -108,13 +121,14 @@ def load(image: str, file: Path, work: Path, *, identifier: str = ID) -> Carried
     except OSError:  # another file system
         shutil.copyfile(file, context / "kept.tar")
     dockerfile = (
-        f"FROM {image} AS taken\n{_once()}"
+        f"FROM base-devel AS taken\n{_once()}"
         f"RUN --network=none --mount=type=cache,id={identifier},target=/ccache "
         "--mount=type=bind,from=kept,target=/from "
         f"{exec_form(['sh', '-euc', TAKE, 'load', '/from/kept.tar'])}\n"
     )
-    named = f"--build-context=kept={context}"
-    _build(dockerfile, work, f"take the compiler cache of {file}", "cacheonly", "", [named])
+    named = [_devel(image, work, builder), f"--build-context=kept={context}"]
+    what = f"take the compiler cache of {file}"
+    _build(dockerfile, work, what, "type=cacheonly", named, builder)
     return Carried(file, file.stat().st_size)
 
 
@@ -126,22 +140,28 @@ def _once() -> str:
     return f"ARG ONCE={uuid4().hex}\n"
 
 
+def _devel(image: str, work: Path, builder: str) -> str:
+    """The option by which a builder finds the stage that engines are compiled in."""
+    seen = buildx.builder(builder).own
+    return f"--build-context=base-devel={bases_at({'devel': image}, work, seen=seen)['devel']}"
+
+
 def _build(
-    dockerfile: str, work: Path, what: str, kind: str, target: str, options: Sequence[str] = ()
+    dockerfile: str, work: Path, what: str, output: str, named: Sequence[str], builder: str
 ) -> None:
     """Run a tiny build; raises with the end of its log where it fails."""
     (work / "context").mkdir()
     (work / "Dockerfile").write_text(dockerfile)
-    output = f"type={kind},dest={target}" if target else f"type={kind}"
     lines: list[str] = []
     arguments = [f"--file={work / 'Dockerfile'}", "--provenance=false", f"--output={output}"]
-    arguments += [*options, str(work / "context")]
-    if docker.build(arguments, lines.append) != 0:
-        raise _explained(what, "\n".join(lines[-TAIL:]))
+    arguments += [*named, str(work / "context")]
+    on = buildx.builder(builder)
+    if buildx.build(on, arguments, lines.append) != 0:
+        raise _explained(what, "\n".join(lines[-TAIL:]), on)
 
 
-def _explained(what: str, said: str) -> BuilderError:
+def _explained(what: str, said: str, builder: Builder) -> BuilderError:
     if FULL in said.lower():
         return SpaceError(f"cannot {what}: the disk is full", said, "free some, then try again")
-    docker.engine()  # names the reason where the engine is gone
+    buildx.need(builder)  # names the reason where the builder is gone
     return BuildError(f"cannot {what}", said)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from builder.dockerfile import Rendered
 from builder.sources import Sources
+from builder.tools import docker
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class Context:
     folder: Path
     """Holds the Dockerfile, and the roots' tars where there are any."""
     named: Mapping[str, str]
-    """--build-context: a directory, or docker-image://NAME."""
+    """--build-context: a directory, or where an image of the base is found."""
     secrets: Mapping[str, Path]
     build_arguments: Mapping[str, str]
     platform: str
@@ -32,18 +33,35 @@ class Context:
         return [*options, str(self.folder)]
 
 
+def bases_at(images: Mapping[str, str], work: Path, *, seen: bool) -> dict[str, str]:
+    """Where whoever compiles finds the images of the base, by stage.
+
+    Who has ``seen`` the engine's images takes them by name; to others they are handed below
+    ``work``, and no more than the layers that they lack is sent
+    (https://docs.docker.com/reference/cli/docker/buildx/build/#source-oci-layout).  Raises
+    ``WorldError`` where the engine does not give one.
+    """
+    if seen:
+        return {stage: f"docker-image://{image}" for stage, image in images.items()}
+    found = {}
+    for stage, image in images.items():
+        folder = work / "bases" / stage
+        found[stage] = f"oci-layout://{folder}@{docker.layout(image, folder)}"
+    return found
+
+
 def assemble(
     rendered: Rendered,
     sources: Sources,
-    base_images: Mapping[str, str],
+    bases: Mapping[str, str],
     jobs: int,
     work: Path,
     build_arguments: Mapping[str, str],
 ) -> Context:
     """Lay out the build context below ``work``.
 
-    ``base_images`` names the images of the base by stage; ``jobs`` 0 lets the machine that
-    compiles decide.
+    ``bases`` says where the images of the base are, by stage, as ``--build-context`` takes it;
+    ``jobs`` 0 lets the machine that compiles decide.
     """
     folder = work / "context"
     folder.mkdir()
@@ -51,7 +69,7 @@ def assemble(
     for root in sources.roots:
         root.rename(folder / root.name)
     named = {name: str(path) for name, path in sources.folders.items()}
-    named |= {f"base-{stage}": f"docker-image://{image}" for stage, image in base_images.items()}
+    named |= {f"base-{stage}": where for stage, where in bases.items()}
     secrets: dict[str, Path] = {}
     if sources.apt_sources is not None:
         secrets["apt-sources"] = sources.apt_sources

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from builder.errors import RecipeError, WorldError
 from builder.schema import Recipe
 from builder.tools import containers
-from builder.workspace import standing, whole
+from builder.workspace import need_writable, whole
 
 
 def need_artefact(recipe: Recipe, folder: Path) -> None:
@@ -19,9 +18,7 @@ def need_artefact(recipe: Recipe, folder: Path) -> None:
             f"{recipe.name} is an engine: it is an image, and no file",
             hint="--output is for the family artefact; `docker image save` saves an image",
         )
-    there = standing(folder)
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise WorldError(f"nothing can be written to {folder}", f"see {there}")
+    need_writable(folder)
 
 
 def deliver(recipe: Recipe, reference: str, folder: Path) -> list[Path]:

@@ -10,20 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-_USERINFO = re.compile(r"//[^/@\s]+@")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
+_USERINFO = re.compile(r"//[^/\s]+@")
+
+
+def plain(text: str) -> str:
+    """Text without what a terminal would obey: somebody else may have written it."""
+    return _CONTROL.sub("", text)
 
 
 class BuilderError(Exception):
     """A failure that is explained to the user without a traceback.
 
     ``what`` failed, ``why`` (may be several lines), and the ``hint``: what to do next.  The
-    user and password of a URL are hidden: what other tools print may hold a mirror's.
+    user and password of a URL are hidden: what other tools print may hold a mirror's.  What a
+    terminal would obey is left out.
     """
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, what: str, why: str = "", hint: str = "") -> None:
-        what, why, hint = (_USERINFO.sub("//***@", text) for text in (what, why, hint))
+        what, why, hint = (_USERINFO.sub("//***@", plain(text)) for text in (what, why, hint))
         super().__init__(what, why, hint)
         self.what = what
         self.why = why
@@ -113,7 +120,7 @@ class PatchError(BuilderError):
 
 
 class RegistryError(BuilderError):
-    """A registry refuses, or what it has may not be replaced: no tag was moved."""
+    """A registry refuses, or what it has may not be replaced."""
 
     exit_code = 12
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from builder.context import Context
 from builder.errors import BuilderError, BuildError, SpaceError, WorldError
-from builder.tools import docker
+from builder.tools import buildx, docker
+from builder.tools.buildx import Builder
 
 # "#14 26.59   [22/339] ccache ..." : step, seconds, what the command printed.
 STEP_LINE = re.compile(r"#(\d+) (\d+\.\d+) (.*)")
@@ -24,7 +25,11 @@ FIRST_ERROR = re.compile(
     r"|Traceback \(most recent call last\))",
     re.IGNORECASE,
 )
-NOT_AN_ERROR = re.compile(r"error_code|Performing Test|-- Looking for", re.IGNORECASE)
+NOT_AN_ERROR = re.compile(
+    r"error_code|Performing Test|-- Looking for|registry cache importer", re.IGNORECASE
+)
+KEEPING = re.compile(r"#(\d+) exporting cache to ")
+STANDARD = "org.opencontainers.image."
 LOST_SNAPSHOT = re.compile(r"parent snapshot \S+ does not exist")
 EXPLANATIONS = (
     (
@@ -75,6 +80,9 @@ class Log:
         self.errors: list[str] = []
         self.all_text_hints: set[str] = set()
         self.snapshot_lost = False
+        self.not_kept = ""
+        """Why a registry did not take the layers; empty: it did, or was not asked to."""
+        self._keeping = ""
         self._stream = path.open("a", encoding="utf-8", errors="replace")
         self._context = 0
 
@@ -89,6 +97,11 @@ class Log:
                 self.all_text_hints.add(hint)
         self._remember(said)
         self.snapshot_lost |= bool(LOST_SNAPSHOT.search(said))
+        keeping = KEEPING.match(line)
+        if keeping:
+            self._keeping = f"#{keeping[1]} ERROR: "
+        elif self._keeping and line.startswith(self._keeping):
+            self.not_kept = line.removeprefix(self._keeping)
         ninja = NINJA.match(said)
         if ninja:
             return Step(int(ninja[1]), int(ninja[2]), ninja[3])
@@ -105,8 +118,10 @@ class Log:
                 self.errors.append(said.strip()[:300])
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; one in which nothing was written goes."""
         self._stream.close()
+        if self.path.stat().st_size == 0:
+            self.path.unlink()
 
 
 def build(
@@ -116,35 +131,48 @@ def build(
     labels: Mapping[str, str],
     log: Log,
     watch: Watch,
+    builder: Builder,
     *,
     compression: str = "gzip",
+    cache: str = "",
     rebuild: bool = False,
 ) -> Built:
     """Build one stage of a context into an image of the engine named ``reference``.
 
-    ``compression`` is that of its layers, "gzip" or "zstd"; ``rebuild`` takes no layer from the
-    build cache, where its Dockerfile has the argument REBUILD.
+    ``compression`` is that of its layers, "gzip" or "zstd"; ``cache`` is the name on a registry
+    that keeps the layers of all its steps; ``rebuild`` takes no layer from any cache, where its
+    Dockerfile has the argument REBUILD.
     Raises ``BuildError`` with the first errors of the log, ``SpaceError`` when the disk filled
-    up, ``WorldError`` when the engine went away.
+    up, ``WorldError`` when the engine or the builder went away.
     """
     metadata = context.folder.parent / f"{stage}.metadata.json"
+    archive = context.folder.parent / f"{stage}.oci.tar"
+    # What another BuildKit made comes over whole, in the format that the engine's own has.
+    output = "type=image" if builder.own else f"type=oci,dest={archive}"
     arguments = [f"--target={stage}", "--provenance=false"]
-    arguments += [f"--output=type=image,name={reference},compression={compression}"]
+    arguments += [
+        f"--output={output},oci-mediatypes=true,name={reference},compression={compression}"
+    ]
     arguments += [f"--metadata-file={metadata}"]
+    arguments += _cached_at(cache) if cache else []
     arguments += [f"--label={name}={value}" for name, value in labels.items()]
+    arguments += [f"--annotation=manifest:{told}" for told in annotations_of(labels)]
     if rebuild:
         # --no-cache would empty the compiler cache, that of every engine (moby/buildkit#4250).
         arguments.append(f"--build-arg=REBUILD={datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}")
     for attempt in range(2):
         log.snapshot_lost = False
-        status = docker.build(
-            [*arguments, *context.arguments()], lambda line: watch(log.line(line))
+        status = buildx.build(
+            builder, [*arguments, *context.arguments()], lambda line: watch(log.line(line))
         )
         # containerd collected a layer between its check and its use; all else is cached by now.
         if status == 0 or attempt or not log.snapshot_lost:
             break
     if status != 0:
-        raise _explained(reference, log)
+        raise _explained(reference, log, builder)
+    if not builder.own:
+        docker.load(archive)
+        archive.unlink()
     written = json.loads(metadata.read_text("utf-8"))
     digest = written.get("containerimage.digest", "")
     found = docker.image(reference)
@@ -153,7 +181,23 @@ def build(
     return Built(reference, digest or found.digest)
 
 
-def _explained(reference: str, log: Log) -> BuilderError:
+def annotations_of(labels: Mapping[str, str]) -> list[str]:
+    """What a registry shows without fetching an image's configuration: NAME=VALUE, of its labels
+    those that the OCI image specification has a name for ("Pre-Defined Annotation Keys")."""
+    return [f"{name}={value}" for name, value in labels.items() if name.startswith(STANDARD)]
+
+
+def _cached_at(reference: str) -> list[str]:
+    """Layers are taken from a registry and kept there, those of every step.
+
+    https://docs.docker.com/build/cache/backends/registry/; the manifest is an image's, because
+    many registries take no other.  A cache that cannot be written to fails no build.
+    """
+    to = f"type=registry,ref={reference},mode=max,image-manifest=true,oci-mediatypes=true"
+    return [f"--cache-from=type=registry,ref={reference}", f"--cache-to={to},ignore-error=true"]
+
+
+def _explained(reference: str, log: Log, builder: Builder) -> BuilderError:
     text = log.path.read_text("utf-8", errors="replace")[-200_000:]
     if "No space left on device" in text or "no space left on device" in text:
         return SpaceError(
@@ -162,11 +206,10 @@ def _explained(reference: str, log: Log) -> BuilderError:
             "free some: `docker system df` shows what Docker keeps",
         )
     try:
-        docker.engine()
+        buildx.need(builder)
     except WorldError as error:
-        return WorldError(
-            "the Docker engine went away during the build", f"{error}\nthe log is {log.path}"
-        )
+        who = "the Docker engine" if builder.own else f"the builder {builder.name}, or the engine,"
+        return WorldError(f"{who} went away during the build", f"{error}\nthe log is {log.path}")
     errors = "\n".join(log.errors) or "\n".join(text.splitlines()[-15:])
     hints = " and ".join(sorted(log.all_text_hints))
     return BuildError(

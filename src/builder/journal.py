@@ -9,12 +9,15 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 from builder import artifacts
 from builder.errors import RegistryError
 from builder.tools.registry import Repository
 
 NIGHTS = "application/vnd.builder.nights.v1+json"
 MOST = 100
+LARGEST = 4_000_000  # bytes
 LONGEST_REASON = 600  # characters
 
 Outcome = Literal["moved", "unchanged", "held", "failed"]
@@ -56,25 +59,34 @@ def tag_of(channel: str) -> str:
 def nights(repository: Repository, channel: str) -> list[Night]:
     """The nights of a channel, newest first; none where it had none.
 
-    Raises ``RegistryError``, ``FetchError``.
+    Raises ``RegistryError`` where they cannot be read, ``FetchError``.
     """
     kept = repository.manifest(tag_of(channel))
     if kept is None:
         return []
+    parsed = kept.parsed()
     try:
-        (file,) = artifacts.files_of(repository, kept)
-        return [Night(**told) for told in json.loads(file.content)]
+        (layer,) = parsed["layers"]
+        ours = parsed["artifactType"] == NIGHTS and layer["size"] <= LARGEST
+        content = artifacts.files_of(repository, kept)[0].content if ours else b"another artifact"
+        return TypeAdapter(list[Night]).validate_json(content)
     except (ValueError, TypeError, KeyError) as error:
         raise RegistryError(
             f"{repository.name}:{tag_of(channel)} cannot be read",
-            f"{type(error).__name__}: {error}",
-            "something else wrote it: delete that tag",
+            f"{type(error).__name__}: {str(error)[:LONGEST_REASON]}",
+            "something else wrote it; the next night begins it anew",
         ) from error
 
 
 def write(repository: Repository, night: Night) -> None:
-    """Put a night before those that are known.  Raises ``RegistryError``, ``FetchError``."""
-    known = [night, *nights(repository, night.channel)][:MOST]
-    content = json.dumps([asdict(each) for each in known], indent=1).encode()
+    """Put a night before those that are known; what cannot be read is begun anew.
+
+    Raises ``RegistryError``, ``FetchError``.
+    """
+    try:
+        known = nights(repository, night.channel)
+    except RegistryError:
+        known = []
+    content = json.dumps([asdict(each) for each in [night, *known][:MOST]], indent=1).encode()
     file = artifacts.File("nights.json", NIGHTS, content)
     artifacts.store(repository, tag_of(night.channel), NIGHTS, [file])

@@ -23,15 +23,35 @@ class Move:
     before: str
     created: str
     reason: str
+    by_night: bool = False
+    """Whether nobody decided on it: upstream had moved."""
+    number: int = 1
+    """Which of the tag's moves it was: clocks differ."""
 
 
-def note(repository: Repository, image: Manifest, tag: str, before: str, reason: str) -> Move:
+def note(
+    repository: Repository,
+    image: Manifest,
+    tag: str,
+    before: str,
+    reason: str,
+    *,
+    by_night: bool = False,
+) -> Move:
     """Attach to an image why a tag is moved to it."""
     created = datetime.now(UTC).isoformat(timespec="microseconds")
-    told = {"tag": tag, "before": before, "reason": reason}
+    last = next(_moves(repository, tag), None)
+    number = last.number + 1 if last else 1
+    told = {
+        "tag": tag,
+        "before": before,
+        "reason": reason,
+        "by": "night" if by_night else "",
+        "number": str(number),
+    }
     annotations = {f"builder.move.{name}": value for name, value in told.items() if value}
     attach(repository, image, MOVE, annotations | {CREATED: created})
-    return Move(tag, image.digest, before, created, reason)
+    return Move(tag, image.digest, before, created, reason, by_night, number)
 
 
 def moves(repository: Repository, tag: str) -> list[Move]:
@@ -39,27 +59,37 @@ def moves(repository: Repository, tag: str) -> list[Move]:
 
     Raises ``RegistryError``, ``FetchError``.
     """
-    digest, found = repository.leads_to(tag), list[Move]()
+    return list(_moves(repository, tag))
+
+
+def _moves(repository: Repository, tag: str) -> Iterator[Move]:
+    """Each move leads to the image of the one before it."""
+    digest = repository.leads_to(tag)
+    known: dict[str, list[Move]] = {}
     while digest:
-        known = [each for each in _moves_to(repository, digest) if each.tag == tag]
-        older = [each for each in known if not found or each.created < found[-1].created]
-        if not older:
-            break
-        found.append(max(older, key=lambda each: each.created))
-        digest = found[-1].before
-    return found
+        if digest not in known:
+            of_tag = [each for each in _moves_to(repository, digest) if each.tag == tag]
+            known[digest] = sorted(of_tag, key=lambda each: (each.number, each.created))
+        if not known[digest]:
+            return
+        last = known[digest].pop()
+        yield last
+        digest = last.before
 
 
 def _moves_to(repository: Repository, digest: str) -> Iterator[Move]:
     for entry in referrers(repository, digest):
         if entry.get("artifactType") == MOVE:
             told = entry.get("annotations") or {}
+            number = told.get("builder.move.number", "")
             yield Move(
                 told.get("builder.move.tag", ""),
                 digest,
                 told.get("builder.move.before", ""),
                 told.get(CREATED, ""),
                 told.get("builder.move.reason", ""),
+                told.get("builder.move.by", "") == "night",
+                int(number) if number.isdecimal() else 0,
             )
 
 

@@ -5,7 +5,6 @@ Each channel is a thing of its own: what fails of one stops that one, and leaves
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,20 +20,21 @@ from builder.freezing import Frozen
 from builder.journal import Night, Outcome
 from builder.moves import moves
 from builder.pipeline import Run
+from builder.pruning import is_nightly
 from builder.releasing import release
+from builder.served import served
 from builder.tools import docker
-from builder.tools.registry import Manifest, Repository
+from builder.tools.registry import Repository
 from builder.upstream import Target
 from builder.workspace import alone
 
-OWN_TAG = re.compile(r"-[0-9a-f]{12}$")
 KEPT = 2
 """Images of a channel's nights that stay in the engine."""
 
 
 @dataclass
 class _Progress:
-    """How far a night came."""
+    """How far a night came; ``digest`` is what the channel leads to."""
 
     target: Target = field(default_factory=lambda: Target("", "", "commit"))
     digest: str = ""
@@ -69,16 +69,23 @@ def _now() -> str:
 
 
 def _night(run: Run, channel: Channel) -> Night:
-    """One channel, from what upstream has to what the registry serves."""
+    """One channel, from what upstream has to what the registry serves.
+
+    Where the registry cannot be asked at all, or has another time, nothing is written down.
+    """
     started, clock = _now(), time.monotonic()
     progress = _Progress()
     repository: Repository | None = None
     try:
-        repository = publish.opened(channel.repository, run.say)
+        channel.need_alone()
+        opened = publish.opened(channel.repository, run.say)
+        progress.digest = opened.leads_to(channel.tag)
+        opened.need_clock()
+        repository = opened
         with desk(run.catalogue, run.settings, run.say, offline=run.offline) as at:
             _move_on(run, channel, at, repository, progress)
     except Exception as error:
-        progress.outcome, progress.reason = "failed", _reason(error)
+        progress.reason = _reason(run, error)
     night = Night(
         channel.entry.name,
         channel.tag,
@@ -90,24 +97,30 @@ def _night(run: Run, channel: Channel) -> Night:
         progress.digest,
         progress.reason,
     )
-    return _written(repository, night)
+    return _finished(run, channel, repository, night)
 
 
-def _reason(error: Exception) -> str:
+def _reason(run: Run, error: Exception) -> str:
+    """Why a night failed, as everybody may read it; of a fault of ours the report stays here."""
     known = crashes.explained(error)
-    text = str(known) if known else f"a fault of builder itself: {error}: {crashes.report(error)}"
+    if known is None:
+        run.say(f"a fault of builder itself: the report is {crashes.report(error)}")
+        known = BuilderError(f"a fault of builder itself: {type(error).__name__}: {error}")
+    text = str(known)
     return text if len(text) <= journal.LONGEST_REASON else f"{text[: journal.LONGEST_REASON]} ..."
 
 
-def _written(repository: Repository | None, night: Night) -> Night:
-    """Write a night down; where the registry does not take it, the night has failed."""
+def _finished(run: Run, channel: Channel, repository: Repository | None, night: Night) -> Night:
+    """Write a night down, and tidy up after it: what fails of that is told, and changes nothing."""
     if repository is None:
         return night
     try:
         journal.write(repository, night)
-    except BuilderError as error:
-        reason = "\n".join(part for part in (night.reason, "it is not written down:") if part)
-        return replace(night, outcome="failed", reason=f"{reason} {_reason(error)}")
+        if night.outcome == "moved":
+            _tidy(run, channel)
+    except Exception as error:
+        told = f"afterwards: {_reason(run, error)}"
+        return replace(night, reason="\n".join(part for part in (night.reason, told) if part))
     return night
 
 
@@ -115,15 +128,14 @@ def _move_on(
     run: Run, channel: Channel, at: Desk, repository: Repository, progress: _Progress
 ) -> None:
     """Have the channel lead to an image of what upstream has, unless it does, or must not."""
-    before = progress.digest = repository.leads_to(channel.tag)
-    repository.need_clock()
+    before = progress.digest
     progress.target = channels.newest(channel, at.repositories)
     frozen = _frozen(run, channel, at, progress.target)
-    image = _image(run, frozen, repository, at.workshop.work)
-    if image.digest == before:
+    digest = _image(run, frozen, repository, at.workshop.work)
+    if digest == before:
         progress.outcome = "unchanged"
         return
-    held = _held(repository, channel.tag, image.digest)
+    held = _held(repository, channel.tag, digest)
     if held:
         progress.outcome, progress.reason = "held", held
         return
@@ -134,9 +146,8 @@ def _move_on(
             f"it was {before or 'not there'}, and is {now or 'gone'}",
             "it stays there; the next night looks again",
         )
-    publish.move(repository, channel.tag, image.digest, f"night of {frozen.name}")
-    progress.outcome, progress.digest = "moved", image.digest
-    _tidy(channel)
+    publish.move(repository, channel.tag, digest, f"night of {frozen.name}", by_night=True)
+    progress.outcome, progress.digest = "moved", digest
 
 
 def _frozen(run: Run, channel: Channel, at: Desk, target: Target) -> Frozen:
@@ -168,41 +179,45 @@ def _line(found: Finding) -> str:
     return f"{found.patch}: {found.state}: {'; '.join((*found.details, *found.commits))}"
 
 
-def _image(run: Run, frozen: Frozen, repository: Repository, work: Path) -> Manifest:
-    """The image of a frozen recipe in the registry: the one that is there, or a new one."""
+def _image(run: Run, frozen: Frozen, repository: Repository, work: Path) -> str:
+    """The digest of a frozen recipe's image in the registry: the one there, or a new one."""
     tonight = replace(run, catalogue=frozen.catalogue, seconds={})
     rendered = pipeline.resolve(tonight, frozen.name)
     own = pipeline.references_of(tonight, rendered)[0].rpartition(":")[2]
-    there = repository.manifest(own)
-    if there is not None:
-        return there
+    there = served(repository, own)
+    if there is not None and there.labels.get(publish.KEY) == rendered.key:
+        return there.digest
     record = pipeline.build(tonight, frozen.name).record
     tags = publish.Tags(repository.name, own, (), ())
-    (work / "release").mkdir()
-    release(tonight, rendered, record, tags, work / "release", frozen.files)
-    found = repository.manifest(own)
-    assert found is not None, "publish.push compared it"
-    return found
+    folder = work / "release"
+    folder.mkdir()
+    return release(tonight, rendered, record, tags, folder, frozen.files).digest
 
 
 def _held(repository: Repository, tag: str, digest: str) -> str:
-    """Why a channel must not be moved to an image: it was there, and was taken back.  Or empty."""
+    """Why a channel must not be moved to an image: somebody took it back from there.  Or empty.
+
+    Where upstream itself went back, the channel does as well.
+    """
     known = moves(repository, tag)
-    if digest not in {move.digest for move in known}:
+    been = {each for move in known for each in (move.digest, move.before)}
+    if digest not in been or known[0].by_night:
         return ""
     return f"it was taken back from {digest}: {known[0].reason}"
 
 
-def _tidy(channel: Channel) -> None:
+def _tidy(run: Run, channel: Channel) -> None:
     """Take the names of older nights' images out of the engine, which removes the images."""
+    names = {each.tag for each in channels.channels(run.catalogue, run.settings)}
     ages = {}
     for name in docker.names(f"{channel.repository}:{channel.tag}-*"):
-        found = docker.image(name) if OWN_TAG.search(name) else None
+        tag = name.rpartition(":")[2]
+        found = docker.image(name) if is_nightly(tag, channel.tag, names) else None
         if found is not None:
             ages[name] = found.labels.get(pipeline.CREATED, "")
     for name in sorted(ages, key=lambda name: ages[name], reverse=True)[KEPT:]:
         docker.untag(name)
-        docker.untag(OWN_TAG.sub("", name))
+        docker.untag(name.rpartition("-")[0])
 
 
 def need_good(nights: Sequence[Night]) -> None:
@@ -212,5 +227,5 @@ def need_good(nights: Sequence[Night]) -> None:
         raise NightError(
             f"{len(failed)} of {len(nights)} channels failed this night",
             "\n".join(f"{night.recipe}: {night.reason}" for night in failed),
-            "they stay where they were; `builder status` shows where that is",
+            "`builder status` shows where the channels are",
         )

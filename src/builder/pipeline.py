@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from builder import context, image, published_images, record, roots, smoke, sources
 from builder.catalogue import Catalogue
@@ -24,7 +25,7 @@ from builder.settings import Settings
 from builder.smoke.contents import Foundation
 from builder.smoke.gpu import Trial
 from builder.smoke.verdict import Check, Verdict
-from builder.tools import docker
+from builder.tools import buildx, docker
 from builder.workspace import alone, need_space, workspace
 
 BASE_NAME = "org.opencontainers.image.base.name"
@@ -75,7 +76,7 @@ def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rende
     """
     entry = run.catalogue.engine(name)
     assert entry.recipe is not None
-    machine = build_architecture or docker.engine().architecture
+    machine = build_architecture or buildx.builder(run.settings.buildx).architecture
     found = architecture(machine)
     if found is None:
         raise WorldError(f"builder does not compile on {machine}", hint="use amd64 or arm64")
@@ -123,11 +124,11 @@ def build(run: Run, name: str) -> Outcome:
         if found is not None:
             run.say(f"{recipe.name} is built; what it promises is proved anew")
             return Outcome(_prove_again(run, rendered, found, work), built=False)
-        need_space(docker.engine().root, recipe.build.disk, f"the build of {recipe.name}")
+        _need_disk(run, recipe.build.disk, f"the build of {recipe.name}")
         need_space(work, WORK_SPACE, f"the inputs of {recipe.name}")
         log = Log(_log_path(run.settings.state_dir, recipe.name))
         try:
-            return Outcome(_build(run, rendered, work, log), built=True)
+            return _build(run, rendered, work, log)
         finally:
             log.close()
 
@@ -140,6 +141,12 @@ def _need_digests(engine: docker.Engine) -> None:
             'put {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and '
             "start it again",
         )
+
+
+def _need_disk(run: Run, gib: float, what: str) -> None:
+    """Raise ``SpaceError`` where the engine compiles, and has too little disk."""
+    if buildx.builder(run.settings.buildx).own:
+        need_space(docker.engine().root, gib, what)
 
 
 def _log_path(state: Path, name: str) -> Path:
@@ -155,9 +162,18 @@ def references_of(run: Run, rendered: Rendered) -> tuple[str, ...]:
     return (own, *(f"{repository}:{tag}" for tag in recipe.image.tags))
 
 
+def candidate_of(run: Run, rendered: Rendered) -> str:
+    """The image's name until it is proved: nobody takes it for a finished one's."""
+    return f"{references_of(run, rendered)[0].rsplit(':', 1)[0]}:unproved-{rendered.short_key}"
+
+
 def image_of_key(run: Run, rendered: Rendered) -> docker.Image | None:
     """The engine's image of this key, under the name that only a proved image is given."""
-    found = docker.image(references_of(run, rendered)[0])
+    return _of_key(references_of(run, rendered)[0], rendered)
+
+
+def _of_key(reference: str, rendered: Rendered) -> docker.Image | None:
+    found = docker.image(reference)
     return found if found and found.labels.get("builder.key") == rendered.key else None
 
 
@@ -185,11 +201,50 @@ def _give_names(references: tuple[str, ...], digest: str) -> None:
             docker.tag(references[0], reference)
 
 
-def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """An image that is not proved yet; ``log`` is empty where this run did not build it."""
+
+    reference: str
+    digest: str
+    labels: Mapping[str, str]
+    log: str = ""
+
+
+def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Outcome:
+    """Have a candidate in the engine, prove it, and give it its names where it is good."""
+    found = _candidate(run, rendered, work, log)
+    name = rendered.plan.name
+    run.say(f"proving {name}")
+    with run.stage("prove"):
+        subject = subject_of(run, rendered, found.reference, found.digest)
+        verdict = smoke.prove(subject, work)
+    run.judged(name, verdict)
+    if not verdict.good:
+        _write(run, rendered, (found.reference,), found.labels, verdict, found.log)
+        raise proof_error(name, found.reference, verdict)
+    references = references_of(run, rendered)
+    for reference in references:
+        docker.tag(found.reference, reference)
+    docker.untag(found.reference)
+    kept = _write(run, rendered, references, found.labels, verdict, found.log)
+    return Outcome(kept, built=bool(found.log))
+
+
+def _candidate(run: Run, rendered: Rendered, work: Path, log: Log) -> _Candidate:
+    """The image that is to be proved: the one that is there, else a new one.
+
+    What is there was baked elsewhere, or built by a run that did not come to prove it; its key
+    says what it is made of.
+    """
     assert isinstance(rendered.plan, Plan)
-    recipe = rendered.plan.recipe
     assert rendered.base is not None
+    recipe, reference = rendered.plan.recipe, candidate_of(run, rendered)
     base_images = build_base(run, rendered.base, log)
+    there = None if run.rebuild else _of_key(reference, rendered)
+    if there is not None:
+        run.say(f"{reference} is there, and not built again")
+        return _Candidate(reference, there.digest, there.labels)
     packages = [*recipe.debian.build, *recipe.debian.runtime]
     if run.offline and packages:
         raise FetchError(
@@ -197,29 +252,23 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Record:
             "they are not mirrored, and nothing is fetched (--offline)",
             "build it where the network is, or have the base bring them",
         )
-    references = references_of(run, rendered)
-    labels = rendered.plan.labels() | {
-        "builder.key": rendered.key,
-        **_base_labels(base_images),
-        CREATED: datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    # Until it is proved, the image has a name that nobody takes for a finished one's.
-    candidate = f"{references[0].rsplit(':', 1)[0]}:unproved-{rendered.short_key}"
     run.say(f"building {recipe.name} ({rendered.short_key}); the full log is {log.path}")
-    stages = {"image": candidate}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    labels = labels_of(rendered, _base_labels(base_images), now)
+    stages = {"image": reference}
     built = _build_stages(run, rendered, stages, labels, base_images, work, log)["image"]
-    run.say(f"proving {recipe.name}")
-    with run.stage("prove"):
-        subject = subject_of(run, rendered, built.reference, built.digest)
-        verdict = smoke.prove(subject, work)
-    run.judged(recipe.name, verdict)
-    if not verdict.good:
-        _write(run, rendered, (candidate,), labels, verdict, str(log.path))
-        raise proof_error(recipe.name, candidate, verdict)
-    for reference in references:
-        docker.tag(candidate, reference)
-    docker.untag(candidate)
-    return _write(run, rendered, references, labels, verdict, str(log.path))
+    return _Candidate(reference, built.digest, labels, str(log.path))
+
+
+def labels_of(rendered: Rendered, base: Mapping[str, str], created: str) -> dict[str, str]:
+    """All labels of an image: what it is, what it stands on, and when it was made."""
+    assert isinstance(rendered.plan, Plan)
+    return rendered.plan.labels() | {"builder.key": rendered.key, **base, CREATED: created}
+
+
+def labels_of_base(rendered: Rendered) -> dict[str, str]:
+    """The labels of a base's images, by which they are known again."""
+    return {"builder.base": rendered.plan.name, "builder.key": rendered.key}
 
 
 def _base_labels(base_images: Mapping[str, str]) -> dict[str, str]:
@@ -319,25 +368,15 @@ def _build_stages(
 ) -> dict[str, image.Built]:
     """Gather a plan's inputs and build the stages that ``references`` names."""
     name = rendered.plan.name
+    builder = buildx.builder(run.settings.buildx)
     with run.stage(f"fetch {name}"):
         foundation = _foundation(rendered)
-        inherited = foundation.config if foundation else {}
-        materials = sources.Materials(
-            run.settings.cache_dir,
-            run.say,
-            base_images.get("devel") or base_images.get("runtime"),
-            run.offline,
-            {
-                "entrypoint": inherited.get("Entrypoint") or [],
-                "command": inherited.get("Cmd") or [],
-            },
-        )
-        gathered = sources.gather(rendered.plan, suite_of(rendered), materials, work)
-        told = {"BASE_USER": inherited.get("User") or "root"} if foundation else {}
-        jobs = run.settings.jobs
-        laid_out = context.assemble(rendered, gathered, base_images, jobs, work, told)
+        there = base_images.get("devel") or base_images.get("runtime")
+        bases = context.bases_at(base_images, work, seen=builder.own)
+        config = foundation.config if foundation else None
+        laid_out = lay_out(run, rendered, bases, config, there, work)
     with run.stage(f"build {name}"):
-        return {
+        built = {
             stage: image.build(
                 laid_out,
                 stage,
@@ -345,11 +384,56 @@ def _build_stages(
                 labels,
                 log,
                 run.watch,
+                builder,
                 compression=rendered.plan.stages[stage],
+                cache=layer_cache(run, rendered, stage),
                 rebuild=run.rebuild and isinstance(rendered.plan, Plan),
             )
             for stage, reference in references.items()
         }
+    if log.not_kept:
+        run.say(f"the layers are not kept in {run.settings.layer_cache}: {log.not_kept}")
+        log.not_kept = ""
+    return built
+
+
+def lay_out(
+    run: Run,
+    rendered: Rendered,
+    bases: Mapping[str, str],
+    inherited: Mapping[str, Any] | None,
+    there: str | None,
+    work: Path,
+) -> context.Context:
+    """Gather a plan's inputs below the empty directory ``work``, as its Dockerfile knows them.
+
+    ``bases`` says where the images of its base are, ``inherited`` is the configuration of what it
+    is laid over (None: of nothing), ``there`` an image of the engine that scripts of patches run
+    in.  Raises like ``sources.gather``.
+    """
+    config = inherited or {}
+    starts = {"entrypoint": config.get("Entrypoint") or [], "command": config.get("Cmd") or []}
+    cache = run.settings.cache_dir
+    materials = sources.Materials(cache, run.say, there, run.offline, starts)
+    gathered = sources.gather(rendered.plan, suite_of(rendered), materials, work)
+    told = {} if inherited is None else {"BASE_USER": config.get("User") or "root"}
+    return context.assemble(rendered, gathered, bases, run.settings.jobs, work, told)
+
+
+def layer_cache(run: Run, rendered: Rendered, stage: str) -> str:
+    """Where the layers of a stage are kept on a registry; empty: nowhere.
+
+    What is laid over a published image takes seconds, and would take all of that image along.
+    What is built again for its own sake has layers that nobody else finds.
+    """
+    plan = rendered.plan
+    if isinstance(plan, Plan):
+        useless = plan.family.INHERITS or run.rebuild
+    else:
+        useless = plan.recipe.published is not None
+    if not run.settings.layer_cache or run.offline or useless:
+        return ""
+    return f"{run.settings.layer_cache}:{plan.name}{'' if stage == 'image' else f'-{stage}'}"
 
 
 def suite_of(rendered: Rendered) -> str | None:
@@ -385,13 +469,9 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
                 "build it once where the network is: `builder build hello-sm120` does",
             )
         if missing:
-            need_space(
-                docker.engine().root,
-                rendered.plan.recipe.build.disk,
-                f"the base {rendered.plan.name}",
-            )
+            _need_disk(run, rendered.plan.recipe.build.disk, f"the base {rendered.plan.name}")
             run.say(f"building the base {rendered.plan.name} ({rendered.short_key})")
-            labels = {"builder.base": rendered.plan.name, "builder.key": rendered.key}
+            labels = labels_of_base(rendered)
             if plan.recipe.published is not None:
                 below = {"published": _fetched(run, plan)}
             with workspace(cache) as work:

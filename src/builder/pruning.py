@@ -142,8 +142,8 @@ def _image(
         named = by_subject.get(subject, [])
         attached_tags += named
         found = {leads[tag].digest: leads[tag] for tag in named}
-        listed = [repository.referrers(subject), *found.values()]
-        for entry in [entry for index in listed if index for entry in _entries(index)]:
+        listed = [entry for index in found.values() for entry in _entries(index)]
+        for entry in [*(repository.referrers(subject) or []), *listed]:
             there = repository.manifest(entry["digest"])
             found |= {there.digest: there} if there else {}
         subjects += [digest for digest in found if digest not in {*attached, *manifests}]

@@ -9,21 +9,28 @@ it is.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.artifacts import File, attach
-from builder.errors import RegistryError
+from builder.errors import BuilderError, RegistryError
 from builder.moves import Move, note
 from builder.record import Record
+from builder.schema import Recipe
+from builder.served import served
 from builder.tools import cosign, docker
 from builder.tools.credentials import HUB
 from builder.tools.registry import Manifest, Repository, blobs_of
 
 Say = Callable[[str], None]
+KEY = "builder.key"
+HOLDS = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
+"""Tags that are given once, or that builder and others keep what belongs to images under."""
 BLOCK = 1 << 20
 
 
@@ -51,12 +58,29 @@ class Published:
     """The digests of other images that tags which stay were taken from."""
 
 
-def tags_of(record: Record, moving: Sequence[str]) -> Tags:
-    """The tags of a proved image, by its record: the first reference is the immutable one."""
+def tags_of(record: Record, recipe: Recipe) -> Tags:
+    """The tags that a push gives a proved image, by its record: the first reference is its own.
+
+    A recipe's channel is none of them: the image of its written pin may be older than what a
+    night has moved it to.
+    """
     repository, _, own = record.references[0].rpartition(":")
+    channel = recipe.track.channel if recipe.track else None
     named = (reference.rpartition(":")[2] for reference in record.references[1:])
-    fixed = tuple(tag for tag in named if tag not in moving)
-    return Tags(repository, own, fixed, tuple(moving))
+    fixed = tuple(tag for tag in named if tag not in recipe.image.moving)
+    moving = tuple(tag for tag in recipe.image.moving if tag != channel)
+    return Tags(repository, own, fixed, moving)
+
+
+def need_moving(recipes: Iterable[Recipe], repository: str, tag: str) -> None:
+    """Raise ``RegistryError`` where a recipe of that repository says that the tag stays."""
+    for recipe in recipes:
+        image = recipe.image
+        if image.repository == repository and tag in image.tags and tag not in image.moving:
+            raise RegistryError(
+                f"{tag} is the tag of {recipe.name}: it stays what it is",
+                hint="a new image of that version takes `builder push --replace REASON`",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,42 +118,83 @@ def push(record: Record, tags: Tags, how: Pushing) -> Published:
     if how.key:
         cosign.need()
     repository = opened(tags.repository, how.say)
-    there = repository.manifest(tags.own)
+    digest = _there(repository, record, tags.own, how) or record.digest
     repository.need_clock()
-    known = there is not None and how.replace is None
-    digest = there.digest if there and known else record.digest
     replaced = _taken(repository, digest, (tags.own, *tags.fixed))
-    if replaced and how.replace is None:
+    _need_free(record, tags.repository, digest, replaced, how.replace)
+    image, uploaded = _upload(repository, record, digest, how)
+    if digest == record.digest:
+        for attachment in how.attachments:
+            attach(repository, image, attachment.kind, {}, attachment.files)
+    if how.key and cosign.sign(repository.name, digest, how.key, how.work / "cosign"):
+        how.say(f"signed {repository.name}@{digest[:19]}")
+    reason = how.replace or f"push of {record.recipe} {record.key[:12]}"
+    given: list[str] = []
+    with _telling(given):
+        for tag in (tags.own, *tags.fixed, *tags.moving):
+            before = repository.leads_to(tag)
+            if before and before != digest and tag not in tags.moving:
+                # Somebody may have given it while the image was uploaded.
+                _need_free(record, tags.repository, digest, {tag: before}, how.replace)
+            _give(repository, image, tag, before, reason, own=tag == tags.own)
+            given.append(tag)
+    return Published(tags.repository, digest, tuple(given), uploaded, replaced)
+
+
+@contextmanager
+def _telling(given: Sequence[str]) -> Iterator[None]:
+    """Have an error say which tags were given before it."""
+    try:
+        yield
+    except BuilderError as error:
+        if not given:
+            raise
+        told = f"given by then: {', '.join(given)}"
+        raise type(error)(error.what, f"{error.why}\n{told}", error.hint) from error
+
+
+def _there(repository: Repository, record: Record, own: str, how: Pushing) -> str:
+    """The digest of the image of this key that the registry has, where it is to stay; or empty.
+
+    Raises ``RegistryError`` where something else has the immutable tag.
+    """
+    found = served(repository, own) if how.replace is None else None
+    if found is None:
+        return ""
+    if found.labels.get(KEY) != record.key:
+        raise RegistryError(
+            f"{repository.name}:{own} is not what its name says",
+            f"its key is {found.labels.get(KEY, 'not told')}; the recipe's is {record.key}",
+            "say --replace REASON, or delete it",
+        )
+    if found.digest != record.digest:
+        how.say(f"the registry has {own} already: {found.digest} gets the tags")
+    return found.digest
+
+
+def _need_free(
+    record: Record, repository: str, digest: str, taken: Mapping[str, str], replace: str | None
+) -> None:
+    """Raise ``RegistryError`` where tags lead elsewhere, and there is no reason to take them."""
+    if taken and replace is None:
         raise RegistryError(
             f"{record.recipe} is not pushed: its tags are taken",
-            "\n".join(f"{tags.repository}:{tag} is {there}" for tag, there in replaced.items())
+            "\n".join(f"{repository}:{tag} is {there}" for tag, there in taken.items())
             + f"\nthe image that was proved is {digest}",
             "a version stays what it was: give the recipe another one, or say --replace REASON",
         )
-    if there and known:
-        image, uploaded = there, 0
-        if digest != record.digest:
-            how.say(f"the registry has {tags.own} already: {digest} gets the tags")
-    else:
-        image, uploaded = _upload(repository, record, how)
-        _complete(repository, image, tags.own, how)
-    reason = how.replace or f"push of {record.recipe} {record.key[:12]}"
-    for tag in (*tags.fixed, *tags.moving):
-        before = repository.leads_to(tag)
-        if before != digest:
-            _moved(repository, image, tag, before, reason)
-    given = (tags.own, *tags.fixed, *tags.moving)
-    return Published(tags.repository, digest, given, uploaded, replaced)
 
 
-def _complete(repository: Repository, image: Manifest, own: str, how: Pushing) -> None:
-    """Attach what belongs to an image, sign it, and give it its immutable tag."""
-    for attachment in how.attachments:
-        attach(repository, image, attachment.kind, {}, attachment.files)
-    if how.key and cosign.sign(repository.name, image.digest, how.key, how.work / "cosign"):
-        how.say(f"signed {repository.name}@{image.digest[:19]}")
-    repository.put_manifest(own, image)
-    _confirmed(repository, own, image.digest)
+def _give(
+    repository: Repository, image: Manifest, tag: str, before: str, reason: str, *, own: bool
+) -> None:
+    """Give an image a tag; that it is given its own for the first time needs no reason."""
+    if own and not before:
+        repository.put_manifest(tag, image)
+    elif before != image.digest:
+        note(repository, image, tag, before, reason)
+        repository.put_manifest(tag, image)
+    _confirmed(repository, tag, image.digest)
 
 
 def opened(name: str, say: Say) -> Repository:
@@ -149,26 +214,28 @@ def _taken(repository: Repository, digest: str, tags: tuple[str, ...]) -> dict[s
     return {tag: there for tag, there in found.items() if there not in {"", digest}}
 
 
-def _upload(repository: Repository, record: Record, how: Pushing) -> tuple[Manifest, int]:
+def _upload(
+    repository: Repository, record: Record, digest: str, how: Pushing
+) -> tuple[Manifest, int]:
     """Upload what the registry lacks of an image, its manifest last; how many blobs that were."""
-    there = repository.manifest(record.digest)
+    there = repository.manifest(digest)
     if there is not None:
         return there, 0
     blobs = _saved(record.references[0], how.work)
-    file = blobs.get(record.digest)
+    file = blobs.get(digest)
     if file is None:
         raise RegistryError(
-            f"the engine no longer has {record.digest}",
+            f"the engine no longer has {digest}",
             f"{record.references[0]} is another image by now",
             f"builder build {record.recipe}",
         )
     content = file.read_bytes()
     manifest = Manifest(content, json.loads(content)["mediaType"])
     count = 0
-    for digest in blobs_of(manifest):
-        how.say(f"{digest[:19]}: {blobs[digest].stat().st_size / 1e6:.1f} MB")
-        count += repository.put_blob(digest, blobs[digest])
-    repository.put_manifest(manifest.digest, manifest)
+    for blob in blobs_of(manifest):
+        how.say(f"{blob[:19]}: {blobs[blob].stat().st_size / 1e6:.1f} MB")
+        count += repository.put_blob(blob, blobs[blob])
+    repository.put_manifest(digest, manifest)
     return manifest, count
 
 
@@ -190,23 +257,27 @@ def _saved(reference: str, work: Path) -> dict[str, Path]:
     return found
 
 
-def _confirmed(repository: Repository, tag: str, digest: str) -> Manifest:
-    """What the registry has under a tag by now, which must be ``digest``."""
-    found = repository.manifest(tag)
-    if found is None or found.digest != digest:
+def _confirmed(repository: Repository, tag: str, digest: str) -> None:
+    """Raise ``RegistryError`` where the registry has something else under a tag by now."""
+    found = repository.leads_to(tag)
+    if found != digest:
         raise RegistryError(
             f"{repository.name}:{tag} is not what was pushed",
-            f"pushed {digest}, found {found.digest if found else 'nothing'}",
-            "no other tag was moved",
+            f"pushed {digest}, found {found or 'nothing'}",
+            "nothing that comes after it was tagged",
         )
-    return found
 
 
-def move(repository: Repository, tag: str, to: str, reason: str) -> Move:
-    """Move a tag to what a tag or a digest leads to, and attach the reason.
+def move(repository: Repository, tag: str, to: str, reason: str, *, by_night: bool = False) -> Move:
+    """Move a tag to the image that a tag or a digest leads to, and attach the reason.
 
-    Raises ``RegistryError`` where there is no such image.
+    Where it is there already, nothing is done.  Raises ``RegistryError`` where there is no such
+    image, or it was not built here; where the tag is one that says what it holds.
     """
+    if HOLDS.search(tag):
+        raise RegistryError(
+            f"{tag} is no tag that moves", "it says what it holds", "name a channel: latest, ..."
+        )
     wanted = repository.manifest(to)
     repository.need_clock()
     if wanted is None:
@@ -215,12 +286,18 @@ def move(repository: Repository, tag: str, to: str, reason: str) -> Move:
             "it is gone, or was never there",
             "no tag was moved: `builder history` shows what there was",
         )
-    return _moved(repository, wanted, tag, repository.leads_to(tag), reason)
-
-
-def _moved(repository: Repository, image: Manifest, tag: str, before: str, reason: str) -> Move:
-    """Give a tag to an image that is there whole; the reason first, so that none lacks it."""
-    done = note(repository, image, tag, before, reason)
-    repository.put_manifest(tag, image)
-    _confirmed(repository, tag, image.digest)
+    image = None if "artifactType" in wanted.parsed() else served(repository, wanted.digest)
+    if image is None or KEY not in image.labels:
+        raise RegistryError(
+            f"{repository.name}:{to} is no image that was built and proved here",
+            f"it is {wanted.digest}, without the label {KEY}",
+            "no tag was moved",
+        )
+    before = repository.leads_to(tag)
+    if before == wanted.digest:
+        return Move(tag, wanted.digest, before, "", "it is there already")
+    # The reason first, so that no move lacks it.
+    done = note(repository, wanted, tag, before, reason, by_night=by_night)
+    repository.put_manifest(tag, wanted)
+    _confirmed(repository, tag, wanted.digest)
     return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from builder import editing
 from builder.catalogue import Entry
@@ -63,6 +64,34 @@ def pinned(entry: Entry[BaseRecipe]) -> str:
     return editing.edited(entry.text, changes)
 
 
+def reference(root: RegistryRoot) -> str:
+    """The name under which a registry gives exactly that image, whatever its tag means.
+
+    Raises ``FetchError`` where nobody was asked what the tag means.
+    """
+    if not root.digest:
+        raise FetchError(f"what {root.image} means is not known", hint="builder pin BASE")
+    return f"{root.image.rpartition(':')[0]}@{root.digest}"
+
+
+def config(root: RegistryRoot, target: str, *, offline: bool) -> dict[str, Any]:
+    """How an image for linux/``target`` starts, as the engine or else its registry tells.
+
+    Raises ``FetchError`` where nobody tells.
+    """
+    exact = reference(root)
+    for name in (exact, root.image):
+        if _is(name, root.digest):
+            found = docker.inspected(name) or {}
+            return found.get("Config") or {}
+    if offline:
+        raise FetchError(
+            f"how {root.image} starts is not known: the engine does not have it",
+            "nothing is fetched (--offline)",
+        )
+    return docker.registry_config(exact, f"linux/{target}", PATIENCE)
+
+
 def fetch(
     base: BaseRecipe,
     digest: str,
@@ -87,7 +116,7 @@ def fetch(
                     "nothing is fetched (--offline)",
                     f"builder mirror, or docker pull {image}@{digest}, where the network is",
                 )
-            source = f"{image.rpartition(':')[0]}@{digest}"
+            source = reference(RegistryRoot(image, digest))
             say(f"pulling {source}")
             docker.pull(source, f"linux/{target}")
         docker.tag(source, local)

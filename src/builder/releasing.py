@@ -49,15 +49,20 @@ def release(
     return publish.push(record, tags, Pushing(work, run.say, attachments, key, replace))
 
 
-def recipe_files(files: Sequence[File]) -> Sequence[File]:
-    """The files of a recipe as they were attached; they may be written below ``recipes/``.
+def recipe_texts(files: Sequence[File]) -> dict[str, str]:
+    """The texts of a recipe as it was attached, by their paths below ``recipes/``.
 
-    Raises ``RegistryError`` for a name that leads elsewhere.
+    Raises ``RegistryError`` for a path that leads elsewhere, and for what is no text.
     """
+    found = {}
     for file in files:
         if not RECIPE_FILE.fullmatch(file.name):
             raise RegistryError(f"what is attached as a recipe would be written to {file.name!r}")
-    return files
+        try:
+            found[file.name] = file.content.decode()
+        except UnicodeDecodeError as error:
+            raise RegistryError(f"what is attached as {file.name} is no text") from error
+    return found
 
 
 def attached(repository: Repository, reference: str, kind: str) -> list[File]:

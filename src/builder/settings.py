@@ -37,7 +37,9 @@ def settings_file() -> Path:
 class Settings(BaseSettings):
     """The settings, each with a default that works on a fresh machine."""
 
-    model_config = SettingsConfigDict(env_prefix="BUILDER_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="BUILDER_", extra="forbid", frozen=True, populate_by_name=True
+    )
 
     namespace: Annotated[str, StringConstraints(pattern=NAMESPACE)] = ""
     """Goes before every repository: the account on Docker Hub, or REGISTRY/ACCOUNT."""
@@ -45,6 +47,10 @@ class Settings(BaseSettings):
     """Where the Debian root comes from; auto: what is there already, else in this order."""
     jobs: Annotated[int, Field(ge=0, le=4096)] = 0
     """Compile jobs; 0: as many as cores and memory carry."""
+    buildx: Annotated[str, Field(validation_alias="BUILDX_BUILDER")] = ""
+    """The builder of buildx that compiles, by Docker's own variable; empty: the engine's own."""
+    layer_cache: Annotated[str, StringConstraints(pattern=NAMESPACE)] = ""
+    """The repository that layers are taken from and kept in: REGISTRY/NAME; empty: none."""
     cache_dir: Path = Field(default_factory=lambda: user_cache_path("builder"))
     """Fetched files, work directories and locks."""
     state_dir: Path = Field(default_factory=lambda: user_state_path("builder"))

@@ -5,7 +5,7 @@ The registry is the state: a new machine with the recipes and a login gives the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Literal
@@ -16,13 +16,15 @@ from builder.channels import Channel
 from builder.errors import BuilderError, RegistryError, StaleError
 from builder.journal import Night
 from builder.schema import GitSource, Recipe
-from builder.served import Served, configuration, served
+from builder.served import Served, served
 from builder.settings import Settings
 from builder.tools.git import COMMIT
 from builder.tools.registry import Repository
 from builder.tools.repositories import Repositories
-from builder.upstream import Lag, Target
+from builder.upstream import Target
 
+CURRENT = ("moved", "unchanged")
+LONG_AGO = 2012
 State = Literal["current", "behind", "stale", "empty", "unknown"]
 
 
@@ -57,7 +59,7 @@ class Status:
         """``empty``: the registry has no such tag; ``stale``: behind for longer than it may be."""
         if self.served is None:
             return "unknown" if self.problem else "empty"
-        if self.days is None:
+        if self.days is None or self.problem:
             return "unknown"
         if self.limit is not None and self.days > self.limit:
             return "stale"
@@ -69,57 +71,55 @@ def statuses(
     settings: Settings,
     names: Sequence[str],
     repositories: Repositories,
+    *,
+    only_channels: bool = False,
 ) -> Iterator[Status]:
     """The channel of each recipe that has one, else its version's tag, one after the other.
 
-    What cannot be asked for is told by the status.  Raises ``RecipeError`` for a name of none.
+    What cannot be asked for is told by the status, and so is a recipe that is wrong.  Raises
+    ``RecipeError`` for a name of none.
     """
-    entries = [catalogue.engine(name) for name in names] or [
-        entry for entry in catalogue.engines.values() if entry.recipe and not entry.problems
-    ]
+    entries = [catalogue.engine(name) for name in names] or list(catalogue.engines.values())
     of_channels = {each.entry.name: each for each in channels.channels(catalogue, settings)}
     for entry in entries:
         channel = of_channels.get(entry.name)
-        try:
-            if channel is not None:
-                yield _of_channel(channel, repositories)
-            else:
-                yield _of_version(entry, settings, repositories)
-        except BuilderError as error:
-            yield _unknown(entry, channel, settings, error)
-
-
-def _unknown(
-    entry: Entry[Recipe], channel: Channel | None, settings: Settings, error: BuilderError
-) -> Status:
-    recipe = entry.recipe
-    assert recipe is not None
-    return Status(
-        entry.name,
-        settings.repository(recipe.image.repository),
-        channel.tag if channel else recipe.image.tags[0],
-        channel is not None,
-        limit=channel.track.limit if channel else None,
-        problem=str(error),
-    )
+        if entry.problems or entry.recipe is None:
+            # Nobody knows whether it has a channel.
+            yield Status(entry.name, "", "", channel=True, problem=str(entry.problems[0]))
+        elif channel is not None:
+            yield _of_channel(channel, repositories)
+        elif not only_channels:
+            yield _of_version(entry, settings, repositories)
 
 
 def _of_channel(channel: Channel, repositories: Repositories) -> Status:
-    """A channel; what upstream does not tell is a problem, and the rest is told all the same."""
-    repository = Repository(channel.repository, repositories.say)
-    there = served(repository, channel.tag)
-    nights = journal.nights(repository, channel.tag)
-    known = Status(
+    """A channel; what cannot be told is a problem, and the rest is told all the same."""
+    status = Status(
         channel.entry.name,
         channel.repository,
         channel.tag,
         channel=True,
-        served=there,
         limit=channel.track.limit,
+    )
+    repository = Repository(channel.repository, repositories.say)
+    problems = []
+    nights: list[Night] = []
+    try:
+        channel.need_alone()
+        status = replace(status, served=served(repository, channel.tag))
+        nights = journal.nights(repository, channel.tag)
+    except BuilderError as error:
+        problems.append(str(error))
+    status = replace(
+        status,
         good=next((night for night in nights if night.good), None),
         failed=next((night for night in nights if not night.good), None),
     )
-    return _compared(known, lambda: _behind_channel(channel, there, repositories))
+    try:
+        status = _compared(status, _behind_channel(channel, status, nights, repositories))
+    except BuilderError as error:
+        problems.append(str(error))
+    return replace(status, problem="\n".join(problems))
 
 
 def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Repositories) -> Status:
@@ -127,14 +127,30 @@ def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Reposito
     recipe = entry.recipe
     assert recipe is not None
     name, tag = settings.repository(recipe.image.repository), recipe.image.tags[0]
-    there = served(Repository(name, repositories.say), tag)
-    known = Status(entry.name, name, tag, channel=False, served=there)
+    status = Status(entry.name, name, tag, channel=False)
+    try:
+        there = served(Repository(name, repositories.say), tag)
+        status = replace(status, served=there)
+        if not isinstance(recipe.source, GitSource):
+            return replace(status, commits=0, days=0)
+        target = upstream.tracked(recipe.source.git, recipe.track, repositories)
+        commit = _commit_of(status) if there is not None else recipe.source.commit
+        url, track = recipe.source.git, recipe.track
+        lag = upstream.behind(url, commit, target, track, repositories)
+        return _compared(status, _Behind(target, lag.ahead, lag.since))
+    except BuilderError as error:
+        return replace(status, problem=str(error))
 
-    def ask() -> _Behind | None:
-        lag = upstream.lag(recipe, repositories)
-        return _of_lag(lag) if lag is not None else None
 
-    return _compared(known, ask)
+def _commit_of(status: Status) -> str:
+    """The commit that a served image was made of; raises ``RegistryError`` where it is not told."""
+    revision = status.served.revision if status.served else ""
+    if not COMMIT.fullmatch(revision):
+        raise RegistryError(
+            f"{status.repository}:{status.tag} does not say what commit it was made of",
+            "somebody else pushed it, or it was not made of one",
+        )
+    return revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +162,7 @@ class _Behind:
     since: str
 
 
-def _compared(known: Status, ask: Callable[[], _Behind | None]) -> Status:
-    try:
-        found = ask()
-    except BuilderError as error:
-        return replace(known, problem=str(error))
-    if found is None:
-        return replace(known, commits=0, days=0)
+def _compared(known: Status, found: _Behind) -> Status:
     return replace(
         known,
         upstream=found.target.name,
@@ -162,41 +172,40 @@ def _compared(known: Status, ask: Callable[[], _Behind | None]) -> Status:
     )
 
 
-def _days_since(day: str) -> int:
-    """Days from a day (YYYY-MM-DD) until today, by UTC; 0 for no day, and for one to come."""
+def _days_since(day: str) -> int | None:
+    """Days from a day (YYYY-MM-DD) until today, by UTC; 0 for no day, and for one to come.
+
+    None for one that cannot be: before there was anything that could be served.
+    """
     if not day:
         return 0
-    return max(0, (datetime.now(UTC).date() - date.fromisoformat(day)).days)
+    try:
+        since = date.fromisoformat(day)
+    except ValueError:
+        return None
+    return max(0, (datetime.now(UTC).date() - since).days) if since.year > LONG_AGO else None
 
 
-def _behind_channel(channel: Channel, there: Served | None, repositories: Repositories) -> _Behind:
+def _behind_channel(
+    channel: Channel, status: Status, nights: Sequence[Night], repositories: Repositories
+) -> _Behind:
     target = channels.newest(channel, repositories)
-    if there is None or there.version == freezing.version_of(channel.tag, target):
+    there = status.served
+    if there is None:
         return _Behind(target, 0, "")
+    # When it was last known to have all of it.
+    known = next((night.started for night in nights if night.outcome in CURRENT), there.created)
     if target.kind == "image":
-        return _Behind(target, None, _day_of_image(target, repositories))
+        current = there.version == freezing.version_of(channel.tag, target)
+        return _Behind(target, 0, "") if current else _Behind(target, None, known[:10])
     recipe = channel.entry.recipe
     assert recipe is not None
     assert isinstance(recipe.source, GitSource)
-    if not COMMIT.fullmatch(there.revision):
-        raise RegistryError(
-            f"{channel.repository}:{channel.tag} does not say what commit it was made of"
-        )
     url = recipe.source.git
-    return _of_lag(upstream.behind(url, there.revision, target, channel.track, repositories))
-
-
-def _of_lag(lag: Lag) -> _Behind:
-    return _Behind(lag.target, lag.ahead, lag.since)
-
-
-def _day_of_image(target: Target, repositories: Repositories) -> str:
-    """The day on which a published image was made."""
-    name = target.name.rpartition(":")[0]
-    repository = Repository(name, repositories.say)
-    found = repository.manifest(target.commit)
-    created = configuration(repository, found).get("created") if found else None
-    return str(created or "")[:10]
+    lag = upstream.behind(url, _commit_of(status), target, channel.track, repositories)
+    if lag.rewritten and not lag.ahead:  # upstream went back
+        return _Behind(target, None, known[:10])
+    return _Behind(target, lag.ahead, lag.since)
 
 
 def need_fresh(found: Sequence[Status]) -> None:

@@ -13,7 +13,6 @@ from builder.schema import GitSource, Recipe, Track
 from builder.tools.git import COMMIT
 from builder.tools.mirrors import Advertised
 from builder.tools.repositories import Repositories
-from builder.tools.scratch import Scratch
 
 PRE_RELEASE = re.compile(
     r"(?:^|[._-]|\d)(?:a|alpha|b|beta|dev|pre|preview|rc)[._-]?\d*$", re.IGNORECASE
@@ -57,15 +56,8 @@ def rank(tag: str) -> tuple[tuple[int, ...], bool, str]:
 
 def newest_tag(advertised: Advertised, glob: str) -> Target | None:
     """The newest tag of that shape, or None."""
-    prefix = "refs/tags/"
-    names = [ref.removeprefix(prefix) for ref in advertised.refs if ref.startswith(prefix)]
-    fitting = [name for name in names if not name.endswith("^{}") and fnmatchcase(name, glob)]
-    if not fitting:
-        return None
-    name = max(fitting, key=rank)
-    commit = advertised.commit(prefix + name)
-    assert commit is not None
-    return Target(name, commit, "tag")
+    found = _tags(advertised, glob)
+    return found[-1] if found else None
 
 
 def tracked(url: str, track: Track | None, repositories: Repositories) -> Target:
@@ -130,46 +122,29 @@ def behind(
     repositories.walk(url, commit, target.commit)
     scratch = repositories.scratch
     glob = track.tag if track is not None else None
-    tags = _tags_after(repositories.mirror(url).advertised(), glob, commit) if glob else []
+    tags = _tags(repositories.mirror(url).advertised(), glob) if glob else []
 
     def compare() -> Lag:
         missing = f"{commit}..{target.commit}"
-        ahead = int(scratch.text("rev-list", "--count", missing))
-        since = ""
-        if ahead and glob:
-            since = scratch.text("log", "-1", "--format=%cs", _first(tags, target, scratch))
-        elif ahead:
-            # A branch that was merged has older commits: they are there since the merge.
-            mainline = scratch.text("log", "--first-parent", "--format=%cs", missing)
-            since = mainline.splitlines()[-1]
-        return Lag(target, ahead, since, not scratch.is_ancestor(commit, target.commit))
+        ahead = scratch.text("rev-list", missing).split()
+        # A branch that was merged has older commits: they are there since the merge.
+        mainline = scratch.text("rev-list", "--first-parent", missing).split()
+        among = set(ahead)
+        newer = [tag.commit for tag in tags if tag.commit in among]
+        first = newer[0] if newer else mainline[-1] if mainline else ""
+        since = scratch.text("log", "-1", "--format=%cs", first) if first else ""
+        return Lag(target, len(ahead), since, not scratch.is_ancestor(commit, target.commit))
 
     return repositories.sound(compare)
 
 
-def _first(tags: list[str], target: Target, scratch: Scratch) -> str:
-    """The first of the commits that is part of a target's history, or the target."""
-    unseen = set(scratch.lacks(tags))
-    seen = [tag for tag in tags if tag not in unseen and scratch.is_ancestor(tag, target.commit)]
-    return seen[0] if seen else target.commit
-
-
-def _tags_after(advertised: Advertised, glob: str, commit: str) -> list[str]:
-    """The commits of the tags of a shape that are newer than the one on ``commit``, oldest first.
-
-    Where it bears none, that of the newest tag.
-    """
+def _tags(advertised: Advertised, glob: str) -> list[Target]:
+    """The tags of a shape, oldest first."""
     prefix = "refs/tags/"
-    names = {ref.removeprefix(prefix) for ref in advertised.refs if ref.startswith(prefix)}
+    names = [ref.removeprefix(prefix) for ref in advertised.refs if ref.startswith(prefix)]
     fitting = [name for name in names if not name.endswith("^{}") and fnmatchcase(name, glob)]
-    found: list[str] = []
-    for name in sorted(fitting, key=rank, reverse=True):
-        there = advertised.commit(prefix + name)
-        if there == commit:
-            return found[::-1]
-        if there is not None:
-            found.append(there)
-    return found[:1]
+    found = [(name, advertised.commit(prefix + name)) for name in sorted(fitting, key=rank)]
+    return [Target(name, commit, "tag") for name, commit in found if commit is not None]
 
 
 def build_number(url: str, commit: str, repositories: Repositories) -> int:

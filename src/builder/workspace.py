@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-from builder.errors import BusyError, SpaceError
+from builder.errors import BusyError, SpaceError, WorldError
 
 
 @contextmanager
@@ -99,6 +99,13 @@ def standing(path: Path) -> Path:
     while not path.exists():
         path = path.parent
     return path
+
+
+def need_writable(folder: Path) -> None:
+    """Raise ``WorldError`` where ``folder``, there or not, can be no directory of ours."""
+    there = standing(folder)
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise WorldError(f"nothing can be written to {folder}", f"see {there}")
 
 
 def need_space(folder: Path, gib: float, what: str) -> None:

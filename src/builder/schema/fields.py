@@ -39,6 +39,7 @@ WEB_URL = r"^https?://(?![^/]*@)[A-Za-z0-9._~:/?#&!'()*+,;=%-]+$"
 # git-check-ref-format(1), and no leading "-": a ref is never an option.
 REF = r"^(?![-/.])(?!.*(?:\.\.|@\{|//|\.lock(?:/|$)|/$|\.$))[^\s~^:?*\[\\]+$"
 PATH_GLOB = r"^[A-Za-z0-9._+*?/-]+$"
+TAG_GLOB = r"^[A-Za-z0-9._+*?/\[\]!-]+$"
 IMAGE_PATH = r"^(?:/[A-Za-z0-9._+@*?-]+)+$"
 CMAKE_TARGET = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 VERSION = r"^[a-zA-Z0-9]+(?:[._-][a-zA-Z0-9]+)*$"
@@ -62,6 +63,7 @@ PATTERNS = {
     WEB_URL: "must be an https or http URL, without a user",
     REF: "must be the name of a tag or a branch, as git-check-ref-format allows it",
     PATH_GLOB: "must be a path, in which * stands for anything and ? for one character",
+    TAG_GLOB: "must be a tag, in which * stands for anything, ? and [0-9] for one character",
     IMAGE_PATH: "must be an absolute path in the image; * stands for anything, ? for one character",
     CMAKE_TARGET: "must be the name of a cmake target",
     PROJECT: "must be the name of a Python project: letters, digits and . _ -",

@@ -17,10 +17,10 @@ from pydantic import (
 from builder.schema.fields import (
     CMAKE_TARGET,
     CUDA_ARCH,
-    PATH_GLOB,
     PLAIN,
     REPOSITORY,
     TAG,
+    TAG_GLOB,
     USER,
     VERSION_GLOB,
     WEB_URL,
@@ -132,8 +132,8 @@ class Track(Model):
     """What upstream offers next: where the pin is moved to, what patches are tried on, and what
     is built every night."""
 
-    tag: Annotated[str, StringConstraints(pattern=PATH_GLOB), PLAIN] | None = None
-    """Newest of the tags of this shape ("b*"), numbers counted as numbers."""
+    tag: Annotated[str, StringConstraints(pattern=TAG_GLOB), PLAIN] | None = None
+    """Newest of the tags of this shape ("b[0-9]*"), numbers counted as numbers."""
     branch: Ref | None = None
     """Head of this branch."""
     image: PublishedImage | None = None

@@ -9,7 +9,7 @@ import stat
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from builder.errors import FetchError
 
@@ -38,6 +38,16 @@ def unpack(archive: Path, target: Path, *, texts_only: bool = False) -> None:
                 tar.extractall(target, filter="data")
     except (tarfile.TarError, *BROKEN) as error:
         raise FetchError(f"{archive.name} cannot be unpacked", str(error)) from error
+
+
+def unpack_stream(tar: IO[bytes], target: Path) -> None:
+    """Unpack a tar as it comes into the new ``target``; raises ``FetchError`` like ``unpack``."""
+    tarfile = _tarfile()
+    try:
+        with tarfile.open(fileobj=tar, mode="r|") as found:
+            found.extractall(target, filter="data")
+    except tarfile.TarError as error:
+        raise FetchError("what came is no tar, or not all of one", str(error)) from error
 
 
 def _tarfile() -> Any:

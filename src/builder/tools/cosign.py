@@ -10,8 +10,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from builder.errors import RegistryError, WorldError
@@ -19,6 +22,10 @@ from builder.tools.credentials import HUB, HUB_KEY, login_for
 from builder.tools.registry import certificate_of, split
 
 PATIENCE = 300.0  # seconds
+UNSIGNED = re.compile(
+    r"no (?:matching )?signatures|invalid signature when validating", re.IGNORECASE
+)
+"""How cosign (2.5) says that there is no signature, or none by that key."""
 
 
 def need() -> None:
@@ -35,39 +42,36 @@ def sign(repository: str, digest: str, key: str, work: Path) -> bool:
     """Have a valid signature on an image of a registry; whether it had none before.
 
     ``key`` is a file or one of cosign's key URIs, ``work`` an empty directory for what cosign is
-    told.  Raises ``WorldError`` where cosign cannot sign with it; ``RegistryError`` where the
-    signature that the registry then gives is not ours.
+    told.  Raises ``WorldError`` where cosign cannot sign with it, or does not answer;
+    ``RegistryError`` where the signature that the registry then gives is not ours.
     """
-    environment = _environment(repository, work)
-    public = work / "cosign.pub"
-    public.write_bytes(_run(("public-key", f"--key={key}"), environment, "read its public key"))
     image, options = f"{repository}@{digest}", _options(repository)
-    if _verifies(image, public, options, environment) == "":
-        return False
-    signing = ("sign", "--yes", "--tlog-upload=false", f"--key={key}", *options, image)
-    _run(signing, environment, f"sign {image}")
-    why = _verifies(image, public, options, environment)
-    if why:
-        raise RegistryError(
-            f"the signature of {image} cannot be verified", why, "no tag was moved; try again"
-        )
+    with _environment(repository, work) as environment:
+        public = work / "cosign.pub"
+        public.write_bytes(_run(("public-key", f"--key={key}"), environment, "read its public key"))
+        if _verifies(image, public, options, environment):
+            return False
+        signing = ("sign", "--yes", "--tlog-upload=false", f"--key={key}", *options, image)
+        _run(signing, environment, f"sign {image}")
+        if not _verifies(image, public, options, environment):
+            raise RegistryError(
+                f"{image} was signed, and has no signature by that key", hint="try again"
+            )
     return True
 
 
 def _verifies(
     image: str, public: Path, options: tuple[str, ...], environment: dict[str, str]
-) -> str:
-    """Why an image has no valid signature by a public key; empty where it has one."""
-    command = ("cosign", "verify", "--insecure-ignore-tlog=true", f"--key={public}")
-    done = subprocess.run(
-        (*command, *options, image),
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        timeout=PATIENCE,
-    )
-    return "" if done.returncode == 0 else done.stderr.strip() or "cosign verify says no"
+) -> bool:
+    """Whether an image has a valid signature by a public key.  Raises like ``_run``."""
+    verifying = ("verify", "--insecure-ignore-tlog=true", f"--key={public}", *options, image)
+    try:
+        _run(verifying, environment, f"verify {image}")
+    except WorldError as error:
+        if UNSIGNED.search(error.why):
+            return False
+        raise
+    return True
 
 
 def _options(repository: str) -> tuple[str, ...]:
@@ -75,8 +79,9 @@ def _options(repository: str) -> tuple[str, ...]:
     return (f"--registry-cacert={certificate}",) if certificate is not None else ()
 
 
-def _environment(repository: str, work: Path) -> dict[str, str]:
-    """What cosign runs in: the login for the registry in a file that only we can read."""
+@contextmanager
+def _environment(repository: str, work: Path) -> Iterator[dict[str, str]]:
+    """What cosign runs in: the login for the registry is in a file for as long as it runs."""
     registry, _ = split(repository)
     login = login_for(registry)
     auths = {}
@@ -84,8 +89,13 @@ def _environment(repository: str, work: Path) -> dict[str, str]:
         pair = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
         auths[HUB_KEY if registry == HUB else registry] = {"auth": pair}
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (work / "config.json").write_text(json.dumps({"auths": auths}))
-    return os.environ | {"DOCKER_CONFIG": str(work)}
+    config = work / "config.json"
+    config.touch(0o600)
+    try:
+        config.write_text(json.dumps({"auths": auths}))
+        yield os.environ | {"DOCKER_CONFIG": str(work)}
+    finally:
+        config.unlink(missing_ok=True)
 
 
 def _run(arguments: tuple[str, ...], environment: dict[str, str], what: str) -> bytes:

@@ -1,7 +1,7 @@
-"""Docker: the engine, buildx and the images that the engine keeps.
+"""Docker: the engine, and the images that it keeps.
 
-python-on-whales asks and tags; building, saving and running go through calls of our own, for
-what it lacks: every option of buildx, a stream of the plain progress, a time limit.
+python-on-whales asks and tags; saving and running go through calls of our own, for what it lacks:
+a stream of what comes, a time limit.
 """
 
 from __future__ import annotations
@@ -12,14 +12,22 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from builder.errors import BuildError, FetchError, GoneError, UntriedError, WorldError
+from builder.errors import (
+    BuildError,
+    FetchError,
+    GoneError,
+    SpaceError,
+    UntriedError,
+    WorldError,
+)
+from builder.tools import archives
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
@@ -99,11 +107,8 @@ def buildx_version() -> str:
 
 
 @cache
-def builder() -> str:
-    """The buildx builder that is the engine itself: it bears the name of Docker's context.
-
-    Another one, selected by hand, would not see the engine's images.
-    """
+def context() -> str:
+    """The name of Docker's context: of the engine, and of the buildx builder that is the engine."""
     done = subprocess.run(
         [executable(), "context", "show"], capture_output=True, text=True, check=False
     )
@@ -186,10 +191,28 @@ def need_in_registry(reference: str, timeout: float) -> None:
         raise kind(f"no registry gives {reference}", done.stderr.strip().removeprefix("ERROR: "))
 
 
-def _asked_of_registry(reference: str, timeout: float) -> subprocess.CompletedProcess[str] | None:
-    """What buildx says of an image of a registry, its manifest as JSON; None: not in time."""
-    command = [executable(), "buildx", "imagetools", "inspect", reference]
-    command += ["--format", "{{json .Manifest}}"]
+def registry_config(reference: str, platform: str, timeout: float) -> dict[str, Any]:
+    """How a registry's image of one platform ("linux/amd64") starts: the "config" of the OCI image
+    configuration.  Raises ``FetchError`` where no registry tells."""
+    done = _asked_of_registry(reference, timeout, "{{json .Image}}")
+    if done is None or done.returncode != 0:
+        said = done.stderr.strip().removeprefix("ERROR: ") if done else "no answer in time"
+        raise FetchError(f"no registry tells how {reference} starts", said)
+    told = json.loads(done.stdout)
+    # Of an index buildx tells every platform, of a manifest the image alone.
+    found = told if "rootfs" in told else told.get(platform)
+    if found is None:
+        raise FetchError(f"{reference} is no image for {platform}", ", ".join(told))
+    config: dict[str, Any] = found.get("config") or {}
+    return config
+
+
+def _asked_of_registry(
+    reference: str, timeout: float, what: str = "{{json .Manifest}}"
+) -> subprocess.CompletedProcess[str] | None:
+    """What buildx says of an image of a registry, as JSON; None: not in time."""
+    command = [executable(), "buildx", "imagetools", "inspect", f"--builder={context()}"]
+    command += ["--format", what, reference]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -221,39 +244,33 @@ def untag(reference: str) -> None:
     subprocess.run([executable(), "image", "rm", reference], capture_output=True, check=False)
 
 
-def build(arguments: Sequence[str], on_line: Callable[[str], None]) -> int:
-    """Run ``docker buildx build`` with plain progress; give each line on; return the exit status.
+def load(archive: Path) -> None:
+    """Have the engine take the image of an OCI archive, under the name that stands in it.
 
-    On Ctrl-C the client is told first, so that BuildKit stops its work too.
+    Raises ``SpaceError`` where its disk is full, ``WorldError`` where it does not take it.
     """
-    command = [executable(), "buildx", "build", f"--builder={builder()}", "--progress=plain"]
-    command += arguments
-    environment = os.environ | {"BUILDKIT_COLORS": "", "NO_COLOR": "1"}
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-    ) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                on_line(line.rstrip("\n"))
-        except BaseException:
-            _stop(process)
-            raise
-        return process.wait()
+    command = [executable(), "image", "load", "--quiet", f"--input={archive}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    kind = SpaceError if "no space left on device" in done.stderr else WorldError
+    raise kind("the engine does not take the image that was built", done.stderr.strip())
 
 
-def _stop(process: subprocess.Popen[Any]) -> None:
-    process.terminate()
+def layout(reference: str, folder: Path) -> str:
+    """Unpack an image into ``folder`` as an OCI image layout, for who cannot see the engine's.
+
+    Gives its digest there: the engine's.  Raises ``WorldError`` where the engine cannot give it.
+    """
+    found = image(reference)
+    if found is None:
+        raise WorldError(f"the engine lost the image {reference}", hint="build again")
     try:
-        process.wait(15)
-    except subprocess.TimeoutExpired:
-        process.kill()
+        with saved(reference) as stream:
+            archives.unpack_stream(stream, folder)
+    except (FetchError, UntriedError) as error:
+        raise WorldError(f"the engine does not give {reference}", error.why) from error
+    return found.digest
 
 
 @contextmanager
@@ -272,7 +289,7 @@ def saved(reference: str) -> Iterator[IO[bytes]]:
             yield process.stdout
             while process.stdout.read(1 << 20):
                 pass  # the end of a tar is not the end of the stream
-        except UntriedError as error:
+        except (FetchError, UntriedError) as error:
             # What was cut off cannot be read; the engine knows why it was.
             _check_saved(process, reference, said, error)
             raise

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from platformdirs import user_config_path
 
@@ -34,11 +34,13 @@ MANIFESTS = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 HUB_HOST = "registry-1.docker.io"
-TIMEOUT = 60.0  # seconds without a byte
+PATIENCE = (30.0, 300.0)  # seconds to connect, and without a byte: a large blob is hashed first
 ATTEMPTS = 7
 LONGEST_WAIT = 120.0  # seconds at once: Docker Hub's limits pass in minutes, or in hours
 LONGEST_IN_ALL = 600.0  # seconds
 LARGEST_SKEW = 600.0  # seconds between two clocks
+GIVEN_UP: set[str] = set()
+"""Registries that did not answer at last: they are not waited for once more, each time."""
 LOOPBACK = re.compile(r"(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?$")
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 CERTIFICATES = Path("/etc/docker/certs.d")
@@ -57,8 +59,13 @@ class Manifest:
         return "sha256:" + hashlib.sha256(self.content).hexdigest()
 
     def parsed(self) -> dict[str, Any]:
-        """Its JSON."""
-        found: dict[str, Any] = json.loads(self.content)
+        """Its JSON; raises ``RegistryError`` where it is none."""
+        try:
+            found = json.loads(self.content)
+        except ValueError as error:
+            raise RegistryError(f"what a registry gives as {self.digest} is no JSON") from error
+        if not isinstance(found, dict):
+            raise RegistryError(f"what a registry gives as {self.digest} is no manifest")
         return found
 
 
@@ -149,22 +156,28 @@ class Repository:
 
     def tags(self) -> list[str]:
         """All tags, sorted; none where there is no such repository."""
-        found: list[str] = []
-        path: str | None = "tags/list?n=1000"
-        while path is not None:
-            answer = self._ask("GET", path, missing=True)
-            if answer is None:
-                break
-            found += answer.json().get("tags") or []
-            path = _next(answer.headers.get("Link", ""), answer.url)
-        return sorted(set(found))
+        pages = self._pages("tags/list?n=1000")
+        return sorted({tag for page in pages for tag in page.json().get("tags") or []})
 
-    def referrers(self, digest: str) -> Manifest | None:
-        """The index of what refers to a manifest; None where the registry keeps none."""
-        answer = self._ask("GET", f"referrers/{digest}", missing=True)
-        if answer is None or MANIFESTS[1] not in answer.headers.get("Content-Type", ""):
+    def referrers(self, digest: str) -> list[dict[str, Any]] | None:
+        """The descriptors of what refers to a manifest; None where the registry keeps none."""
+        pages = list(self._pages(f"referrers/{digest}"))
+        kinds = [page.headers.get("Content-Type", "") for page in pages]
+        if not pages or any(MANIFESTS[1] not in kind for kind in kinds):
             return None
-        return Manifest(answer.content, MANIFESTS[1])
+        return [entry for page in pages for entry in page.json().get("manifests") or []]
+
+    def _pages(self, path: str) -> Iterator[Response]:
+        """The pages of a list, one after the other; none where there is nothing of that name."""
+        seen: set[str] = set()
+        following: str | None = path
+        while following is not None and following not in seen:
+            seen.add(following)
+            answer = self._ask("GET", following, missing=True)
+            if answer is None:
+                return
+            yield answer
+            following = _next(answer.headers.get("Link", ""), answer.url)
 
     def blob(self, digest: str) -> bytes:
         """A blob that fits into memory: an image's configuration.
@@ -200,8 +213,16 @@ class Repository:
     def _put(self, digest: str, data: IO[bytes] | bytes) -> bool:
         if self._ask("HEAD", f"blobs/{digest}", missing=True) is not None:
             return False
+        tried = False
 
         def upload() -> Response:
+            nonlocal tried
+            if tried:
+                # It may have arrived, and only the answer did not.
+                there = self._once("HEAD", f"blobs/{digest}")
+                if there.ok:
+                    return there
+            tried = True
             begun = self._once("POST", "blobs/uploads/", push=True)
             begun.raise_for_status()
             location = urljoin(begun.url, begun.headers["Location"])
@@ -274,31 +295,48 @@ class Repository:
     def _retried(
         self, work: Callable[[], Response], what: str, *, missing: bool = False
     ) -> Response:
+        """An answer that is good; what may pass is tried again.
+
+        A registry that was given up is asked once, until it answers again.
+        """
         import requests
 
         said = ""
-        for attempt in range(1, ATTEMPTS + 1):
+        attempts = 1 if self.registry in GIVEN_UP else ATTEMPTS
+        for attempt in range(1, attempts + 1):
             asked: float | None = None
             try:
                 answer = work()
             except requests.HTTPError as error:
                 answer = error.response
+            except (requests.exceptions.SSLError, requests.exceptions.InvalidURL) as error:
+                raise self._distrusted(error, what) from error
             except (requests.ConnectionError, requests.Timeout, OSError) as error:
-                said = f"{type(error).__name__}: {error}"
+                said = _scrubbed(error)
                 answer = None
             if answer is not None:
+                GIVEN_UP.discard(self.registry)
                 if answer.ok or (answer.status_code == 404 and missing):
                     return answer
                 said = _told(answer)
                 if answer.status_code != 429 and answer.status_code < 500:
                     raise self._refused(answer, what)
                 asked = _seconds(answer.headers.get("Retry-After", ""))
-            if attempt < ATTEMPTS and not self._wait(asked, attempt, said):
+            if attempt < attempts and not self._wait(asked, attempt, said):
                 break
+        GIVEN_UP.add(self.registry)
         raise FetchError(
             f"{self.registry} does not do what it is asked: {what}",
             f"tried {attempt} times; the last answer: {said}",
-            "nothing was tagged; what was uploaded is not uploaded again: try later",
+            "try again later: what was uploaded is not uploaded again",
+        )
+
+    def _distrusted(self, error: Exception, what: str) -> RegistryError:
+        return RegistryError(
+            f"{self.registry} cannot be spoken to safely: {what}",
+            _scrubbed(error),
+            "where its certificate is one's own, the authority's belongs to "
+            f"{CERTIFICATES / self.registry / 'ca.crt'}",
         )
 
     def _wait(self, asked: float | None, attempt: int, said: str) -> bool:
@@ -325,17 +363,19 @@ class Repository:
         url = path if path.startswith(("http://", "https://")) else self._base + path
         actions = f"pull{',push' if push else ''}{',delete' if method == 'DELETE' else ''}"
         scope = f"repository:{self.path}:{actions}"
+        # A registry may send one elsewhere for a blob: who that is learns no password.
+        ours = urlsplit(url)[:2] == urlsplit(self._base)[:2]
         for again in (False, True):
             sent = dict(headers or {})
-            if scope in self._tokens:
+            if ours and scope in self._tokens:
                 sent["Authorization"] = self._tokens[scope]
             if again and hasattr(data, "seek"):
                 data.seek(0)
             answer = self._session.request(
-                method, url, data=data, headers=sent, timeout=TIMEOUT, verify=self._verify
+                method, url, data=data, headers=sent, timeout=PATIENCE, verify=self._verify
             )
             self._ahead = _since(answer.headers.get("Date", "")) or 0.0
-            if answer.status_code != 401 or again:
+            if answer.status_code != 401 or again or not ours:
                 break
             token = self._token(answer.headers.get("WWW-Authenticate", ""), scope)
             if token is None:
@@ -356,10 +396,14 @@ class Repository:
         if kind != "bearer":
             return None
         named = dict(CHALLENGE.findall(challenge))
+        if self._base.startswith("https:") and named.get("realm", "").startswith("http:"):
+            raise RegistryError(
+                f"{self.registry} wants the login to be sent in the clear", named["realm"]
+            )
         asked = {"service": named.get("service", ""), "scope": scope}
         auth = (self._login.user, self._login.password) if self._login else None
         answer = self._session.get(
-            named.get("realm", ""), params=asked, auth=auth, timeout=TIMEOUT, verify=self._verify
+            named.get("realm", ""), params=asked, auth=auth, timeout=PATIENCE, verify=self._verify
         )
         if not answer.ok:
             answer.raise_for_status()
@@ -384,6 +428,11 @@ class Repository:
             )
         hint = "check the repository's name and the tag" if status in {400, 404} else ""
         return RegistryError(f"{self.registry} refuses: {what}", why, hint)
+
+
+def _scrubbed(error: Exception) -> str:
+    """What went wrong, without what follows the ? of a URL: it may be a signature."""
+    return re.sub(r"\?[^\s'\"]+", "?...", f"{type(error).__name__}: {error}")
 
 
 def _told(answer: Response) -> str:

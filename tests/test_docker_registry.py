@@ -1,0 +1,299 @@
+"""What a registry, or who stands before it, may do to us: real ones, and servers that misbehave."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import time_machine
+
+from builder import artifacts, journal, moves, publish
+from builder.errors import BuilderError, FetchError, RegistryError
+from builder.journal import Night
+from builder.nightly import _held
+from builder.served import served
+from builder.tools import registry as registries
+from builder.tools.registry import MANIFESTS, Manifest, Repository
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture
+def repository(registry: str, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    monkeypatch.setattr(registries, "GIVEN_UP", set())
+    return Repository(f"{registry}/me/x", print)
+
+
+def image(repository: Repository, name: str, tag: str = "", **labels: str) -> Manifest:
+    """An image of one label more than it needs, under its digest and perhaps a tag."""
+    told = {"builder.key": name, **{key.replace("_", "."): text for key, text in labels.items()}}
+    config = json.dumps({"config": {"Labels": told}}).encode()
+    repository.put_bytes(config)
+    descriptor = {
+        "mediaType": "application/vnd.oci.image.config.v1+json",
+        "digest": Manifest(config, "").digest,
+        "size": len(config),
+    }
+    parts = {
+        "schemaVersion": 2,
+        "mediaType": MANIFESTS[0],
+        "config": descriptor,
+        "layers": [],
+    }
+    manifest = Manifest(json.dumps(parts).encode(), MANIFESTS[0])
+    repository.put_manifest(tag or manifest.digest, manifest)
+    return manifest
+
+
+def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Repository) -> None:
+    ours = image(repository, "k1", "1-0123456789ab")
+    artifacts.store(repository, "nightly.nights", journal.NIGHTS, [])
+    for tag in ("1-0123456789ab", "nightly.nights", f"sha256-{'0' * 64}"):
+        with pytest.raises(RegistryError, match="is no tag that moves"):
+            publish.move(repository, tag, ours.digest, "so")
+    with pytest.raises(RegistryError, match="is no image that was built and proved here"):
+        publish.move(repository, "latest", "nightly.nights", "so")
+    with pytest.raises(RegistryError, match="has no nothing"):
+        publish.move(repository, "latest", "nothing", "so")
+    assert repository.leads_to("latest") == ""
+    first = publish.move(repository, "latest", ours.digest, "so")
+    assert first.before == ""
+    # Once more is no move, and there is nothing to go back to.
+    assert publish.move(repository, "latest", "1-0123456789ab", "again").before == ours.digest
+    assert [move.reason for move in moves.moves(repository, "latest")] == ["so"]
+    with pytest.raises(RegistryError, match=r"what .*:latest was before is not known"):
+        moves.previous(repository, "latest")
+
+
+def test_moves_are_in_order_whatever_the_clocks_said(repository: Repository) -> None:
+    one, two = image(repository, "k1"), image(repository, "k2")
+    publish.move(repository, "nightly", one.digest, "first", by_night=True)
+    with time_machine.travel(registries.LARGEST_SKEW / 2 + time.time()):
+        publish.move(repository, "nightly", two.digest, "second", by_night=True)
+    assert _held(repository, "nightly", one.digest) == ""  # upstream went back by itself
+    publish.move(repository, "nightly", one.digest, "it crashes")
+    told = [move.reason for move in moves.moves(repository, "nightly")]
+    assert told == ["it crashes", "second", "first"]
+    assert "it crashes" in _held(repository, "nightly", two.digest)
+    publish.move(repository, "nightly", two.digest, "it does not")
+    told = [move.reason for move in moves.moves(repository, "nightly")]
+    assert told == ["it does not", "it crashes", "second", "first"]
+
+
+def test_a_clock_that_is_wrong_moves_nothing(repository: Repository) -> None:
+    one = image(repository, "k1")
+    with (
+        time_machine.travel(registries.LARGEST_SKEW * 2 + time.time()),
+        pytest.raises(BuilderError, match="the clock of this machine is 20 minutes ahead of"),
+    ):
+        publish.move(repository, "nightly", one.digest, "so")
+    assert repository.leads_to("nightly") == ""
+
+
+def night(**changes: Any) -> Night:
+    return Night(
+        **{
+            "recipe": "x-1",
+            "channel": "nightly",
+            "outcome": "moved",
+            "started": "2026-11-21T03:00:00+00:00",
+            "seconds": 1.0,
+            **changes,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"no JSON",
+        b'{"a": 1}',
+        b'[{"recipe": "x-1"}]',
+        b'[{"recipe": "x", "channel": "c", "outcome": "moved", "started": null, "seconds": 1}]',
+        b"[" + b" " * journal.LARGEST + b"]",
+    ],
+    ids=["no JSON", "no list", "no night", "null", "large"],
+)
+def test_a_journal_that_is_damaged_is_told_and_begun_anew(
+    repository: Repository, damage: bytes
+) -> None:
+    assert journal.nights(repository, "nightly") == []
+    journal.write(repository, night(reason="one"))
+    journal.write(repository, night(reason="two"))
+    assert [each.reason for each in journal.nights(repository, "nightly")] == ["two", "one"]
+    file = artifacts.File("nights.json", journal.NIGHTS, damage)
+    artifacts.store(repository, "nightly.nights", journal.NIGHTS, [file])
+    with pytest.raises(RegistryError, match=r"nightly\.nights cannot be read"):
+        journal.nights(repository, "nightly")
+    journal.write(repository, night(reason="three"))
+    assert [each.reason for each in journal.nights(repository, "nightly")] == ["three"]
+
+
+def test_a_journal_keeps_what_it_can(repository: Repository) -> None:
+    for number in range(3):
+        journal.write(repository, night(reason=str(number)))
+    known = [{**vars_of(each), "new": 1} for each in journal.nights(repository, "nightly")]
+    file = artifacts.File("nights.json", journal.NIGHTS, json.dumps(known).encode())
+    artifacts.store(repository, "nightly.nights", journal.NIGHTS, [file])
+    assert len(journal.nights(repository, "nightly")) == 3  # of a later builder
+    image(repository, "k", "nightly.nights")
+    with pytest.raises(RegistryError, match="cannot be read"):
+        journal.nights(repository, "nightly")
+
+
+def vars_of(told: Night) -> dict[str, Any]:
+    return {name: getattr(told, name) for name in told.__slots__}
+
+
+def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registries, "ATTEMPTS", 1)
+    for content in (b'{"manifests": 1}', b'{"config": {}}', b'{"config": {"digest": 1}}'):
+        parts = json.loads(content) | {"schemaVersion": 2, "mediaType": MANIFESTS[0]}
+        manifest = Manifest(json.dumps(parts).encode(), MANIFESTS[0])
+        front = Repository("127.0.0.1:1/x", print)
+        front.manifest = lambda _, found=manifest: found  # type: ignore[method-assign,misc]
+        with pytest.raises(BuilderError):
+            served(front, "x")
+    assert served(repository, "nothing") is None
+
+
+def test_what_is_attached_is_listed_once(repository: Repository) -> None:
+    subject = image(repository, "k1")
+    for kind in ("a/0", "a/1", "a/0"):
+        artifacts.attach(repository, subject, kind, {})
+    found = [entry["artifactType"] for entry in artifacts.referrers(repository, subject.digest)]
+    assert found == ["a/0", "a/1"]
+
+
+Answer = Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]
+
+
+@contextmanager
+def answering(answer: Answer) -> Iterator[tuple[str, list[BaseHTTPRequestHandler]]]:
+    """A server that answers everything as it is told: its address, and what it was asked."""
+    asked: list[BaseHTTPRequestHandler] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            asked.append(self)
+            status, headers, content = answer(self)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_who_stands_elsewhere_learns_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registries, "ATTEMPTS", 1)
+    monkeypatch.setattr(registries, "GIVEN_UP", set())
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+
+    def other(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        wanted = {"WWW-Authenticate": 'Basic realm="x"'}
+        return (201, {}, b"") if request.headers.get("Authorization") else (401, wanted, b"")
+
+    with answering(other) as (elsewhere, asked_there):
+
+        def front(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+            if not request.headers.get("Authorization"):
+                return 401, {"WWW-Authenticate": 'Basic realm="x"'}, b""
+            if request.command == "POST":
+                return 202, {"Location": f"http://{elsewhere}/up"}, b""
+            return 404, {}, b""
+
+        with answering(front) as (address, asked):
+            pair = base64.b64encode(b"farm:s3cret").decode()
+            auths = {"auths": {address: {"auth": pair}}}
+            (tmp_path / "config.json").write_text(json.dumps(auths))
+            with pytest.raises(RegistryError):
+                Repository(f"{address}/me/x", print).put_bytes(b"x")
+            assert any(request.headers.get("Authorization") for request in asked)
+            assert asked_there
+            assert not any(request.headers.get("Authorization") for request in asked_there)
+
+
+def test_a_signed_url_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registries, "ATTEMPTS", 1)
+    monkeypatch.setattr(registries, "GIVEN_UP", set())
+    gone = "http://127.0.0.1:9/bucket/x?X-Amz-Signature=SECRET&X-Amz-Token=SECRET"
+    with answering(lambda _: (307, {"Location": gone}, b"")) as (address, _):
+        with pytest.raises(FetchError) as caught:
+            Repository(f"{address}/me/x", print).blob("sha256:" + "0" * 64)
+        assert "SECRET" not in str(caught.value)
+        assert "Connection" in str(caught.value)
+
+
+def test_pages_that_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registries, "GIVEN_UP", set())
+    again = {"Link": '</v2/me/x/tags/list?last=a>; rel="next"'}
+    page = json.dumps({"tags": ["a"]}).encode()
+    with answering(lambda _: (200, again, page)) as (address, asked):
+        assert Repository(f"{address}/me/x", print).tags() == ["a"]
+        assert len(asked) == 2
+
+
+def test_referrers_of_every_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registries, "GIVEN_UP", set())
+
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        more = "page" not in request.path
+        headers = {"Content-Type": MANIFESTS[1]}
+        if more:
+            headers["Link"] = f"<{request.path}?page=2>; rel=next"
+        entry = {"digest": "one" if more else "two"}
+        return 200, headers, json.dumps({"manifests": [entry]}).encode()
+
+    with answering(answer) as (address, _):
+        found = artifacts.referrers(Repository(f"{address}/me/x", print), "sha256:" + "0" * 64)
+        assert [entry["digest"] for entry in found] == ["one", "two"]
+
+
+def test_a_registry_that_was_given_up_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registries, "GIVEN_UP", set())
+    answers = {"status": 503}
+    later = {"Retry-After": "0"}
+    with answering(lambda _: (answers["status"], later, b"{}")) as (address, asked):
+        with pytest.raises(FetchError, match="does not do what it is asked"):
+            Repository(f"{address}/me/x", print).tags()
+        assert len(asked) == registries.ATTEMPTS
+        with pytest.raises(FetchError):
+            Repository(f"{address}/me/x", print).tags()
+        assert len(asked) == registries.ATTEMPTS + 1
+        answers["status"] = 200
+        assert Repository(f"{address}/me/x", print).tags() == []
+        answers["status"] = 503
+        with pytest.raises(FetchError):
+            Repository(f"{address}/me/x", print).tags()
+        assert len(asked) == 2 * registries.ATTEMPTS + 2
+
+
+def test_what_a_terminal_would_obey_is_left_out() -> None:
+    told = BuilderError("a\x1b[2Jb", "//me:pa@ss@host/x", "c\x9bd\n\te")
+    assert str(told) == "a[2Jb\n//***@host/x\ncd\n\te"
