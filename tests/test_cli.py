@@ -18,7 +18,7 @@ COMMANDS = [
     *("list", "show", "explain", "build", "smoke", "doctor", "schema"),
     *("patches", "freeze", "drift", "update", "outdated", "verify-pins", "mirror", "bisect"),
     *("push", "promote", "rollback", "history", "nightly", "status", "sbom", "thaw"),
-    *("prune", "describe", "matrix", "ccache", "bench", "lock", "pin", "check"),
+    *("prune", "describe", "matrix", "ccache", "bake", "bench", "lock", "pin", "check"),
 ]
 
 

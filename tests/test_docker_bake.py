@@ -159,6 +159,7 @@ def test_a_recipe_that_cannot_be_laid_out_leaves_what_was_there(
     done = builder("bake", "--output", folder, "--catalogue", recipe)
     assert done.returncode == 4
     assert "every recipe was left out" in done.stderr
+    assert {path.name for path in folder.iterdir()} == {"docker-bake.json", "contexts"}
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
