@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 from builder.artifacts import attach, referrers
 from builder.errors import RegistryError
+from builder.served import CREATED
 from builder.tools.registry import Manifest, Repository
 
 MOVE = "application/vnd.builder.move.v1"
-CREATED = "org.opencontainers.image.created"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from builder.moves import moves
 from builder.pipeline import Run
 from builder.pruning import is_nightly
 from builder.releasing import release
-from builder.served import served
+from builder.served import CREATED, served
 from builder.tools import docker
 from builder.tools.registry import Repository
 from builder.upstream import Target
@@ -214,7 +214,7 @@ def _tidy(run: Run, channel: Channel) -> None:
         tag = name.rpartition(":")[2]
         found = docker.image(name) if is_nightly(tag, channel.tag, names) else None
         if found is not None:
-            ages[name] = found.labels.get(pipeline.CREATED, "")
+            ages[name] = found.labels.get(CREATED, "")
     for name in sorted(ages, key=lambda name: ages[name], reverse=True)[KEPT:]:
         docker.untag(name)
         docker.untag(name.rpartition("-")[0])

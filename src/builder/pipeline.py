@@ -21,6 +21,7 @@ from builder.plan import BasePlan, Plan, RegistryRoot, plan
 from builder.platforms import Platforms, architecture
 from builder.record import Record
 from builder.schema import Recipe
+from builder.served import CREATED
 from builder.settings import Settings
 from builder.smoke.contents import Foundation
 from builder.smoke.gpu import Trial
@@ -31,7 +32,6 @@ from builder.workspace import alone, need_space, workspace
 BASE_NAME = "org.opencontainers.image.base.name"
 BASE_DIGEST = "org.opencontainers.image.base.digest"
 WORK_SPACE = 2.0  # GiB in the cache directory: CUDA's wheels, the source, a saved image
-CREATED = "org.opencontainers.image.created"
 
 
 @dataclass
