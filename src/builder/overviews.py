@@ -68,7 +68,8 @@ def _upstream(status: Status) -> str:
 def _behind(status: Status) -> str:
     if status.served is None or status.days is None:
         return ""
-    commits = f"{status.commits} commits, " if status.commits else ""
+    many = "s" if status.commits != 1 else ""
+    commits = f"{status.commits} commit{many}, " if status.commits else ""
     limit = f" of {status.limit}" if status.limit is not None else ""
     newer = status.commits is None or status.commits > 0
     return f"{commits}{status.days}{limit} days" if newer and status.upstream else ""

@@ -198,7 +198,7 @@ def _give(
 
 
 def opened(name: str, say: Say) -> Repository:
-    """A repository that one may write to; raises ``RegistryError`` where that is nobody's."""
+    """A repository of one's own; raises ``RegistryError`` where it would be Docker's."""
     repository = Repository(name, say)
     if repository.registry == HUB and repository.path.startswith("library/"):
         raise RegistryError(

@@ -15,11 +15,11 @@ from builder.catalogue import Catalogue, Entry
 from builder.channels import Channel
 from builder.errors import BuilderError, RegistryError, StaleError
 from builder.journal import Night
+from builder.publish import opened
 from builder.schema import GitSource, Recipe
 from builder.served import Served, served
 from builder.settings import Settings
 from builder.tools.git import COMMIT
-from builder.tools.registry import Repository
 from builder.tools.repositories import Repositories
 from builder.upstream import Target
 
@@ -101,11 +101,11 @@ def _of_channel(channel: Channel, repositories: Repositories) -> Status:
         channel=True,
         limit=channel.track.limit,
     )
-    repository = Repository(channel.repository, repositories.say)
     problems = []
     nights: list[Night] = []
     try:
         channel.need_alone()
+        repository = opened(channel.repository, repositories.say)
         status = replace(status, served=served(repository, channel.tag))
         nights = journal.nights(repository, channel.tag)
     except BuilderError as error:
@@ -129,7 +129,7 @@ def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Reposito
     name, tag = settings.repository(recipe.image.repository), recipe.image.tags[0]
     status = Status(entry.name, name, tag, channel=False)
     try:
-        there = served(Repository(name, repositories.say), tag)
+        there = served(opened(name, repositories.say), tag)
         status = replace(status, served=there)
         if not isinstance(recipe.source, GitSource):
             return replace(status, commits=0, days=0)
@@ -216,7 +216,7 @@ def need_fresh(found: Sequence[Status]) -> None:
         raise StaleError(
             f"{len(bad)} of the channels are not as they should be",
             "\n".join(_line(each) for each in bad),
-            "`builder nightly` brings them on; the reason why one failed stands above",
+            "`builder nightly` brings a channel on, once what stands above is mended",
         )
 
 
