@@ -1,13 +1,13 @@
 # hello-sm120-0.1.0: cmake. Rendered by builder.
 FROM --platform=$BUILDPLATFORM base-devel AS build
-ARG REBUILD
+ARG REBUILD=no
 COPY --from=source /tree/ /src/
 RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache ["cmake", "-G", "Ninja", "-S", "/src/.", "-B", "/build/1", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CUDA_ARCHITECTURES=120", "-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache", "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "-DHELLO_CUDA_NO_VMM=ON", "-DHELLO_BUILD_NUMBER=1", "-DHELLO_BUILD_COMMIT=in-repo"]
 RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache --mount=type=bind,from=inside,target=/inside --mount=type=secret,id=jobs ["/inside/jobs", "3.0", "cmake", "--build", "/build/1"]
 RUN --network=none ["cmake", "--install", "/build/1", "--prefix", "/opt/engine", "--strip"]
 
 FROM base-runtime AS image
-ARG REBUILD
+ARG REBUILD=no
 COPY --from=build /opt/engine/ /opt/engine/
 ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENV HELLO_ARG_HOST="0.0.0.0"

@@ -1,6 +1,6 @@
 # llama-cpp-python-0.3.36: a Python package with CUDA parts. Rendered by builder.
 FROM base-devel AS build
-ARG REBUILD
+ARG REBUILD=no
 RUN --network=none ["python3", "-m", "venv", "/opt/build"]
 RUN --network=none --mount=type=bind,from=build-wheels,target=/wheels ["sh", "-euc", "/opt/build/bin/python -m pip install --no-index --no-deps --disable-pip-version-check /wheels/*.whl"]
 COPY --from=source /tree/ /src/
@@ -13,7 +13,7 @@ RUN --network=none --mount=type=bind,from=inside,target=/inside ["python3", "/in
 RUN --network=none ["find", "/opt/engine", "-name", "*.a", "-delete"]
 
 FROM base-runtime AS image
-ARG REBUILD
+ARG REBUILD=no
 RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "python3"]
 COPY --from=build /opt/engine/ /opt/engine/
 ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" PYTHONUNBUFFERED="1" PYTHONDONTWRITEBYTECODE="1"

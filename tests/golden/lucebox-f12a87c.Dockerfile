@@ -1,6 +1,6 @@
 # lucebox-f12a87c: programs with ggml inside, and a server in Python. Rendered by builder.
 FROM base-devel AS build
-ARG REBUILD
+ARG REBUILD=no
 RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "patchelf"]
 COPY --from=source /tree/ /src/
 RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache ["cmake", "-G", "Ninja", "-S", "/src/dflash", "-B", "/build/1", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CUDA_ARCHITECTURES=120", "-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache", "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "-DGGML_CUDA=ON", "-DGGML_NATIVE=OFF", "-DGGML_CUDA_NCCL=OFF", "-DGGML_CCACHE=OFF", "-DBUILD_SHARED_LIBS=ON", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_OPENSSL=ON", "-DLLAMA_CURL=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_USE_PREBUILT_WEBUI=OFF", "-DLLAMA_LLGUIDANCE=OFF", "-DLLAMA_BUILD_BORINGSSL=OFF", "-DLLAMA_BUILD_LIBRESSL=OFF", "-DGGML_CPU_KLEIDIAI=OFF", "-DGGML_CUDA_CUB_3DOT2=OFF", "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", "-DCMAKE_INSTALL_RPATH=$ORIGIN", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_BUILD_WEBUI=OFF", "-DGGML_CUDA_NO_VMM=ON"]
@@ -17,7 +17,7 @@ RUN --network=none ["/opt/build/bin/python", "-m", "pip", "--python", "/opt/engi
 RUN --network=none ["find", "/opt/engine", "-name", "*.a", "-delete"]
 
 FROM base-runtime AS image
-ARG REBUILD
+ARG REBUILD=no
 RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "python3"]
 COPY --from=build /opt/engine/ /opt/engine/
 COPY --from=source /tree/dflash/scripts /opt/engine/dflash/scripts

@@ -1,6 +1,6 @@
 # vllm-0.20.2-wheel: patches laid over an installed package. Rendered by builder.
 FROM base-runtime AS image
-ARG REBUILD
+ARG REBUILD=no
 ARG BASE_USER
 USER root
 RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=source,target=/run/overlay ["python3", "/run/inside/overlay.py", "/run/overlay", "--package", "vllm", "--version", "0.20.2"]
