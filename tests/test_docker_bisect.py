@@ -166,7 +166,9 @@ def test_the_first_bad_commit_is_found_however_often_it_is_killed(farm: Farm) ->
         for number in CANNOT
         if number in why
     )
-    assert f"{commits[BREAKS - 1][:9]} has file mode.h.patch already: left out" in done.stderr
+    assert (
+        f"bisect-{commits[BREAKS - 1][:9]}: upstream has file mode.h.patch: left out" in done.stderr
+    )
     assert all(Path(step["log"]).exists() for step in found["steps"])
     assert images() == before
     assert not farm.kept.exists()

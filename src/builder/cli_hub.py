@@ -13,6 +13,7 @@ from builder.command import (
     app,
     catalogue_at,
     print_json,
+    repository_of,
 )
 
 
@@ -32,7 +33,7 @@ def describe(
     The token must have the scopes Read, Write and Delete. The exit code is 12 when Docker Hub
     refuses, and for any other registry, which has no descriptions; 5 when it does not answer.
     """
-    from builder import console, describing, publish, settings
+    from builder import console, describing, settings
     from builder.errors import RegistryError
     from builder.tools.credentials import HUB
     from builder.tools.hub import Hub
@@ -40,15 +41,14 @@ def describe(
     recipes = catalogue_at(catalogue)
     found = recipes.engine(recipe).recipe
     assert found is not None
-    chosen = settings.load()
-    repository = publish.opened(chosen.repository(found.image.repository), console.say)
+    repository = repository_of(recipes, recipe)
     if repository.registry != HUB:
         raise RegistryError(
             f"there is no description of {repository.name}",
             f"{repository.registry} is not Docker Hub, and registries have none",
             "what there is to say is in the labels: docker buildx imagetools inspect --raw",
         )
-    hub = Hub(chosen.hub_api, console.say)
+    hub = Hub(settings.load().hub_api, console.say)
     there = None if dry_run else hub.tags(repository.path)
     text = describing.described(recipes, found.image.repository, repository.path, there)
     if not dry_run:

@@ -18,6 +18,7 @@ from builder.command import (
     new_run,
     print_json,
     reference_option,
+    repository_of,
 )
 
 if TYPE_CHECKING:
@@ -150,14 +151,14 @@ def history(
 
 def _repository(recipe: str, catalogue: CatalogueOption, *, moving: str = "") -> Repository:
     """The repository of a recipe's images, in which a tag may be moved."""
-    from builder import console, publish, settings
+    from builder import publish
 
     recipes = catalogue_at(catalogue)
     found = recipes.engine(recipe).recipe
     assert found is not None
     known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
     publish.need_moving(known, found.image.repository, moving)
-    return publish.opened(settings.load().repository(found.image.repository), console.say)
+    return repository_of(recipes, recipe)
 
 
 def _tell(move: Move, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from builder.command import (
     catalogue_at,
     new_run,
     reference_option,
+    repository_of,
     root_of,
 )
 from builder.errors import WorldError
@@ -88,31 +89,21 @@ def sbom(
 
 def _made(recipe: str, catalogue: Path | None, kind: str) -> str:
     """A document of the image in the engine."""
-    import os
-
-    from builder import bom
-    from builder.bom.debian import installed
-    from builder.bom.provenance import platform
     from builder.proving import proved
+    from builder.releasing import documents
     from builder.workspace import workspace
 
     run = new_run(catalogue)
     rendered, record = proved(run, recipe)
     with workspace(run.settings.cache_dir) as work:
-        packages = installed(record.digest, work)
-    return bom.documents(rendered, record, packages, platform(os.environ))[kind]
+        return documents(rendered, record, work)[kind]
 
 
 def _attached(recipe: str, catalogue: Path | None, reference: str, kind: str) -> list[File]:
     """What is attached to an image of the registry."""
-    from builder import console, settings
     from builder.releasing import attached
-    from builder.tools.registry import Repository
 
-    found = catalogue_at(catalogue).engine(recipe).recipe
-    assert found is not None
-    name = settings.load().repository(found.image.repository)
-    return attached(Repository(name, console.say), reference, kind)
+    return attached(repository_of(catalogue_at(catalogue), recipe), reference, kind)
 
 
 @app.command(rich_help_panel=PUBLISHING)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from builder.pipeline import Run
     from builder.settings import Settings
     from builder.smoke.verdict import Verdict
+    from builder.tools.registry import Repository
 
 EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()) + "."
 
@@ -171,6 +172,18 @@ def catalogue_at(folder: Path | None) -> Catalogue:
     engines = {name: family.check for name, family in families.ENGINES.items()}
     bases = {name: family.check for name, family in families.BASES.items()}
     return catalogue.load(root_of(folder), engines, bases)
+
+
+def repository_of(recipes: Catalogue, name: str) -> Repository:
+    """The repository of a recipe's images.
+
+    Raises ``RecipeError`` for an unknown recipe, ``RegistryError`` where it would be Docker's own.
+    """
+    from builder import console, publish, settings
+
+    found = recipes.engine(name).recipe
+    assert found is not None
+    return publish.opened(settings.load().repository(found.image.repository), console.say)
 
 
 def new_run(

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from builder import editing
 from builder.catalogue import Catalogue, Entry, R
+from builder.desk import Desk
+from builder.diagnosis import Finding, on_pin
 from builder.errors import RecipeError
 from builder.recipe import parse
 from builder.schema import BaseRecipe, Recipe
@@ -21,6 +23,8 @@ from builder.upstream import Target
 
 COMMIT_DIGITS = 9
 DIGEST_DIGITS = 12
+MERGED = "upstream"
+UNTRIED = "untried"  # the build tells of these, which has an engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,22 @@ def without(frozen: Frozen, patches: Sequence[int]) -> Frozen:
     return replace(
         frozen, entry=entry, catalogue=replace(frozen.catalogue, engines=engines), dropped=names
     )
+
+
+def fitted(frozen: Frozen, at: Desk) -> tuple[Frozen, list[Finding]]:
+    """A frozen recipe without the patches that upstream has by now, and those that do not fit.
+
+    Raises ``FetchError`` where the source cannot be had.
+    """
+    case = replace(at, catalogue=frozen.catalogue).case(frozen.entry)
+    findings = on_pin(case) if case.patches else []
+    unfit = [each for each in findings if not each.good and each.state not in {MERGED, UNTRIED}]
+    merged = [index for index, each in enumerate(findings) if each.state == MERGED]
+    if unfit or not merged:
+        return frozen, unfit
+    lean = without(frozen, merged)
+    at.workshop.say(f"{frozen.name}: upstream has {', '.join(lean.dropped)}: left out")
+    return lean, []
 
 
 def _entry(text: str, file: Path, model: type[R]) -> Entry[R]:

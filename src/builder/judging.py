@@ -15,7 +15,7 @@ from pathlib import Path
 from builder import freezing, pipeline, record
 from builder.catalogue import Entry
 from builder.desk import Desk
-from builder.diagnosis import Finding, on_pin
+from builder.diagnosis import Finding
 from builder.dockerfile import Rendered
 from builder.errors import BuilderError, BuildError, GoneError, PatchError, ProofError, UntriedError
 from builder.freezing import Frozen
@@ -30,7 +30,6 @@ PREFIX = "bisect"
 GOOD, SKIP, NO_VERDICT = 0, 125, 128  # git-bisect(1), "Bisect run"
 OF_THE_SHELL = {126: "the shell may not run it", 127: "the shell finds no such command"}
 SHOWN = 10  # last lines of what a test printed
-NO_MATTER = {"upstream", "untried"}  # left out, or told by the build, which has an engine
 GRACE = 10.0  # seconds that a test has to end
 
 
@@ -74,15 +73,9 @@ def candidate(run: Run, at: Desk, entry: Entry[Recipe], commit: str) -> Candidat
     target = Target(commit, commit, "commit")
     version = f"{PREFIX}-{commit[:SHORT]}"
     frozen = freezing.at_commit(run.catalogue, entry, target, number, version)
-    case = replace(at, catalogue=frozen.catalogue).case(frozen.entry)
-    findings = on_pin(case) if case.patches else []
-    unfit = [each for each in findings if not each.good and each.state not in NO_MATTER]
+    frozen, unfit = freezing.fitted(frozen, at)
     if unfit:
         raise PatchError(_line(unfit[0]))
-    merged = [index for index, each in enumerate(findings) if each.state == "upstream"]
-    if merged:
-        frozen = freezing.without(frozen, merged)
-        run.say(f"{commit[:SHORT]} has {', '.join(frozen.dropped)} already: left out")
     own = replace(run, catalogue=frozen.catalogue, seconds={})
     return Candidate(own, frozen, pipeline.resolve(own, frozen.name))
 

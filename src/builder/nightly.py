@@ -14,7 +14,7 @@ from pathlib import Path
 from builder import channels, crashes, freezing, journal, pipeline, publish
 from builder.channels import Channel
 from builder.desk import Desk, desk
-from builder.diagnosis import Finding, on_pin
+from builder.diagnosis import Finding
 from builder.errors import BuilderError, NightError, PatchError, RegistryError
 from builder.freezing import Frozen
 from builder.journal import Night, Outcome
@@ -156,21 +156,13 @@ def _frozen(run: Run, channel: Channel, at: Desk, target: Target) -> Frozen:
     Raises ``PatchError`` where another one does not fit.
     """
     frozen = channels.frozen(run.catalogue, channel, target, at.repositories)
-    case = replace(at, catalogue=frozen.catalogue).case(frozen.entry)
-    findings = on_pin(case) if case.patches else []
-    merged = [index for index, found in enumerate(findings) if found.state == "upstream"]
-    bad = [
-        found for found in findings if not (found.good or found.state in {"upstream", "untried"})
-    ]
-    if bad:
+    frozen, unfit = freezing.fitted(frozen, at)
+    if unfit:
         raise PatchError(
-            f"{len(bad)} of the patches of {channel.entry.name} do not fit {target.name}",
-            "\n".join(_line(found) for found in bad),
+            f"{len(unfit)} of the patches of {channel.entry.name} do not fit {target.name}",
+            "\n".join(_line(found) for found in unfit),
             f"builder patches {channel.entry.name}",
         )
-    if merged:
-        frozen = freezing.without(frozen, merged)
-        run.say(f"{frozen.name}: upstream has {', '.join(frozen.dropped)}: left out")
     frozen.write(run.settings.state_dir / "frozen")
     return frozen
 

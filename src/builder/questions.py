@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,7 +17,7 @@ from builder.errors import BuilderError
 from builder.plan import resolve_patches
 from builder.schema import Recipe
 from builder.tools.bisection import Commit, Word
-from builder.workspace import whole
+from builder.workspace import keep_json
 
 SHORT = 9  # digits of a commit that people are shown
 BuildFails = Literal["skip", "bad"]
@@ -119,12 +118,7 @@ def path_of(state_dir: Path, recipe: str) -> Path:
 
 def write(state_dir: Path, state: State) -> None:
     """Keep a state; raises ``OSError`` when the disk does not take it."""
-    file = path_of(state_dir, state.question.recipe)
-    with whole(file) as waiting, waiting.open("w", encoding="utf-8") as stream:
-        json.dump(asdict(state), stream, indent=2)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+    keep_json(path_of(state_dir, state.question.recipe), asdict(state))
 
 
 def read(state_dir: Path, recipe: str) -> State | None:

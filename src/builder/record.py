@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from builder.smoke.verdict import Check, Verdict
-from builder.workspace import whole
+from builder.workspace import keep_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,7 @@ def path_of(state: Path, recipe: str, key: str) -> Path:
 def write(state: Path, record: Record) -> Path:
     """Write a record; raises ``OSError`` when the disk does not take it."""
     path = path_of(state, record.recipe, record.key)
-    with whole(path) as waiting, waiting.open("w", encoding="utf-8") as stream:
-        json.dump(record.as_json(), stream, indent=2)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+    keep_json(path, record.as_json())
     return path
 
 

@@ -23,6 +23,16 @@ RECIPE_FILE = re.compile(r"(?:bases/)?[A-Za-z0-9][A-Za-z0-9._-]*\.toml")
 NAMES = {bom.CYCLONEDX: "bom.cdx.json", bom.SPDX: "bom.spdx.json", bom.PROVENANCE: "slsa.json"}
 
 
+def documents(rendered: Rendered, record: Record, work: Path) -> dict[str, str]:
+    """The bills of materials and the provenance of an image of the engine, by their media types.
+
+    ``work`` is an empty directory.  Raises ``UntriedError`` where the engine does not give what
+    the image lists.
+    """
+    packages = installed(record.digest, work)
+    return bom.documents(rendered, record, packages, platform(os.environ))
+
+
 def release(
     run: Run,
     rendered: Rendered,
@@ -37,11 +47,9 @@ def release(
     ``work`` is an empty directory; ``recipe`` has the texts of the recipe's files by their paths
     below ``recipes/``.  Raises like ``publish.push``.
     """
-    packages = installed(record.digest, work)
-    documents = bom.documents(rendered, record, packages, platform(os.environ))
     attachments = [
         Attachment(kind, (File(NAMES[kind], kind, text.encode()),))
-        for kind, text in documents.items()
+        for kind, text in documents(rendered, record, work).items()
     ]
     texts = tuple(File(name, RECIPE, text.encode()) for name, text in recipe.items())
     attachments.append(Attachment(RECIPE, texts))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from filelock import FileLock, Timeout
@@ -92,6 +94,18 @@ def whole(file: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             waiting.unlink(missing_ok=True)
+
+
+def keep_json(file: Path, value: Any) -> None:
+    """Write ``value`` to ``file`` as JSON, whole and on the disk when this returns.
+
+    Raises ``OSError`` when the disk does not take it.
+    """
+    with whole(file) as waiting, waiting.open("w", encoding="utf-8") as stream:
+        json.dump(value, stream, indent=2)
+        stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def standing(path: Path) -> Path:

@@ -7,7 +7,6 @@ is where cosign looks for it, in COSIGN_PASSWORD.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -86,8 +85,7 @@ def _environment(repository: str, work: Path) -> Iterator[dict[str, str]]:
     login = login_for(registry)
     auths = {}
     if login is not None:
-        pair = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
-        auths[HUB_KEY if registry == HUB else registry] = {"auth": pair}
+        auths[HUB_KEY if registry == HUB else registry] = {"auth": login.basic}
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     config = work / "config.json"
     config.touch(0o600)

@@ -29,6 +29,11 @@ class Login:
     user: str
     password: str = field(repr=False)
 
+    @property
+    def basic(self) -> str:
+        """Both as Docker's store and the scheme Basic (RFC 7617, section 2) have them."""
+        return base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+
 
 def login_for(registry: str) -> Login | None:
     """What is known for a registry ("docker.io", "ghcr.io", "127.0.0.1:5000"), or None.

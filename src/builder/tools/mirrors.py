@@ -53,6 +53,7 @@ class Mirror:
         self._say = say
         self._lock: list[int] = []
         self._history_said = False
+        self._advertised: Advertised | None = None
         digest = hashlib.sha256(url.encode()).hexdigest()[:10]
         name = re.sub(r"[^A-Za-z0-9.]+", "-", url.split("://", 1)[-1].rsplit("@", 1)[-1])
         self.folder = cache / "git" / f"{name.strip('-.')[-80:]}-{digest}"
@@ -138,22 +139,32 @@ class Mirror:
         git.ask(self.history, *settings, *fetch, "--stdin", "origin", stdin=names, hold=self._lock)
 
     def advertised(self) -> Advertised:
-        """What the repository has today, or had when it was last asked, where ``offline``.
+        """What the repository has now, or had when it was last asked, where ``offline``.
 
-        Raises ``FetchError`` when it does not answer.
+        It is asked once: what comes while a run goes on does not matter to it.  Raises
+        ``FetchError`` when it does not answer.
         """
-        kept = self.folder / "advertised.json"
-        if self.offline:
-            try:
-                return Advertised(**json.loads(kept.read_text("utf-8")))
-            except (OSError, ValueError, TypeError) as error:
-                raise self._not_mirrored("its tags and branches") from error
+        if self._advertised is None:
+            self._advertised = self._known() if self.offline else self._told()
+        return self._advertised
+
+    @property
+    def _kept(self) -> Path:
+        return self.folder / "advertised.json"
+
+    def _known(self) -> Advertised:
+        try:
+            return Advertised(**json.loads(self._kept.read_text("utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise self._not_mirrored("its tags and branches") from error
+
+    def _told(self) -> Advertised:
         with self._alone():
             found: list[Advertised] = []
             self._mended(self.history, "the refs", lambda: found.append(self._ask_refs()))
-            waiting = kept.with_name(f".{uuid4().hex}")
+            waiting = self._kept.with_name(f".{uuid4().hex}")
             waiting.write_text(json.dumps({"refs": found[0].refs, "head": found[0].head}), "utf-8")
-            waiting.replace(kept)
+            waiting.replace(self._kept)
         return found[0]
 
     def _ask_refs(self) -> Advertised:

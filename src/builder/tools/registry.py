@@ -7,7 +7,6 @@ a bound, and not before the time that the registry asks for; what will not is to
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import re
@@ -389,10 +388,7 @@ class Repository:
             self._login, self._asked_login = login_for(self.registry), True
         kind = challenge.partition(" ")[0].lower()
         if kind == "basic":
-            if self._login is None:
-                return None
-            pair = f"{self._login.user}:{self._login.password}".encode()
-            return f"Basic {base64.b64encode(pair).decode()}"
+            return f"Basic {self._login.basic}" if self._login else None
         if kind != "bearer":
             return None
         named = dict(CHALLENGE.findall(challenge))
