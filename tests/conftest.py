@@ -24,6 +24,13 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED_CACHE = Path(os.environ.get("BUILDER_CACHE_DIR") or user_cache_path("builder"))
 DOCKER_CONFIG = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
 
+MADE: set[str] = set()
+OF_THE_REGISTRY = {
+    *("test_docker_bake", "test_docker_kills", "test_docker_machines", "test_docker_nights"),
+    *("test_docker_overlay", "test_docker_prune", "test_docker_publish", "test_docker_registry"),
+    *("test_docker_signing", "test_docker_status", "test_docker_vllm"),
+}
+"""They stand on one image of somebody else's, or hold the locks of the nights."""
 SEALED = ("BUILDER_", "BUILDX_", "XDG_", "GIT_")
 
 REGISTRY = """version: 0.1
@@ -38,16 +45,47 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--engine", action="store_true", help="also compile real engines (half an hour)"
     )
+    parser.addoption(
+        "--kills", type=int, default=8, help="so often a build or a push is killed (20: 5 minutes)"
+    )
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        lane = _lane(item)
+        if lane:
+            item.add_marker(pytest.mark.xdist_group(lane))
     if config.getoption("--engine"):
         return
     chosen = [item for item in items if item.get_closest_marker("engine") is None]
     left = [item for item in items if item.get_closest_marker("engine") is not None]
     config.hook.pytest_deselected(items=left)
     items[:] = chosen
+
+
+def _lane(item: pytest.Item) -> str:
+    """Tests of one lane never run side by side; empty: a test may run beside any other."""
+    if item.path.stem in OF_THE_REGISTRY:
+        return "registry"
+    return "engine" if item.get_closest_marker("docker") is not None else ""
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remove what the tests made: when all of them have ended, as a build may stand on it."""
+    told: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["made"] = sorted(MADE)
+    elif MADE:
+        subprocess.run(
+            ["docker", "image", "rm", "--force", *MADE], capture_output=True, check=False
+        )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A process of pytest-xdist has ended, and tells what it made."""
+    MADE.update(getattr(node, "workeroutput", {}).get("made", ()))
 
 
 @pytest.fixture(autouse=True)
@@ -136,11 +174,9 @@ def images(hello: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def made() -> Iterator[set[str]]:
+def made() -> set[str]:
     """Names of the images that the tests made; removed together, when no build is going on."""
-    names: set[str] = set()
-    yield names
-    subprocess.run(["docker", "image", "rm", "--force", *names], capture_output=True, check=False)
+    return MADE
 
 
 @pytest.fixture

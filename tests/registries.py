@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from builder.tools.registry import MANIFESTS, Manifest
 
 LEFT_OUT = {"content-length", "transfer-encoding", "connection", "date", "server"}
 
@@ -30,15 +35,19 @@ class Fault:
 
 @dataclass
 class Proxy:
-    """A loopback address before a registry; ``requests`` are those that reached it, in order.
+    """A loopback address before ``registry``; ``requests`` are those that reached it, in order.
 
-    ``ahead`` are the seconds that its clock is before this machine's.
+    ``ahead`` are the seconds that its clock is before this machine's.  ``subjects`` are what
+    refers to each manifest, where it has the referrers API of the distribution specification 1.1
+    ("Pushing Manifests with Subject", "Listing Referrers"), which Debian's registry has not.
     """
 
     address: str
+    registry: str = ""
     ahead: float = 0.0
     faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    subjects: dict[str, list[dict[str, Any]]] | None = None
 
     def next_fault(self, request: str) -> Fault | None:
         for fault in self.faults:
@@ -47,14 +56,62 @@ class Proxy:
                 return fault
         return None
 
+    def listing(self, digest: str) -> bytes:
+        manifests = (self.subjects or {}).get(digest, [])
+        told = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": manifests}
+        return json.dumps(told).encode()
+
+    def listed(self, content: bytes) -> dict[str, str]:
+        """The headers for a manifest that was put, which is listed where it has a subject."""
+        told = json.loads(content)
+        subject = (told.get("subject") or {}).get("digest", "")
+        if not subject or self.subjects is None:
+            return {}
+        entry = {
+            "mediaType": told["mediaType"],
+            "digest": Manifest(content, "").digest,
+            "size": len(content),
+            "artifactType": told.get("artifactType") or told["config"]["mediaType"],
+            "annotations": told.get("annotations") or {},
+        }
+        self.subjects.setdefault(subject, []).append(entry)
+        return {"OCI-Subject": subject}
+
+    def passed_on(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, bytes, dict[str, str], str | None]:
+        """Status, content and headers of an answer, and the size that one to HEAD tells."""
+        _, asked, digest = path.rpartition("/referrers/")
+        if asked and self.subjects is not None:
+            return 200, self.listing(digest), {"Content-Type": MANIFESTS[1]}, None
+        connection = http.client.HTTPConnection(self.registry)
+        connection.request(method, path, body, dict(headers))
+        answer = connection.getresponse()
+        content = answer.read()
+        kept = {name: value for name, value in answer.getheaders() if name.lower() not in LEFT_OUT}
+        if method == "PUT" and "/manifests/" in path and answer.status == 201:
+            kept |= self.listed(body)
+        size = answer.getheader("Content-Length") if method == "HEAD" else None
+        connection.close()
+        return answer.status, content, kept, size
+
     def count(self, matching: str) -> int:
         return sum(1 for request in self.requests if re.search(matching, request))
 
 
+class Server(ThreadingHTTPServer):
+    """One that says nothing where whoever asked was killed."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
-def proxied(registry: str) -> Iterator[Proxy]:
+def proxied(registry: str, *, referring: bool = False) -> Iterator[Proxy]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else each answer waits 40 ms
 
         def handle_one(self) -> None:
             request = f"{self.command} {self.path}"
@@ -71,19 +128,13 @@ def proxied(registry: str) -> Iterator[Proxy]:
                 return
             if fault is not None and fault.what == "slow":
                 time.sleep(1)
-            connection = http.client.HTTPConnection(registry)
-            connection.request(self.command, self.path, body, dict(self.headers))
-            answer = connection.getresponse()
-            content = answer.read()
+            status, content, headers, size = proxy.passed_on(
+                self.command, self.path, body, self.headers
+            )
             if fault is not None and fault.what == "lie":
                 content = content.replace(b'"schemaVersion":2', b'"schemaVersion": 2')
                 content = content.replace(b'"schemaVersion": 2', b'"schemaVersion":  2')
-            kept = {
-                name: value for name, value in answer.getheaders() if name.lower() not in LEFT_OUT
-            }
-            size = answer.getheader("Content-Length") if self.command == "HEAD" else None
-            self.answer(answer.status, content, kept, size)
-            connection.close()
+            self.answer(status, content, headers, size)
 
         def answer(
             self, status: int, content: bytes, headers: dict[str, str], size: str | None = None
@@ -103,9 +154,9 @@ def proxied(registry: str) -> Iterator[Proxy]:
         def log_message(self, *arguments: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    proxy = Proxy(f"127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    server = Server(("127.0.0.1", 0), Handler)
+    proxy = Proxy(f"127.0.0.1:{server.server_port}", registry, subjects={} if referring else None)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield proxy

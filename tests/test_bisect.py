@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder import bisecting, questions
+from builder import bisecting, judging, pipeline, questions
 from builder.asking import Asked
 from builder.bisecting import Options, Outcome
 from builder.command import new_run
@@ -20,8 +23,10 @@ from builder.errors import (
     FetchError,
     GoneError,
     RecipeError,
+    UntriedError,
     WorldError,
 )
+from builder.image import Log
 from builder.questions import End, Judgement, Question, QuestionError, State, Step, Trace
 from builder.tools.bisection import Bisection, Commit, described, roots_of
 from builder.tools.repositories import Repositories
@@ -179,7 +184,9 @@ def test_a_commit_tells_nothing_that_a_terminal_obeys(
 
 # What is kept
 
-QUESTION = Question("eng-1", End("v1", "a" * 40), End("main", "b" * 40), "./x", "bad", True, "s")
+QUESTION = Question(
+    "eng-1", End("v1", "a" * 40), End("main", "b" * 40), "./x", "/d", "bad", True, "s"
+)
 STEP = Step(Commit("c" * 40, "2026-01-02", "T", "x"), Judgement("skip", "why", True, 1.5, "/log"))
 TRACE = Trace("d" * 40, ("eng:bisect-1",), ("eng:other",))
 
@@ -229,6 +236,10 @@ class Farm:
         self.said.clear()
         run.say = self.said.append
         return bisecting.bisect(run, "eng", asked, Options(**more))
+
+    @property
+    def state(self) -> State | None:
+        return questions.read(self.kept.parents[1], "eng-1")
 
     @property
     def told(self) -> str:
@@ -420,3 +431,275 @@ def test_two_at_once(farm: Farm) -> None:
         with pytest.raises(BusyError):
             bisecting.reset(new_run(farm.catalogue), "eng", keep=False)
     assert not farm.kept.exists()
+
+
+# How commits are judged
+
+
+@pytest.fixture
+def swept(monkeypatch: pytest.MonkeyPatch) -> list[Trace]:
+    """Stands for the engine: every commit is built and proved; the traces that were swept."""
+    gone: list[Trace] = []
+    monkeypatch.setattr(pipeline, "resolve", lambda *_: None)
+    monkeypatch.setattr(judging, "trace", lambda subject: Trace(subject.commit, (), ()))
+    monkeypatch.setattr(judging, "sweep", gone.append)
+    monkeypatch.setattr(judging, "_proved", lambda *_: Judgement("good", "built and proved"))
+    monkeypatch.setattr(judging, "_image", lambda _: "eng:bisect")
+    return gone
+
+
+def decide(folder: Path, ends: tuple[str, str], bad: list[str], between: str = "") -> str:
+    """A test, named from the folder that it is in; ``between`` is what it does between the ends."""
+    folder.mkdir(exist_ok=True)
+    script = folder / "decide"
+    script.write_text(
+        f"#!/bin/sh\n[ $COMMIT = {ends[0]} ] && exit 0\n[ $COMMIT = {ends[1]} ] && exit 1\n"
+        f"{between}\ncase '{' '.join(bad)}' in *$COMMIT*) exit 1;; esac\n"
+    )
+    script.chmod(0o755)
+    return "./decide"
+
+
+@pytest.mark.usefixtures("swept")
+def test_a_test_runs_where_it_was_asked_for(farm: Farm, tmp_path: Path) -> None:
+    commits = grown(farm.upstream, 9)
+    farm.write(commits[0])
+    ends, here, other = (commits[0], commits[8]), tmp_path / "here", tmp_path / "other"
+    test = decide(here, ends, commits[6:], "exit 134")
+    with contextlib.chdir(here), pytest.raises(UntriedError, match="ended with 134"):
+        farm.ask(*ends, test=test)
+    # Of the same name, and for another question.
+    decide(other, ends, commits[1:])
+    here.rename(tmp_path / "away")
+    with contextlib.chdir(other):
+        with pytest.raises(QuestionError, match="the directory that the test of eng-1 runs in"):
+            farm.ask()
+        (tmp_path / "away").rename(here)
+        decide(here, ends, commits[6:])
+        outcome = farm.ask(*ends, test=test)
+    assert outcome.first_bad is not None
+    assert outcome.first_bad.name == commits[6]
+    assert f"the test runs in {here}, where the bisect began" in farm.told
+
+
+@pytest.mark.usefixtures("swept")
+def test_a_directory_that_goes_while_it_is_needed(farm: Farm, tmp_path: Path) -> None:
+    commits = grown(farm.upstream, 4)
+    farm.write(commits[0])
+    here = tmp_path / "here"
+    here.mkdir()
+    with contextlib.chdir(here), pytest.raises(UntriedError, match=f"runs in is gone: {here}"):
+        farm.ask(commits[0], commits[3], test=f"mv {here} {here}.away")
+    assert farm.state is not None
+    assert [step.word for step in farm.state.steps] == ["good"]
+
+
+@pytest.mark.usefixtures("swept")
+@pytest.mark.parametrize(
+    ("between", "why"),
+    [
+        ("exit 126", "the test ended with 126"),
+        ("./none", "where it finds no such command"),
+        ("./data", "where it may not run a command"),
+        ("exit 128", "the test ended with 128"),
+        ("kill -9 $$", "the test ended with 137"),
+    ],
+)
+def test_a_test_that_breaks_off_gives_no_verdict(
+    farm: Farm, tmp_path: Path, between: str, why: str
+) -> None:
+    commits = grown(farm.upstream, 5)
+    farm.write(commits[0])
+    (tmp_path / "data").touch()
+    ends = (commits[0], commits[4])
+    test = decide(tmp_path, ends, [], f"{between} || exit $?")
+    with contextlib.chdir(tmp_path), pytest.raises(UntriedError, match=why) as error:
+        farm.ask(*ends, test=test)
+    assert "that is no verdict" in error.value.what
+    assert farm.state is not None
+    assert [step.word for step in farm.state.steps] == ["good", "bad"]
+    with contextlib.chdir(tmp_path):
+        decide(tmp_path, ends, [], "exit 124")
+        outcome = farm.ask()
+    assert outcome.first_bad is not None
+    assert outcome.first_bad.name == commits[1]
+
+
+@pytest.mark.parametrize("restarted", [(), ("good",), ("good", "bad")])
+def test_what_is_known_is_forgotten_when_the_new_bisect_has_begun(
+    farm: Farm,
+    tmp_path: Path,
+    swept: list[Trace],
+    monkeypatch: pytest.MonkeyPatch,
+    restarted: tuple[str, ...],
+) -> None:
+    commits = grown(farm.upstream, 9)
+    farm.write(commits[0])
+    ends = {"good": commits[0], "bad": commits[8]}
+    test = decide(tmp_path, (commits[0], commits[8]), [], "exit 134")
+    with contextlib.chdir(tmp_path), pytest.raises(UntriedError):
+        farm.ask(**ends, test=test)
+    before = farm.state
+    assert before is not None
+    assert [step.word for step in before.steps] == ["good", "bad"]
+    assert before.trace is not None
+    # What cannot begin forgets nothing.
+    farm.run("--restart", "--good", "v9typo", "--bad", "main", status=5)
+    with pytest.raises(QuestionError, match="is none of the commits between"):
+        farm.ask(restart=True, skip=(commits[0],))
+    with pytest.raises(QuestionError, match="are the same commit"):
+        farm.ask(good=commits[8], restart=True)
+    assert farm.state == before
+    swept.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "resolve", nobody)
+        with pytest.raises(WorldError):
+            farm.ask(restart=True)
+    assert swept == [before.trace]
+    assert farm.state == replace(before, trace=None)
+    # What is not said is as it was.
+    decide(tmp_path, (commits[0], commits[8]), commits[5:])
+    both = len(restarted) == len(ends)
+    way = {"test": str(tmp_path / "decide")} if both else {}
+    outcome = farm.ask(**{name: ends[name] for name in restarted}, **way, restart=True)
+    assert outcome.first_bad is not None
+    assert outcome.first_bad.name == commits[5]
+    assert outcome.question.test == (way["test"] if both else test)
+    assert [step.commit.name for step in outcome.steps[:2]] == [commits[0], commits[8]]
+    assert "going on" not in farm.told
+
+
+@pytest.mark.usefixtures("swept")
+def test_a_question_of_which_nothing_is_known_is_in_nobodys_way(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = grown(farm.upstream, 4)
+    farm.write(commits[0])
+    with pytest.raises(UntriedError):
+        farm.ask(commits[0], commits[3], test="exit 134")
+    assert farm.state is not None
+    assert farm.state.steps == ()
+    monkeypatch.setattr(pipeline, "resolve", nobody)
+    with pytest.raises(WorldError):
+        farm.ask(restart=True)
+    assert not farm.kept.exists()
+
+
+def nobody(*_: Any) -> None:
+    raise WorldError("the Docker engine does not answer")
+
+
+def test_a_wrong_commit_to_skip_is_told_before_anything_is_built(farm: Farm) -> None:
+    commits = grown(farm.upstream, 4)
+    farm.write(commits[0])
+    for wrong in (commits[3], commits[0], "0" * 9):
+        with pytest.raises(QuestionError, match="is none of the commits between the ends"):
+            farm.ask(commits[0], commits[3], skip=(commits[1], wrong))
+        assert not farm.kept.exists()
+
+
+def test_a_bisect_is_forgotten_also_where_its_recipe_is_gone(
+    farm: Farm, swept: list[Trace]
+) -> None:
+    commits = grown(farm.upstream, 5)
+    farm.write(commits[0])
+    with pytest.raises(UntriedError):
+        farm.ask(commits[0], commits[4], test="exit 134", trust_ends=True)
+    state = farm.state
+    assert state is not None
+    assert state.trace is not None
+    (farm.catalogue / "recipes" / "eng-1.toml").unlink()
+    for name in ("eng-2", "../bisect/eng-1"):
+        with pytest.raises(RecipeError, match="no recipe is named"):
+            bisecting.reset(new_run(farm.catalogue), name, keep=False)
+    swept.clear()
+    bisecting.reset(new_run(farm.catalogue), "eng-1", keep=False)
+    assert swept == [state.trace]
+    assert not farm.kept.exists()
+
+
+def stopped(command: str, folder: Path) -> None:
+    """Start a test in a group of its own, and stop it when it says that it is ready."""
+    process = subprocess.Popen(["sh", "-c", command], cwd=folder, start_new_session=True)
+    with process:
+        while not (folder / "ready").exists():
+            time.sleep(0.02)
+        judging._stop(process)
+
+
+def test_what_a_test_started_is_stopped_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "GRACE", 2.0)
+    stopped(
+        "sh -c 'trap \"\" TERM; echo $$ >deaf; >ready; sleep 60; sleep 60' & sleep 60", tmp_path
+    )
+    status = Path("/proc") / (tmp_path / "deaf").read_text().strip() / "status"
+    until = time.monotonic() + 10
+    while status.exists() and "zombie" not in status.read_text():
+        assert time.monotonic() < until, "it lives on"
+        time.sleep(0.02)
+    # What heeds the signal has its time, also where the shell that leads has none.
+    (tmp_path / "ready").unlink()
+    tidy = "trap 'sleep 0.5; >tidied; exit' TERM; >ready; while :; do sleep 0.05; done"
+    (tmp_path / "tidy").write_text(tidy)
+    stopped("sh tidy & sleep 60", tmp_path)
+    assert (tmp_path / "tidied").exists()
+
+
+# As gcc 14, nvcc 13, apt 3.0 and BuildKit 0.28 print it.
+FAILED = '#14 ERROR: process "cmake --build /build" did not complete successfully: exit code: 1'
+KILLED = "#14 2.399 g++: fatal error: Killed signal terminated program cc1plus"
+LACKING = """\
+#9 0.097 W: Failed to fetch http://debian.invalid/debian/dists/trixie/InRelease  {}
+#9 0.097 W: Some index files failed to download. They have been ignored, or old ones used instead.
+#9 0.115 E: Unable to locate package nano"""
+OF_APT = '#9 ERROR: process "sh -euc apt-get" did not complete successfully: exit code: 100'
+MEMORY, AGAIN = "ran out of memory", "archive did not answer: try again"
+
+
+@pytest.mark.parametrize(
+    ("lines", "hint"),
+    [
+        ([KILLED, FAILED], MEMORY),
+        (["#14 9.1 collect2: fatal error: ld terminated with signal 9 [Killed]", FAILED], MEMORY),
+        (["#14 9.1 nvcc error   : 'cicc' died due to signal 9 (Kill signal)", FAILED], MEMORY),
+        (["#14 1.860 virtual memory exhausted: Cannot allocate memory", FAILED], MEMORY),
+        (["#14 0.489 Killed", FAILED.replace(": 1", ": 137")], MEMORY),
+        ([FAILED.replace("exit code: 1", "cannot allocate memory")], MEMORY),
+        ([LACKING.format("503  Service Unavailable [IP: 127.0.0.1 80]"), OF_APT], AGAIN),
+        ([LACKING.format("Temporary failure resolving 'debian.invalid'"), OF_APT], AGAIN),
+        (
+            [
+                "#9 0.2 E: Failed to fetch http://debian.invalid/debian/pool/n/nano_8.4-1_amd64.deb"
+                "  503  Service Unavailable [IP: 127.0.0.1 80]",
+                OF_APT,
+            ],
+            AGAIN,
+        ),
+        # Another step got over it, or was not the one that failed.
+        ([LACKING.format("503  Service Unavailable"), "#9 DONE 3.1s", FAILED], ""),
+        (
+            ["#14 ERROR: importing cache manifest: not found", KILLED.replace("14", "15"), FAILED],
+            "",
+        ),
+        # The commit's own: its build fetches something, or it crashes the compiler.
+        (["#14 0.4 fatal: unable to access: Could not resolve host: github.com", FAILED], ""),
+        (["#14 0.4 ConnectionError: Temporary failure in name resolution", FAILED], ""),
+        (["#14 3.1 g++: internal compiler error: Segmentation fault signal 11", FAILED], ""),
+        (["#14 3.1 a.c:7: error: exit code: 137 is undeclared", FAILED], ""),
+    ],
+)
+def test_a_build_that_breaks_down_is_told_from_one_that_fails(
+    tmp_path: Path, lines: list[str], hint: str
+) -> None:
+    log = Log(tmp_path / "log")
+    for line in "\n".join(lines).splitlines():
+        log.line(line)
+    assert hint in log.breakdown
+    assert bool(log.breakdown) == bool(hint)
+    # Another run counts its steps anew.
+    log.begin()
+    log.line(FAILED)
+    log.line(OF_APT)
+    assert not log.breakdown

@@ -13,8 +13,10 @@ import pytest
 
 from builder import bakefile
 from builder.bakefile import NOW
+from builder.baking import lock_of
 from builder.context import Context
 from builder.errors import BuildError
+from builder.workspace import alone
 from conftest import REPOSITORY, Builder
 from machines import REMOTE, Machine
 from overlaid import PACKAGE, StandIn, write_catalogue
@@ -169,6 +171,33 @@ def test_contexts_of_somebody_else_stay(builder: Builder, recipe: Path, tmp_path
     assert done.returncode == 4
     assert "not of a bake file" in done.stderr
     assert (tmp_path / "own" / "contexts" / "mine").is_dir()
+    assert {path.name for path in (tmp_path / "own").iterdir()} == {"contexts"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("docker-bake.json", '{"target": {}}'), ("contexts", "a file")]
+)
+def test_files_of_somebody_else_stay(
+    builder: Builder, recipe: Path, tmp_path: Path, name: str, text: str
+) -> None:
+    file = tmp_path / "own" / name
+    file.parent.mkdir()
+    file.write_text(text)
+    done = builder("bake", "--output", file.parent, "--catalogue", recipe)
+    assert (done.returncode, file.read_text()) == (4, text)
+    assert f"{file} is there, and not of a bake file" in done.stderr
+
+
+def test_one_run_at_a_time_bakes_into_a_directory(
+    builder: Builder, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cache = tmp_path / "baked", tmp_path / "cache"
+    monkeypatch.setenv("BUILDER_CACHE_DIR", str(cache))
+    with alone(cache, lock_of(folder)):
+        done = builder("bake", "--output", folder, "--catalogue", recipe)
+    assert done.returncode == 9
+    assert "another run is at work" in done.stderr
+    assert not folder.exists()
 
 
 def target(folder: Path, text: str) -> dict[str, Any]:

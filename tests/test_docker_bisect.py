@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -236,3 +237,30 @@ def test_ends_that_are_not_what_they_are_said_to_be(farm: Farm) -> None:
     # What was there before is not taken away.
     assert json.loads(farm.run(*ends[:-2], "--json").stdout)["first_bad"] == found["first_bad"]
     assert images() - before == kept
+
+
+# Of gcc's programs the compiler is killed, the first time that it is started.
+KILLED_ONCE = """\
+case $1 in
+*cc1) if [ -e {mark} ]; then rm {mark}; else touch {mark}; kill -9 $$; fi ;;
+esac
+exec "$@"
+"""
+
+
+def test_what_befalls_a_build_is_no_verdict(farm: Farm) -> None:
+    good, upstream = farm.commits[7], farm.upstream
+    upstream.git("checkout", "--quiet", "-b", "killed", good)
+    wrapped = f"{CMAKE}target_compile_options(tiny PRIVATE -wrapper sh,/src/once.sh)\n"
+    once = KILLED_ONCE.format(mark=f"/ccache/{uuid4().hex}")  # the one place that stays
+    upstream.commit("killed once", **{"CMakeLists.txt": wrapped, "once.sh": once})
+    killed, bad = upstream.head(), upstream.commit("no change", **{"more.h": ""})
+    ends = ["--good", good, "--bad", bad, "--trust-ends", "--build-fails", "bad"]
+    done = farm.run(*ends, status=8)
+    assert f"the build of {killed[:9]} broke down, which says nothing of the commit" in done.stderr
+    assert "Killed signal terminated program" in done.stderr
+    assert "a compile job ran out of memory: use fewer jobs" in done.stderr
+    assert farm.kept.exists()
+    found = json.loads(farm.run(*ends, "--json").stdout)
+    assert [step["verdict"] for step in found["steps"]] == ["good"]
+    assert found["first_bad"]["name"] == bad

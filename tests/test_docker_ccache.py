@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -73,7 +75,7 @@ def mount(images: dict[str, str], tmp_path: Path) -> Iterator[Mount]:
 
 
 def test_what_was_compiled_on_one_machine_is_known_on_another(mount: Mount, tmp_path: Path) -> None:
-    file = tmp_path / "kept.tar"
+    file = tmp_path / "a,b" / "kept.tar"
     assert mount.compiled() == {"direct_cache_hit": 0, "cache_miss": 1}
     kept = compiler_cache.save(mount.image, file, mount.fresh(), 1.0, identifier=mount.name)
     assert (kept.file, kept.size) == (file, file.stat().st_size)
@@ -81,8 +83,10 @@ def test_what_was_compiled_on_one_machine_is_known_on_another(mount: Mount, tmp_
 
     mount.drop()
     assert mount.run("ls -A /ccache") == "", "the engine has forgotten it"
-    taken = compiler_cache.load(mount.image, file, mount.fresh(), identifier=mount.name)
-    assert taken == kept
+    link = tmp_path / "link.tar"
+    link.symlink_to(file)
+    taken = compiler_cache.load(mount.image, link, mount.fresh(), identifier=mount.name)
+    assert taken == replace(kept, file=link)
     assert mount.compiled() == {"direct_cache_hit": 1, "cache_miss": 0}
 
 
@@ -102,17 +106,30 @@ def test_of_too_much_the_newest_is_kept(mount: Mount, tmp_path: Path) -> None:
     assert max(files.values()) == 1700000000 + 8 * 60, "when it was used is kept, too"
 
 
-def test_a_file_that_is_cut_off_is_refused_whole(mount: Mount, tmp_path: Path) -> None:
+def test_a_file_that_is_not_whole_or_not_ours_is_refused(mount: Mount, tmp_path: Path) -> None:
     mount.run(
         "mkdir -p /ccache/a/b; head -c 100000 /dev/urandom | tee /ccache/a/b/x >/ccache/a/b/y"
     )
     file = tmp_path / "kept.tar"
     compiler_cache.save(mount.image, file, mount.fresh(), 1.0, identifier=mount.name)
     content = file.read_bytes()
+    with tarfile.open(file) as tar:
+        parts = [member.offset for member in tar]
     mount.drop()
-    file.write_bytes(content[: len(content) * 2 // 3])
-    with pytest.raises(BuildError, match="cannot take the compiler cache"):
-        compiler_cache.load(mount.image, file, mount.fresh(), identifier=mount.name)
+    beside = io.BytesIO()
+    with tarfile.open(fileobj=beside, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("hostname"))
+    linked = io.BytesIO()
+    with tarfile.open(fileobj=linked, mode="w") as tar:
+        link = tarfile.TarInfo("a/b/x")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    cut = [content[:end] for end in (*parts, len(content) * 2 // 3)]
+    tail = content.rstrip(b"\0") + b"\0" * 511 + b"no header" * 200
+    for wrong in (*cut, tail, b"no tar at all", beside.getvalue(), linked.getvalue()):
+        file.write_bytes(wrong)
+        with pytest.raises(WorldError, match=r"kept\.tar is no compiler cache"):
+            compiler_cache.load(mount.image, file, mount.fresh(), identifier=mount.name)
     assert mount.run("ls -A /ccache") == ""
     with pytest.raises(WorldError, match="there is no compiler cache"):
         compiler_cache.load(mount.image, tmp_path / "gone.tar", mount.fresh())

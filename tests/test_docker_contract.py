@@ -35,26 +35,25 @@ def test_the_small_image_fails_only_for_what_it_lacks(good: Verdict) -> None:
     assert [check.subject for check in failures_of(good, "contract")] == ["driver"]
 
 
-@pytest.mark.parametrize(
-    ("line", "subject", "found"),
-    [
-        ("USER root\n", "user", "root"),
-        ('ENTRYPOINT ["sh"]\n', "entrypoint", '["sh"]'),
-        ('CMD ["--verbose"]\n', "command", '["--verbose"]'),
-        ("EXPOSE 9090\n", "exposed port", "8080/tcp, 9090/tcp"),
-        ("HEALTHCHECK NONE\n", "health check", "NONE"),
-        ("ENV HELLO_ARG_HOST=127.0.0.1\n", "environment HELLO_ARG_HOST", "127.0.0.1"),
-        ("LABEL builder.recipe=other\n", "label builder.recipe", "other"),
-    ],
-)
 def test_each_part_of_the_configuration_is_held_to_the_recipe(
-    images: dict[str, str], judge: Judge, line: str, subject: str, found: str
+    images: dict[str, str], judge: Judge
 ) -> None:
-    labels = {"builder.recipe": "hello-sm120-0.1.0"}
-    label = "LABEL builder.recipe=hello-sm120-0.1.0\n"
-    verdict = judge(small(images) + label + line, labels=labels)
-    (check,) = [c for c in failures_of(verdict, "contract") if c.subject != "driver"]
-    assert (check.subject, check.found) == (subject, found)
+    lines = (
+        'USER root\nENTRYPOINT ["sh"]\nCMD ["--verbose"]\nEXPOSE 9090\nHEALTHCHECK NONE\n'
+        "ENV HELLO_ARG_HOST=127.0.0.1\nLABEL builder.recipe=other\n"
+    )
+    verdict = judge(small(images) + lines, labels={"builder.recipe": "hello-sm120-0.1.0"})
+    told = {check.subject: check.found for check in failures_of(verdict, "contract")}
+    told.pop("driver")
+    assert told == {
+        "user": "root",
+        "entrypoint": '["sh"]',
+        "command": '["--verbose"]',
+        "exposed port": "8080/tcp, 9090/tcp",
+        "health check": "NONE",
+        "environment HELLO_ARG_HOST": "127.0.0.1",
+        "label builder.recipe": "other",
+    }
 
 
 def test_a_missing_label_is_told(images: dict[str, str], judge: Judge) -> None:
@@ -64,24 +63,16 @@ def test_a_missing_label_is_told(images: dict[str, str], judge: Judge) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ('LABEL commit=""\n', "label commit"),
-        ("ENV BUILD_COMMIT=\n", "environment BUILD_COMMIT"),
-        ("USER root\nARG VERSION\nRUN true\nUSER 10001:10001\n", "argument VERSION"),
-    ],
-)
-def test_what_came_out_empty_is_told(
-    images: dict[str, str], judge: Judge, line: str, told: str
-) -> None:
-    verdict = judge(small(images) + line, "--build-arg=VERSION=")
+def test_what_came_out_empty_is_told(images: dict[str, str], judge: Judge) -> None:
+    lines = 'LABEL commit=""\nENV BUILD_COMMIT=\nUSER root\nARG VERSION\nRUN true\n'
+    verdict = judge(small(images) + lines + "USER 10001:10001\n", "--build-arg=VERSION=")
     (check,) = [c for c in failures_of(verdict, "contract") if c.expected == "none is empty"]
-    assert told in check.found
+    for told in ("label commit", "environment BUILD_COMMIT", "argument VERSION"):
+        assert told in check.found
 
 
 @pytest.mark.parametrize(
-    ("promised", "passes"), [(None, True), ("580", True), ("580.65.06", True), ("570", False)]
+    ("promised", "passes"), [(None, True), ("580.65.06", True), ("570", False)]
 )
 def test_the_driver_is_that_of_the_cuda_in_the_image(
     images: dict[str, str], judge: Judge, promised: str | None, passes: bool
@@ -113,31 +104,32 @@ def as_root(command: str) -> str:
     return f"USER root\nRUN {command}\nUSER 10001:10001\n"
 
 
-@pytest.mark.parametrize(
-    ("command", "proof", "found"),
-    [
-        ("chmod u+s /usr/bin/env", "set-uid", "/usr/bin/env (4755)"),
-        ("chmod g+s /usr/bin/env", "set-uid", "/usr/bin/env (2755)"),
-        ("touch /opt/x && chmod 666 /opt/x", "world-writable", "/opt/x (0666)"),
-        ("mkdir /opt/d && chmod 777 /opt/d", "world-writable", "/opt/d (0777)"),
-        ("mkdir /opt/d && chmod 1777 /opt/d", "world-writable", ""),
-        (f"echo {TOKEN} > /opt/x", "secrets", "/opt/x (classic GitHub token)"),
-        (f"sh -c 'echo {TOKEN[:8]}'", "secrets", ""),
-        ("touch /opt/.netrc", "secrets", "/opt/.netrc (credentials)"),
-        (
-            "sh -c 'echo deb http://me:word@mirror/debian > /etc/apt/x.list'",
-            "secrets",
-            "/etc/apt/x.list (password in a URL)",
-        ),
-    ],
-)
-def test_files_that_no_image_may_hold(
-    images: dict[str, str], judge: Judge, command: str, proof: str, found: str
-) -> None:
-    verdict = judge(small(images) + as_root(command))
-    told = [check.found for check in failures_of(verdict, proof)]
-    told = [text for text in told if "history" not in text]  # the command itself tells the secret
-    assert told == ([found] if found else [])
+BAD = [
+    ("cp /usr/bin/env /opt/a && chmod u+s /opt/a", "set-uid", "/opt/a (4755)"),
+    ("cp /usr/bin/env /opt/b && chmod g+s /opt/b", "set-uid", "/opt/b (2755)"),
+    ("touch /opt/c && chmod 666 /opt/c", "world-writable", "/opt/c (0666)"),
+    ("mkdir /opt/d && chmod 777 /opt/d", "world-writable", "/opt/d (0777)"),
+    ("mkdir /opt/e && chmod 1777 /opt/e", "", ""),
+    (f"echo {TOKEN} > /opt/f", "secrets", "/opt/f (classic GitHub token)"),
+    (f"echo {TOKEN[:8]} > /opt/g", "", ""),
+    ("touch /opt/.netrc", "secrets", "/opt/.netrc (credentials)"),
+    (
+        "echo deb http://me:word@mirror/debian > /etc/apt/x.list",
+        "secrets",
+        "/etc/apt/x.list (password in a URL)",
+    ),
+]
+
+
+def test_files_that_no_image_may_hold(images: dict[str, str], judge: Judge) -> None:
+    script = "\n".join(command for command, _, _ in BAD)
+    verdict = judge(
+        small(images) + f"USER root\nRUN <<EOF\nset -e\n{script}\nEOF\nUSER 10001:10001\n"
+    )
+    for proof in ("set-uid", "world-writable", "secrets"):
+        told = "; ".join(check.found for check in failures_of(verdict, proof))
+        files = [part for part in told.split("; ") if part.startswith("/")]
+        assert sorted(files) == sorted(found for _, of, found in BAD if of == proof)
 
 
 def test_a_secret_stays_in_its_layer_when_a_later_one_removes_it(
@@ -150,26 +142,24 @@ def test_a_secret_stays_in_its_layer_when_a_later_one_removes_it(
     assert TOKEN not in str(verdict)
 
 
-@pytest.mark.parametrize(
-    ("lines", "found"),
-    [
-        ("ENV API_TOKEN=x\n", "the environment sets API_TOKEN"),
-        (f"LABEL note={TOKEN}\n", "the label note (classic GitHub token)"),
-        (
-            "USER root\nARG MIRROR_PASSWORD\nRUN true\nUSER 10001:10001\n",
-            "was given MIRROR_PASSWORD",
-        ),
-        ("ENV INDEX=http://me:word@mirror/simple\n", "environment's INDEX (password in a URL)"),
-    ],
-)
 def test_a_secret_in_the_configuration_is_told_by_its_place(
-    images: dict[str, str], judge: Judge, lines: str, found: str
+    images: dict[str, str], judge: Judge
 ) -> None:
+    lines = (
+        f"ENV API_TOKEN=x\nLABEL note={TOKEN}\nENV INDEX=http://me:word@mirror/simple\n"
+        "USER root\nARG MIRROR_PASSWORD\nRUN true\nUSER 10001:10001\n"
+    )
     verdict = judge(small(images) + lines, "--build-arg=MIRROR_PASSWORD=word")
-    (check,) = failures_of(verdict, "secrets")
-    assert found in check.found
+    told = "\n".join(check.found for check in failures_of(verdict, "secrets"))
+    for found in (
+        "the environment sets API_TOKEN",
+        "the label note (classic GitHub token)",
+        "was given MIRROR_PASSWORD",
+        "environment's INDEX (password in a URL)",
+    ):
+        assert found in told
     assert TOKEN not in str(verdict)
-    assert "word" not in check.found.replace("password", "").replace("PASSWORD", "")
+    assert "word" not in told.replace("password", "").replace("PASSWORD", "")
 
 
 VERSIONED = (

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,15 +19,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from builder import pruning
+from builder import bom, pruning, publish
 from builder.artifacts import File, attach, referrers
-from builder.errors import GoneError, RegistryError
-from builder.moves import note
+from builder.cli import main
+from builder.errors import GoneError, RegistryError, WorldError
+from builder.moves import MOVE, note
+from builder.served import CREATED
 from builder.tools.hub import Hub
 from builder.tools.registry import MANIFESTS, Manifest, Repository
 from builder.workspace import alone
-from conftest import REPOSITORY, Builder
-from hub import Page, docker_hub
+from conftest import REPOSITORY
+from hub import DockerHub, Page, docker_hub
 from registries import Fault, proxied
 
 docker_test = pytest.mark.docker
@@ -47,26 +47,30 @@ def nightly(number: int, channel: str = "nightly") -> str:
 
 
 def image(
-    repository: Repository, *tags: str, day: int | None = None, layers: Sequence[bytes] = ()
+    repository: Repository,
+    *tags: str,
+    day: int | None = None,
+    layers: Sequence[bytes] = (),
+    config: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """An image of a day of November 2026, or of no age; each has a layer of its own."""
     created = f"2026-11-{day:02}T02:00:00+00:00" if day is not None else None
-    labels = {"org.opencontainers.image.created": created} if created else {}
-    config = {"os": "linux", "architecture": "amd64", "config": {"Labels": labels}}
+    labels = {publish.KEY: "k"} | ({CREATED: created} if created else {})
+    told = {"os": "linux", "architecture": "amd64", "config": {"Labels": labels}, **(config or {})}
     own = f"layer of {tags[:1]} {day}".encode() * 50
-    content = json.dumps({**config, "salt": [*tags, day]}).encode()
+    content = json.dumps({**told, "salt": [*tags, day]}).encode()
     parts = [(CONFIG, content), *((LAYER, layer) for layer in (BASE, own, *layers))]
     described = []
     for kind, data in parts:
         repository.put_bytes(data)
         described.append(descriptor(Manifest(data, kind)))
-    told = {
+    listed = {
         "schemaVersion": 2,
         "mediaType": MANIFESTS[0],
         "config": described[0],
         "layers": described[1:],
     }
-    made = Manifest(json.dumps(told).encode(), MANIFESTS[0])
+    made = Manifest(json.dumps(listed).encode(), MANIFESTS[0])
     for tag in tags or (made.digest,):
         repository.put_manifest(tag, made)
     return made
@@ -116,7 +120,7 @@ def signature(
 
 @pytest.fixture
 def repository(registry: str) -> Repository:
-    return Repository(f"{registry}/{PATH}", lambda _: None)
+    return Repository(f"{registry}/{PATH}", unheard)
 
 
 Prune = Callable[..., Any]
@@ -134,22 +138,46 @@ def catalogue_of_nights(catalogue: Path) -> Path:
 
 @pytest.fixture
 def prune(
-    builder: Builder, catalogue_of_nights: Path, registry: str, monkeypatch: pytest.MonkeyPatch
-) -> Prune:
-    """Run the command; the JSON of it, or what it told where it fails."""
+    catalogue_of_nights: Path,
+    registry: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Prune]:
+    """Run the command, in this process; the JSON of it, or what it told."""
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
 
-    def run(*options: str, expect: int = 0) -> Any:
-        done = builder("prune", "hello-sm120-nightly", *options, "--catalogue", catalogue_of_nights)
-        assert done.returncode == expect, done.stderr + done.stdout
-        assert "Traceback" not in done.stderr
-        return json.loads(done.stdout) if "--json" in options else done.stdout + done.stderr
+    def run(*options: str, command: str = "prune", expect: int = 0) -> Any:
+        arguments = [command, "hello-sm120-nightly", *options, "--catalogue"]
+        monkeypatch.setattr(sys, "argv", ["builder", *arguments, str(catalogue_of_nights)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        assert left.value.code == expect, said.err + said.out
+        assert "Traceback" not in said.err
+        return json.loads(said.out) if "--json" in options else said.out + said.err
 
-    return run
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-def decided(repository: Repository, keep: int, **options: Any) -> pruning.Plan:
-    return pruning.plan(pruning.survey(repository, "nightly"), "nightly", keep, **options)
+def decided(
+    repository: Repository, keep: int, *, sparing: bool = False, **options: Any
+) -> pruning.Plan:
+    images = pruning.survey(repository, "nightly", sparing=sparing)
+    return pruning.plan(images, "nightly", keep, **options)
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """Where is kept what is being deleted."""
+    return tmp_path / "begun.json"
+
+
+def unheard(_: str) -> None:
+    pass
 
 
 def going(plan: pruning.Plan) -> set[str]:
@@ -221,6 +249,20 @@ def test_the_newest_nights_stay(repository: Repository, prune: Prune) -> None:
     assert prune("--keep", "2", "--delete", "--json")["deleted"] == []
 
 
+@docker_test
+def test_what_the_channel_would_be_rolled_back_to_stays(
+    repository: Repository, prune: Prune
+) -> None:
+    made = {day: image(repository, nightly(day), day=day) for day in range(1, 7)}
+    for day in (2, 4, 6):
+        publish.move(repository, "nightly", made[day].digest, f"night {day}", by_night=True)
+    prune("--keep", "1", "--delete")
+    left = {tag for tag in repository.tags() if not tag.startswith("sha256-")}
+    assert left == {"nightly", nightly(6), nightly(4)}
+    prune("nightly", "--reason", "it crashes", command="rollback")
+    assert repository.leads_to("nightly") == made[4].digest
+
+
 def _own_bytes(manifest: Manifest) -> int:
     parsed = manifest.parsed()
     parts = [parsed["config"], *parsed["layers"]]
@@ -278,7 +320,7 @@ def test_what_is_signed_stays_unless_told_otherwise(repository: Repository, prun
 
 
 @docker_test
-def test_an_image_goes_with_what_is_attached_to_it(repository: Repository) -> None:
+def test_an_image_goes_with_what_is_attached_to_it(repository: Repository, begun: Path) -> None:
     made = [image(repository, nightly(day), day=day) for day in (1, 2)]
     kind = "application/spdx+json"
     bills = [
@@ -293,7 +335,7 @@ def test_an_image_goes_with_what_is_attached_to_it(repository: Repository) -> No
     plan = decided(repository, 1)
     assert going(plan) == {nightly(1)}
     assert len(plan.going[0].attached) == 5  # two lists by tag, a bill, a note, a review
-    assert pruning.delete(repository, plan, lambda _: None) == (nightly(1),)
+    assert pruning.delete(repository, plan, begun, unheard) == (nightly(1),)
     for digest in (made[0].digest, bills[0], deeper):
         assert repository.manifest(digest) is None
     assert repository.manifest(bills[1]) is not None
@@ -314,7 +356,17 @@ def test_what_does_not_tell_its_age_stays(repository: Repository) -> None:
 
 
 @docker_test
-def test_an_index_goes_with_its_parts(repository: Repository) -> None:
+@pytest.mark.parametrize(
+    "told", [{"Labels": {CREATED: None}}, {"Labels": {CREATED: 5}}, {"Labels": ["x"]}, ["x"]]
+)
+def test_a_label_that_is_no_date_tells_no_age(repository: Repository, told: Any) -> None:
+    image(repository, nightly(1), config={"config": told})
+    image(repository, nightly(2), day=2)
+    assert "does not tell its age" in reasons(decided(repository, 1))[nightly(1)]
+
+
+@docker_test
+def test_an_index_goes_with_its_parts(repository: Repository, begun: Path) -> None:
     parts = [image(repository, day=day, layers=[b"shared"]) for day in (1, 2)]
     index(repository, nightly(1), of=parts)
     kept = image(repository, nightly(2), day=9, layers=[b"shared"])
@@ -323,7 +375,7 @@ def test_an_index_goes_with_its_parts(repository: Repository) -> None:
     assert going(plan) == {nightly(1)}
     signature(repository, parts[0])
     assert reasons(decided(repository, 1))[nightly(1)] == "it is signed"
-    pruning.delete(repository, plan, lambda _: None)
+    pruning.delete(repository, plan, begun, unheard)
     assert repository.manifest(parts[0].digest) is None
     assert repository.manifest(parts[1].digest) is not None  # 0.1.0 lists it, too
     assert repository.manifest(kept.digest) is not None
@@ -350,7 +402,7 @@ def test_what_attached_things_are_of_stays(repository: Repository) -> None:
 
 
 @docker_test
-def test_tags_are_looked_at_again_before_each_deletion(repository: Repository) -> None:
+def test_tags_are_looked_at_again_before_each_deletion(repository: Repository, begun: Path) -> None:
     made = [image(repository, nightly(day), day=day) for day in range(1, 6)]
     repository.put_manifest("nightly", made[4])
     plan = decided(repository, 1)
@@ -358,7 +410,7 @@ def test_tags_are_looked_at_again_before_each_deletion(repository: Repository) -
     repository.put_manifest("nightly", made[1])
     repository.put_manifest("fresh", made[2])
     heard: list[str] = []
-    gone = pruning.delete(repository, plan, heard.append)
+    gone = pruning.delete(repository, plan, begun, heard.append)
     assert gone == (nightly(1), nightly(4))
     assert f"{nightly(2)} stays: nightly leads to it by now" in heard
     assert f"{nightly(3)} stays: fresh leads to it by now" in heard
@@ -366,23 +418,104 @@ def test_tags_are_looked_at_again_before_each_deletion(repository: Repository) -
         assert repository.manifest(kept.digest) is not None
 
 
+BELONGS = (MOVE, bom.CYCLONEDX, bom.SPDX)
+
+
+def dressed(repository: Repository, of: Manifest) -> Manifest:
+    """An image with what a night attaches to it."""
+    for kind in (bom.CYCLONEDX, bom.SPDX):
+        attach(repository, of, kind, {}, [File("bom.json", kind, of.digest.encode())])
+    note(repository, of, "nightly", "", "a night")
+    return of
+
+
+def worn(repository: Repository, digest: str) -> list[str]:
+    """What is attached to an image, and there."""
+    entries = referrers(repository, digest)
+    there = [entry for entry in entries if repository.manifest(entry["digest"])]
+    return sorted(entry["artifactType"] for entry in there)
+
+
 @docker_test
-def test_a_channel_that_moves_between_two_deletions(registry: str, repository: Repository) -> None:
-    old = image(repository, nightly(1), day=1)
-    repository.put_manifest("nightly", image(repository, nightly(2), day=2))
-    note(repository, old, "nightly", "", "a night")
+def test_a_channel_that_moves_between_two_deletions(
+    registry: str, repository: Repository, begun: Path
+) -> None:
+    made = [dressed(repository, image(repository, nightly(day), day=day)) for day in (1, 2, 3)]
+    repository.put_manifest("nightly", made[2])
     with proxied(registry) as proxy:
-        through = Repository(f"{proxy.address}/{PATH}", lambda _: None)
+        through = Repository(f"{proxy.address}/{PATH}", unheard)
         plan = decided(through, 1)
-        proxy.faults = [Fault("DELETE", "slow", 1)]  # of the note: the image itself comes later
+        proxy.faults = [Fault("DELETE", "slow", 1)]
         heard: list[str] = []
-        done = threading.Thread(target=pruning.delete, args=(through, plan, heard.append))
+        done = threading.Thread(target=pruning.delete, args=(through, plan, begun, heard.append))
         done.start()
         wait_for(lambda: proxy.count("DELETE") == 1)
-        repository.put_manifest("nightly", old)
+        repository.put_manifest("nightly", made[1])
         done.join()
-    assert heard == [f"{nightly(1)} stays: nightly leads to it by now"]
-    assert repository.leads_to("nightly") == repository.leads_to(nightly(1)) == old.digest
+        asked = [each for each in proxy.requests if each.startswith("DELETE")]
+    # Nothing is taken from an image that is there.
+    assert [made[0].digest in each for each in asked] == [True, *[False] * 4]
+    assert worn(repository, made[0].digest) == []
+    assert heard == [
+        f"deleted {nightly(1)}",
+        f"{nightly(2)} stays: nightly leads to it by now",
+    ]
+    assert repository.leads_to("nightly") == repository.leads_to(nightly(2)) == made[1].digest
+    for kept in made[1:]:
+        assert worn(repository, kept.digest) == sorted(BELONGS)
+
+
+@docker_test
+def test_what_two_have_in_common_goes_with_the_last(
+    registry: str, repository: Repository, begun: Path
+) -> None:
+    shared = image(repository, day=1)
+    both = [
+        index(repository, nightly(day), of=[shared, image(repository, day=day)]) for day in (1, 2)
+    ]
+    image(repository, nightly(3), day=9)
+    with proxied(registry) as proxy:
+        through = Repository(f"{proxy.address}/{PATH}", unheard)
+        plan = decided(through, 1)
+        assert len(plan.going) == 2
+        proxy.faults = [Fault("DELETE", "slow", 1)]
+        done = threading.Thread(target=pruning.delete, args=(through, plan, begun, unheard))
+        done.start()
+        wait_for(lambda: proxy.count("DELETE") == 1)
+        last = plan.going[1]
+        repository.put_manifest(
+            "nightly", next(each for each in both if each.digest == last.digest)
+        )
+        done.join()
+    assert set(last.tags) <= set(repository.tags())
+    assert [repository.manifest(part) is not None for part in last.manifests] == [True] * 3
+    assert repository.manifest(plan.going[0].digest) is None
+
+
+@docker_test
+def test_an_index_that_was_half_deleted_is_finished(
+    registry: str, repository: Repository, begun: Path
+) -> None:
+    parts = [image(repository, day=day) for day in (1, 2, 3)]
+    index(repository, nightly(1), of=parts)
+    image(repository, nightly(2), day=9)
+    with proxied(registry) as proxy:
+        through = Repository(f"{proxy.address}/{PATH}", unheard)
+        proxy.faults = [Fault("DELETE", "pass", 1), Fault("DELETE", 403, 1)]
+        with pytest.raises(RegistryError, match="may not do that"):
+            pruning.delete(through, decided(through, 1), begun, unheard)
+    assert repository.tags() == [nightly(2)]
+    repository.put_manifest("0.1.0", parts[1])  # by now it is needed
+    plan = decided(repository, 1)
+    assert plan.going == ()
+    heard: list[str] = []
+    assert pruning.delete(repository, plan, begun, heard.append) == ()
+    assert heard == [f"deleted what was left of {nightly(1)}"]
+    assert [repository.manifest(part.digest) is None for part in parts] == [True, False, True]
+    assert not begun.exists()
+    begun.write_text("{")
+    with pytest.raises(WorldError, match="cannot be read"):
+        pruning.delete(repository, plan, begun, heard.append)
 
 
 def wait_for(happened: Callable[[], bool]) -> None:
@@ -394,29 +527,38 @@ def wait_for(happened: Callable[[], bool]) -> None:
 
 @docker_test
 def test_a_run_that_was_killed_goes_on(
-    repository: Repository, registry: str, prune: Prune, catalogue_of_nights: Path
+    repository: Repository,
+    registry: str,
+    prune: Prune,
+    catalogue_of_nights: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = [image(repository, nightly(day), day=day) for day in range(1, 6)]
-    for each in made:
-        note(repository, each, "nightly", "", "a night")
-    notes = [entry["digest"] for each in made for entry in referrers(repository, each.digest)]
+    made = [dressed(repository, image(repository, nightly(day), day=day)) for day in range(1, 6)]
+    notes = [[entry["digest"] for entry in referrers(repository, each.digest)] for each in made]
     arguments = ["prune", "hello-sm120-nightly", "--keep", "1", "--delete", "--catalogue"]
-    # Killed before the first deletion is asked for again, and while the fourth is done.
-    for deletion, fault in ((1, "cut"), (4, "slow")):
-        with proxied(registry) as proxy:
+    command = [sys.executable, "-m", "builder", *arguments, str(catalogue_of_nights)]
+    with proxied(registry) as proxy:
+        monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
+        # Killed before the second deletion is asked for again: the first image is gone by then,
+        # and all that is attached to it is there.  Then while the seventh is done, which is of
+        # the second image.
+        for deletion, fault in ((2, "cut"), (7, "slow")):
+            proxy.requests.clear()
             proxy.faults = [Fault("DELETE", "pass", deletion - 1), Fault("DELETE", fault, 1)]
-            command = [sys.executable, "-m", "builder", *arguments, str(catalogue_of_nights)]
-            environment = os.environ | {"BUILDER_NAMESPACE": f"{proxy.address}/me"}
-            with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
-                wait_for(lambda proxy=proxy, many=deletion: proxy.count("DELETE") >= many)
+            with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+                wait_for(lambda many=deletion: proxy.count("DELETE") >= many)
                 process.send_signal(signal.SIGKILL)
             assert process.returncode == -signal.SIGKILL
-            time.sleep(1.1 if fault == "slow" else 0)  # the proxy passes it on by then
-    assert len([tag for tag in repository.tags() if tag.startswith("nightly")]) > 1
-    done = prune("--keep", "1", "--delete", "--json")
+            if fault == "cut":
+                assert repository.manifest(made[0].digest) is None
+                assert worn(repository, made[0].digest) == sorted(BELONGS)
+        assert worn(repository, made[0].digest) == []
+        done = prune("--keep", "1", "--delete", "--json")
+    assert done["deleted"] == [nightly(3), nightly(4)]
     assert repository.tags() == sorted([nightly(5), attached_tag(made[4])])
-    assert done["nightlies"][0]["tags"] == [nightly(5)]
-    assert [repository.manifest(digest) is None for digest in notes] == [True] * 4 + [False]
+    assert worn(repository, made[4].digest) == sorted(BELONGS)
+    for gone in notes[:4]:
+        assert [repository.manifest(digest) for digest in gone] == [None] * 3
 
 
 @docker_test
@@ -448,15 +590,17 @@ def test_a_registry_that_allows_no_deletion(
 ) -> None:
     with strict_registry(tmp_path) as address:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{address}/me")
-        repository = Repository(f"{address}/{PATH}", lambda _: None)
+        repository = Repository(f"{address}/{PATH}", unheard)
         made = [image(repository, nightly(day), day=day) for day in (1, 2)]
         note(repository, made[0], "nightly", "", "a night")
         before = repository.tags()
         assert "2 nightlies" in prune("--keep", "1")
-        told = prune("--keep", "1", "--delete", expect=12)
-        assert "does not allow that anything is deleted" in told
-        assert "REGISTRY_STORAGE_DELETE_ENABLED=true" in told
-        assert repository.tags() == before
+        for _ in range(2):
+            told = prune("--keep", "1", "--delete", expect=12)
+            assert "does not allow that anything is deleted" in told
+            assert "REGISTRY_STORAGE_DELETE_ENABLED=true" in told
+            assert "what was left" not in told
+            assert repository.tags() == before
 
 
 @contextmanager
@@ -476,17 +620,17 @@ def strict_registry(tmp_path: Path) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
     ) as process:
         try:
-            repository = Repository(f"127.0.0.1:{port}/any", lambda _: None)
-            repository.tags()  # waits for it
+            with socket.socket() as probe:
+                wait_for(lambda: probe.connect_ex(("127.0.0.1", port)) == 0)
             yield f"127.0.0.1:{port}"
         finally:
             process.kill()
 
 
 @docker_test
-def test_a_registry_that_lists_referrers_itself(registry: str) -> None:
-    with referring(registry) as address:
-        repository = Repository(f"{address}/{PATH}", lambda _: None)
+def test_a_registry_that_lists_referrers_itself(registry: str, begun: Path) -> None:
+    with proxied(registry, referring=True) as proxy:
+        repository = Repository(f"{proxy.address}/{PATH}", unheard)
         made = [image(repository, nightly(day), day=day) for day in (1, 2, 3)]
         notes = [note(repository, each, "nightly", "", "a night") for each in made]
         assert len(notes) == 3
@@ -497,107 +641,130 @@ def test_a_registry_that_lists_referrers_itself(registry: str) -> None:
         assert reasons(plan)[nightly(2)] == "it is signed"
         (gone,) = plan.going
         (old,) = gone.attached
-        pruning.delete(repository, plan, lambda _: None)
+        pruning.delete(repository, plan, begun, unheard)
         assert repository.manifest(old) is None
         assert repository.manifest(bundle) is not None
-        pruning.delete(repository, decided(repository, 1, signed=True), lambda _: None)
+        pruning.delete(repository, decided(repository, 1, signed=True), begun, unheard)
         assert repository.manifest(bundle) is None
         assert repository.tags() == [nightly(3)]
 
 
-@contextmanager
-def referring(registry: str) -> Iterator[str]:
-    """A registry with the referrers API of the specification 1.1, which Debian's does not have.
-
-    "Pushing Manifests with Subject" and "Listing Referrers"; all else is the real registry's.
-    """
-    subjects: dict[str, list[dict[str, Any]]] = {}
-
-    def listed(content: bytes) -> str:
-        told = json.loads(content)
-        subject = (told.get("subject") or {}).get("digest", "")
-        if subject:
-            kind = told.get("artifactType") or told["config"]["mediaType"]
-            entry = {**descriptor(Manifest(content, told["mediaType"])), "artifactType": kind}
-            subjects.setdefault(subject, []).append(entry)
-        return subject
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def handle_one(self) -> None:
-            content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            _, asked, digest = self.path.rpartition("/referrers/")
-            if asked:
-                manifests = subjects.get(digest, [])
-                told = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": manifests}
-                self.send(200, json.dumps(told).encode(), {"Content-Type": MANIFESTS[1]})
-                return
-            connection = http.client.HTTPConnection(registry)
-            connection.request(self.command, self.path, content, dict(self.headers))
-            answer = connection.getresponse()
-            left_out = {"content-length", "transfer-encoding", "date"}
-            kept = {k: v for k, v in answer.getheaders() if k.lower() not in left_out}
-            body = answer.read()
-            if self.command == "PUT" and "/manifests/" in self.path and answer.status == 201:
-                subject = listed(content)
-                kept |= {"OCI-Subject": subject} if subject else {}
-            size = answer.getheader("Content-Length") if self.command == "HEAD" else None
-            self.send(answer.status, body, kept, size)
-            connection.close()
-
-        def send(
-            self, status: int, content: bytes, headers: dict[str, str], size: str | None = None
-        ) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", size or str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = handle_one  # noqa: N815
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerHub]:
+    """Docker Hub's API, and a login for it."""
+    monkeypatch.setenv("DOCKERHUB_USERNAME", "me")
+    monkeypatch.setenv("DOCKERHUB_TOKEN", "secret")
+    with docker_hub() as there:
+        there.users = {"me": {"secret": {"read", "write", "delete"}}}
+        yield there
 
 
 @docker_test
 def test_on_docker_hub_tags_are_deleted(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
+    repository: Repository, hub: DockerHub, begun: Path
 ) -> None:
     made = [image(repository, nightly(day), day=day) for day in range(1, 5)]
     repository.put_manifest("nightly", made[3])
     note(repository, made[0], "nightly", "", "a night")
     signature(repository, made[2])
-    monkeypatch.setenv("DOCKERHUB_USERNAME", "me")
-    monkeypatch.setenv("DOCKERHUB_TOKEN", "secret")
-    with docker_hub() as there:
-        there.users = {"me": {"secret": {"read", "write", "delete"}}}
-        there.pages = {PATH: Page(tags=repository.tags())}
-        hub = Hub(there.address, lambda _: None)
-        plan = decided(repository, 1)
-        repository.put_manifest("nightly", made[1])
-        there.faults = [Fault("DELETE", 429, 1, {"Retry-After": "0"})]
-        heard: list[str] = []
-        assert pruning.delete_tags(repository, hub, plan, heard.append) == (nightly(1),)
-        assert f"{nightly(2)} stays: nightly leads to it by now" in heard
-        expected = set(repository.tags()) - {nightly(1), attached_tag(made[0])}
-        assert set(there.pages[PATH].tags) == expected
-        assert repository.manifest(made[0].digest) is not None
-        # Again, with the one that is signed; what is gone already is gone.
-        plan = decided(repository, 1, signed=True)
-        assert pruning.delete_tags(repository, hub, plan, heard.append) == (nightly(1), nightly(3))
-        expected -= {nightly(3), attached_tag(made[2], ".sig")}
-        assert set(there.pages[PATH].tags) == expected
+    hub.pages = {PATH: Page(tags=repository.tags())}
+    by = Hub(hub.address, unheard)
+    plan = decided(repository, 1, sparing=True)
+    repository.put_manifest("nightly", made[1])
+    hub.faults = [Fault("DELETE", 429, 1, {"Retry-After": "0"})]
+    heard: list[str] = []
+    assert pruning.delete_tags(repository, by, plan, begun, heard.append) == (nightly(1),)
+    assert f"{nightly(2)} stays: nightly leads to it by now" in heard
+    expected = set(repository.tags()) - {nightly(1), attached_tag(made[0])}
+    assert set(hub.pages[PATH].tags) == expected
+    assert repository.manifest(made[0].digest) is not None
+    # Again, with the one that is signed; what is gone already is gone.
+    plan = decided(repository, 1, signed=True, sparing=True)
+    gone = pruning.delete_tags(repository, by, plan, begun, heard.append)
+    assert gone == (nightly(1), nightly(3))
+    expected -= {nightly(3), attached_tag(made[2], ".sig")}
+    assert set(hub.pages[PATH].tags) == expected
+
+
+@docker_test
+def test_on_docker_hub_what_stays_keeps_what_is_attached(
+    repository: Repository, hub: DockerHub, begun: Path
+) -> None:
+    part = image(repository, day=1)
+    index(repository, nightly(1), of=[part])
+    index(repository, nightly(2), "0.1.0", of=[part, image(repository, day=2)])
+    signature(repository, part)
+    old = dressed(repository, image(repository, nightly(3), day=3))
+    image(repository, nightly(4), day=9)
+    hub.pages = {PATH: Page(tags=repository.tags())}
+    plan = decided(repository, 1, signed=True, sparing=True)
+    assert going(plan) == {nightly(1), nightly(3)}
+    # Somebody rolls back to the second one while its tag is deleted.
+    hub.faults = [Fault(f"DELETE .*{nightly(3)}", 429, 1, {"Retry-After": "1"})]
+    by, heard = Hub(hub.address, unheard), list[str]()
+    arguments = (repository, by, plan, begun, heard.append)
+    done = threading.Thread(target=pruning.delete_tags, args=arguments)
+    done.start()
+    wait_for(lambda: hub.count(f"DELETE .*{nightly(3)}") == 1)
+    Repository(repository.name, unheard).put_manifest("nightly", old)
+    done.join()
+    left = {"0.1.0", nightly(2), nightly(4), attached_tag(part, ".sig"), attached_tag(old)}
+    assert set(hub.pages[PATH].tags) == left
+    assert f"what is attached to {old.digest} stays: it is nightly" in heard
+
+
+@docker_test
+def test_on_docker_hub_a_run_that_was_stopped_goes_on(
+    repository: Repository, hub: DockerHub, begun: Path
+) -> None:
+    old = dressed(repository, image(repository, nightly(1), day=1))
+    signature(repository, old)
+    image(repository, nightly(2), day=2)
+    hub.pages = {PATH: Page(tags=repository.tags())}
+    plan = decided(repository, 1, signed=True, sparing=True)
+    hub.faults = [Fault("DELETE .*sha256-", 403, 1)]
+    by = Hub(hub.address, unheard)
+    with pytest.raises(RegistryError, match="may not do that"):
+        pruning.delete_tags(repository, by, plan, begun, unheard)
+    attached = {attached_tag(old), attached_tag(old, ".sig")}
+    assert set(hub.pages[PATH].tags) == {nightly(2), *attached}
+    # On the registry its tags are as they are on Docker Hub; another image has its name by now.
+    repository.delete(old.digest)
+    image(repository, nightly(1), day=9)
+    hub.pages[PATH].tags.append(nightly(1))
+    plan = decided(repository, 2, signed=True, sparing=True)
+    assert pruning.delete_tags(repository, by, plan, begun, unheard) == ()
+    assert hub.pages[PATH].tags == [nightly(2), nightly(1)]
+
+
+@docker_test
+@pytest.mark.parametrize("referring", [False, True])
+def test_docker_hub_gives_as_few_manifests_as_can_be(
+    registry: str, begun: Path, hub: DockerHub, referring: bool
+) -> None:
+    # Each is a pull, of 200 in six hours.
+    with proxied(registry, referring=referring) as proxy:
+        repository = Repository(f"{proxy.address}/{PATH}", unheard)
+        made = [image(repository, nightly(day), day=day) for day in range(1, 7)]
+        for each in made:
+            dressed(repository, each)
+        repository.put_manifest("nightly", made[5])
+        repository.put_manifest("latest", made[5])
+        signature(repository, made[1])
+        kind = "application/vnd.dev.sigstore.bundle.v0.3+json"
+        attach(repository, made[2], kind, {}, [File("bundle", kind, b"{}")])
+        whole = decided(repository, 2)
+        proxy.requests.clear()
+        plan = decided(repository, 2, sparing=True)
+        # Those of the images and, where the registry does not list them, what lists referrers.
+        assert proxy.count("GET .*/manifests/") == (6 if referring else 12)
+        assert reasons(plan) == reasons(whole)
+        assert reasons(plan)[nightly(2)] == reasons(plan)[nightly(3)] == "it is signed"
+        assert going(plan) == going(whole) == {nightly(1), nightly(4)}
+        proxy.requests.clear()
+        hub.pages = {PATH: Page(tags=repository.tags())}
+        assert pruning.delete_tags(repository, Hub(hub.address, unheard), plan, begun, unheard)
+        assert proxy.count("GET .*/manifests/") == 0
 
 
 # What bad input gets
@@ -612,6 +779,13 @@ def test_what_cannot_be_pruned(
     with alone(tmp_path / "cache", "nightly"):
         assert "another run is at work on nightly" in prune("--delete", expect=9)
         prune()
+    # What moves a channel is not done while what it may lead to is deleted.
+    with alone(tmp_path / "cache", publish.TAGS):
+        assert "another run is at work on tags" in prune("--delete", expect=9)
+        move = ("nightly", "--reason", "why not", "--to", nightly(1))
+        for command in ("promote", "rollback"):
+            assert "another run" in prune(*move, command=command, expect=9)
+    assert f"has no {nightly(1)}" in prune(*move, command="promote", expect=12)
     file = catalogue_of_nights / "recipes" / "hello-sm120-nightly.toml"
     file.write_text(file.read_text().replace('channel = "nightly"\n', ""))
     assert "has no channel" in prune(expect=3)
@@ -628,7 +802,7 @@ def test_a_blob_is_what_was_asked_for(registry: str, repository: Repository) -> 
     with proxied(registry) as proxy:
         proxy.faults = [Fault("GET .*blobs", "lie", 1)]
         with pytest.raises(RegistryError, match="altered it"):
-            Repository(f"{proxy.address}/{PATH}", lambda _: None).blob(digest)
+            Repository(f"{proxy.address}/{PATH}", unheard).blob(digest)
 
 
 def test_a_token_for_deleting_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -658,7 +832,7 @@ def test_a_token_for_deleting_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "none"))
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        repository = Repository(f"127.0.0.1:{server.server_port}/{PATH}", lambda _: None)
+        repository = Repository(f"127.0.0.1:{server.server_port}/{PATH}", unheard)
         assert repository.delete(f"sha256:{'0' * 64}")
         server.shutdown()
     assert asked == [f"repository:{PATH}:pull,push,delete"]

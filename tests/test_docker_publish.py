@@ -198,13 +198,18 @@ def test_tags_move_by_digest_and_back(
     assert tags(registry)["nightly"] == other["digest"]
     push("nightly", "--reason", "it crashes", command="rollback")
     assert tags(registry)["nightly"] == image["digest"]
+    done = push("nightly", "--reason", "once more", command="rollback", expect=12)
+    assert "nightly was before is not known" in done.stderr, "forward is no way back"
     told = push("nightly", command="history").stdout
     assert [line.split("\t")[-1] for line in told.splitlines()] == ["it crashes", "second", "first"]
     gone = f"sha256:{'0' * 64}"
     done = push("nightly", "--to", gone, "--reason", "x", command="rollback", expect=12)
     assert f"has no {gone}" in done.stderr
     done = push("unheard", "--reason", "x", command="rollback", expect=12)
-    assert "unheard was before is not known" in done.stderr
+    assert "has no tag unheard" in done.stderr
+    push("unheard", command="history", expect=12)
+    push("nightly", "--reason", " ", command="promote", expect=2)
+    push("--replace", "", expect=2)
     assert tags(registry)["nightly"] == image["digest"]
 
 

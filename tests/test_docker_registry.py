@@ -53,6 +53,22 @@ def image(repository: Repository, name: str, tag: str = "", **labels: str) -> Ma
     return manifest
 
 
+def test_a_way_back_leads_further_back_each_time(repository: Repository) -> None:
+    made = [image(repository, f"k{number}").digest for number in range(4)]
+    for number, digest in enumerate(made[:3]):
+        publish.move(repository, "latest", digest, f"move {number}")
+    for digest in (made[1], made[0]):
+        assert moves.previous(repository, "latest") == digest
+        publish.move(repository, "latest", digest, "back")
+    with pytest.raises(RegistryError, match="was before is not known"):
+        moves.previous(repository, "latest")
+    # What is new is on top of where one has gone back to.
+    publish.move(repository, "latest", made[3], "mended")
+    assert moves.previous(repository, "latest") == made[0]
+    with pytest.raises(RegistryError, match="has no tag nightly"):
+        moves.previous(repository, "nightly")
+
+
 def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Repository) -> None:
     ours = image(repository, "k1", "1-0123456789ab")
     artifacts.store(repository, "nightly.nights", journal.NIGHTS, [])

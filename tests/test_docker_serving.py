@@ -65,7 +65,13 @@ def verdict_of(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
     yield judge
     left = subprocess.run(
-        ["docker", "ps", "--all", "--quiet", f"--filter=label={containers.OWNER}"],
+        [
+            "docker",
+            "ps",
+            "--all",
+            "--quiet",
+            f"--filter=label={containers.OWNER}={containers.owner()}",
+        ],
         capture_output=True,
         text=True,
         check=True,

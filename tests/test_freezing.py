@@ -115,6 +115,15 @@ def test_a_name_that_is_taken_is_refused() -> None:
         )
 
 
+def test_what_was_frozen_and_thawed_can_be_frozen_again() -> None:
+    found = catalogues.load(REPOSITORY)
+    entry, target = found.engine("llama-cpp-master"), Target("b9900", COMMIT, "tag")
+    frozen = freezing.at_commit(found, entry, target, 1, "master-b9900")
+    again = freezing.at_commit(frozen.catalogue, entry, target, 2, "master-b9900")
+    assert again.name == frozen.name
+    assert again.catalogue.engine(again.name).text == again.entry.text != frozen.entry.text
+
+
 def test_which_channels_there_are() -> None:
     found = catalogues.load(REPOSITORY)
     settings = Settings(namespace="me")

@@ -136,11 +136,38 @@ def test_a_revision_is_asked_by_its_own_code(farm: Upstream) -> None:
 def test_a_revision_that_cannot_say_it_has_changed_everything_aloud(farm: Upstream) -> None:
     farm.write("src/builder/__init__.py", "")
     farm.write("src/builder/__main__.py", "raise SystemExit('builder: no command matrix')\n")
+    farm.git("checkout", "--quiet", "--orphan", "before")
     farm.record("a builder of before")
     everything, by_themselves, said = changed(farm)
     assert everything == by_themselves == {HELLO, HAMI, VLLM}
-    assert "every recipe counts as changed" in said[0]
-    assert "no command matrix" in said[1]
+    assert "no command matrix" in said[0]
+    assert said[-1] == "every recipe counts as changed since HEAD"
+
+
+def test_after_a_broken_revision_what_changed_since_the_last_good_one_counts(
+    farm: Upstream,
+) -> None:
+    change(farm, f"recipes/{HELLO}.toml", "NUMBER = 1", "NUMBER = 2")
+    change(farm, f"recipes/{HAMI}.toml", "[source]", "[sauce]")
+    farm.record("one is broken, so nothing was built of the other either")
+    change(farm, f"recipes/{HAMI}.toml", "[sauce]", "[source]")
+    everything, by_themselves, said = changed(farm)
+    assert everything == by_themselves == {HELLO}
+    assert "cannot say" in said[0]
+    assert len(said) == 1
+
+
+def test_no_key_of_a_cache_begins_as_another_engines() -> None:
+    keys = {job.cache for job in matrix.jobs(load(REPOSITORY)) if job.cache}
+    assert len(keys) > 5
+    assert not [(one, other) for one in keys for other in keys - {one} if other.startswith(one)]
+
+
+def test_a_recipe_without_a_channel_is_no_night(farm: Upstream) -> None:
+    found = load(farm.folder)
+    assert matrix.jobs(found, tracked=True) == []
+    with pytest.raises(RecipeError, match=f"{HELLO} has no channel"):
+        matrix.jobs(found, [HELLO], tracked=True)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +212,7 @@ def test_disk_is_the_sum_of_what_the_recipes_say() -> None:
 def test_a_cache_is_for_what_compiles() -> None:
     for job in matrix.jobs(load(REPOSITORY)):
         compiles = "ccache" in rendered(REPOSITORY, job.recipe).text
-        assert job.cache == (f"ccache-{job.base}-{job.engine}" if compiles else "")
+        assert job.cache == (f"ccache@{job.base}@{job.engine}@" if compiles else "")
 
 
 def test_what_fits_nowhere_goes_to_the_large_runner_or_is_left() -> None:

@@ -448,7 +448,7 @@ def test_addresses() -> None:
     assert commit_purl("https://git.example.org/fork", commit, "x") == (
         f"pkg:generic/x@{commit}?vcs_url=git%2Bhttps://git.example.org/fork%40{commit}"
     )
-    assert public("https://user:word@host:8443/a?b=c") == "https://host:8443/a?b=c"
+    assert public("https://user:word@host:8443/a?b=c") == "https://host:8443/a"
     assert image_purl("localhost:5000/me/x", DIGEST) == (
         f"pkg:oci/x@{DIGEST}?repository_url=localhost:5000/me/x"
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from builder import families, questions, upstream
 from builder.catalogue import Entry
@@ -43,7 +44,7 @@ def source_of(entry: Entry[Recipe]) -> str:
     if not isinstance(source, GitSource):
         raise RecipeError(
             f"the source of {entry.name} is no git repository",
-            hint="releases of PyPI are tried one by one: edit version and sha256 of [source]",
+            hint="only [source] git is: of a release try versions one by one",
         )
     if families.ENGINES[entry.recipe.family].INHERITS:
         raise RecipeError(
@@ -53,27 +54,77 @@ def source_of(entry: Entry[Recipe]) -> str:
     return source.git
 
 
-def state_of(run: Run, at: Desk, entry: Entry[Recipe], url: str, asked: Asked) -> State:
-    """What is known of the question, or nothing yet.
+def state_of(
+    run: Run, at: Desk, entry: Entry[Recipe], url: str, asked: Asked, *, anew: bool
+) -> State:
+    """What is known of the question, or nothing yet; ``anew``: nothing, whatever is known.
 
-    Raises ``QuestionError`` where another one is not answered yet, or what is asked for again was
-    judged with another recipe; ``FetchError`` for an end that does not exist.
+    ``anew`` asks what was asked before, but for what is said now; where both ends are said, it is
+    another question.  Nothing is written.
+    Raises ``QuestionError`` where another one is not answered yet, what is asked for again was
+    judged with another recipe, or the directory of its test is gone; ``FetchError`` for an end
+    that does not exist.
     """
-    known = questions.read(run.settings.state_dir, entry.name)
+    whole = asked.good is not None and asked.bad is not None
+    known = None if anew and whole else questions.read(run.settings.state_dir, entry.name)
     inputs = questions.inputs_of(run.catalogue, entry)
     if known is None:
-        if asked.good is None or asked.bad is None:
-            raise QuestionError(
-                f"no bisect of {entry.name} is under way", hint="say --good A --bad B"
-            )
-        good, bad = (_end(at, url, name) for name in (asked.good, asked.bad))
-        way = (asked.test, asked.build_fails, asked.first_parent)
-        return State(Question(entry.name, good, bad, *way, inputs))
+        state = State(_question(at, entry, url, asked, inputs))
+    elif anew:
+        state = State(_again(at, url, asked, known.question, inputs))
+    else:
+        state = _gone_on_with(run, at, url, asked, known, inputs)
+    _need_folder(run, state.question)
+    return state
+
+
+def _question(at: Desk, entry: Entry[Recipe], url: str, asked: Asked, inputs: str) -> Question:
+    if asked.good is None or asked.bad is None:
+        raise QuestionError(f"no bisect of {entry.name} is under way", hint="say --good A --bad B")
+    good, bad = (_end(at, url, name) for name in (asked.good, asked.bad))
+    folder = str(Path.cwd()) if asked.test is not None else ""
+    way = (asked.test, folder, asked.build_fails, asked.first_parent)
+    return Question(entry.name, good, bad, *way, inputs)
+
+
+def _again(at: Desk, url: str, asked: Asked, old: Question, inputs: str) -> Question:
+    """What was asked before, but for what is said now."""
+    test, folder = old.test, old.folder
+    if asked.test is not None:
+        test, folder = asked.test, str(Path.cwd())
+    return replace(
+        old,
+        good=_end(at, url, asked.good) if asked.good is not None else old.good,
+        bad=_end(at, url, asked.bad) if asked.bad is not None else old.bad,
+        test=test,
+        folder=folder,
+        build_fails=asked.build_fails if asked.build_fails != "skip" else old.build_fails,
+        first_parent=asked.first_parent or old.first_parent,
+        inputs=inputs,
+    )
+
+
+def _need_folder(run: Run, question: Question) -> None:
+    """A test means what it meant where it was asked for: names in it may lead from there."""
+    if question.test is None:
+        return
+    if not Path(question.folder).is_dir():
+        raise QuestionError(
+            f"the directory that the test of {question.recipe} runs in is gone",
+            question.folder,
+            "put it back, or begin anew with --restart --test COMMAND",
+        )
+    if Path(question.folder) != Path.cwd():
+        run.say(f"the test runs in {question.folder}, where the bisect began")
+
+
+def _gone_on_with(run: Run, at: Desk, url: str, asked: Asked, known: State, inputs: str) -> State:
+    """What is known, where it answers what is asked."""
     old = known.question
     _need_same(at, url, asked, old)
     if old.inputs != inputs:
         raise QuestionError(
-            f"{entry.name}, its base or a patch has changed since its bisect began",
+            f"{old.recipe}, its base or a patch has changed since its bisect began",
             "what was judged was made with what was there before",
             "undo the change, or begin anew with --restart",
         )

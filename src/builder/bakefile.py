@@ -45,12 +45,21 @@ def target(
         "contexts": {name: placed(where) for name, where in laid_out.named.items()},
         "args": {name: literal(text) for name, text in laid_out.build_arguments.items()},
         "secret": [
-            f"id={name},src={placed(path)}" for name, path in sorted(laid_out.secrets.items())
+            buildx.fields(f"id={name}", f"src={placed(path)}")
+            for name, path in sorted(laid_out.secrets.items())
         ],
         # An image and nothing beside it, as a build of its own makes it.
         "attest": ["type=provenance,disabled=true"],
     }
     return {key: value for key, value in target.items() if value}
+
+
+def written_here(file: Path) -> bool:
+    """Whether a bake file is one of ours."""
+    try:
+        return VARIABLE in json.loads(file.read_text("utf-8"))["variable"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def identifier(name: str) -> str:

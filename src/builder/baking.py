@@ -5,6 +5,7 @@ The contexts beside it are laid out by who lays them out for a build.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +22,11 @@ from builder.errors import BuilderError, RecipeError, WorldError
 from builder.pipeline import Run
 from builder.plan import BasePlan, Plan, RegistryRoot
 from builder.tools import docker
-from builder.workspace import need_space, need_writable
+from builder.workspace import alone, need_space, need_writable
 
 ENGINES, BASES = "engines", "bases"
+OURS = ".builder"
+"""An empty file beside the contexts: they are ours to replace."""
 WAITING = ".baking-"
 SPACE = 2.0  # GiB for sources and a Debian root; wheels are links where that can be
 
@@ -67,9 +70,20 @@ def bake(run: Run, names: Sequence[str], folder: Path, architecture: str | None 
     Without ``names`` all recipes, as far as their inputs can be had; the others are left out, and
     why.  A bake file that was there before is replaced.  ``architecture`` is as in
     ``pipeline.resolve``.  Raises a ``BuilderError`` for a recipe that was named, ``WorldError``
-    where the directory holds something else, or not even one recipe is left.
+    where the directory holds something else, or not even one recipe is left; ``BusyError`` where
+    another run bakes into it.
     """
     run.settings.need_directories()
+    with alone(run.settings.cache_dir, lock_of(folder)):
+        return _bake(run, names, folder, architecture)
+
+
+def lock_of(folder: Path) -> str:
+    """The name of the lock that is held while a directory is baked into."""
+    return f"bake-{hashlib.sha256(bytes(folder.resolve())).hexdigest()[:12]}"
+
+
+def _bake(run: Run, names: Sequence[str], folder: Path, architecture: str | None) -> Baked:
     _need_place(folder)
     need_space(folder, SPACE, f"the contexts below {folder}")
     wanted = list(dict.fromkeys(run.catalogue.engine(name).name for name in names))
@@ -105,14 +119,16 @@ def bake(run: Run, names: Sequence[str], folder: Path, architecture: str | None 
 
 
 def _need_place(folder: Path) -> None:
-    """Raise ``WorldError`` where nothing can be written, or contexts stand that are not ours."""
+    """Raise ``WorldError`` where nothing can be written, or something stands that is not ours."""
     need_writable(folder)
-    contexts = folder / CONTEXTS
-    if contexts.exists() and not {path.name for path in contexts.iterdir()} <= {ENGINES, BASES}:
-        raise WorldError(
-            f"{contexts} is there, and not of a bake file",
-            hint="name a directory that is empty, or not there yet",
-        )
+    file, contexts = folder / FILE, folder / CONTEXTS
+    ours = {contexts: (contexts / OURS).is_file(), file: bakefile.written_here(file)}
+    for path, own in ours.items():
+        if path.exists() and not own:
+            raise WorldError(
+                f"{path} is there, and not of a bake file of builder's",
+                hint="name a directory that is empty, or not there yet",
+            )
 
 
 @contextmanager
@@ -123,6 +139,8 @@ def _new(folder: Path) -> Iterator[Path]:
     for dead in folder.glob(f"{WAITING}*"):  # of a run that was killed
         shutil.rmtree(dead)
     waiting = Path(tempfile.mkdtemp(prefix=WAITING, dir=folder))
+    (waiting / CONTEXTS).mkdir()
+    (waiting / CONTEXTS / OURS).touch()
     try:
         yield waiting
         (folder / FILE).unlink(missing_ok=True)

@@ -37,7 +37,7 @@ class Options:
     keep: bool = False
     """The images stay in the engine."""
     restart: bool = False
-    """What is known is forgotten first."""
+    """What is known is forgotten, once more is known of what is asked now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,15 @@ class _Session:
         self.run, self.at, self.entry, self.state = run, at, entry, state
         self.keep = options.keep
         question = state.question
-        test = UserTest(question.test, Path.cwd()) if question.test is not None else None
+        test = None
+        if question.test is not None:
+            test = UserTest(question.test, Path(question.folder))
         self.how = How(test, question.build_fails)
 
     def knows(self, state: State) -> None:
         """Keep what is known by now."""
         self.state = state
-        questions.write(self.run.settings.state_dir, state)
+        questions.keep(self.run.settings.state_dir, state)
 
     def judged(self, commit: str, what: str) -> Step:
         """The step of a commit, from what is known or by trying it; ``what`` announces it."""
@@ -114,11 +116,9 @@ class _Session:
             self.knows(replace(self.state, trace=None))
 
     def stopped(self) -> None:
-        """Something broke off; a question of which nothing is known is in nobody's way."""
-        folder, name = self.run.settings.state_dir, self.entry.name
-        if not self.state.steps and self.state.trace is None:
-            questions.forget(folder, name)
-        elif questions.path_of(folder, name).exists():
+        """Something broke off."""
+        name = self.entry.name
+        if questions.path_of(self.run.settings.state_dir, name).exists():
             self.run.say(f"what is known is kept: `builder bisect {name}` goes on from there")
 
     def concluded(self) -> None:
@@ -135,10 +135,11 @@ def _is(step: Step) -> str:
 def bisect(run: Run, name: str, asked: Asked, options: Options) -> Outcome:
     """Look for the first bad commit; what is known stays until ``finish``.
 
-    Raises ``QuestionError`` where the ends are not what they are said to be, or another question
-    is not answered yet; ``RecipeError`` for a source that is no git repository; ``BusyError``
-    where another bisect of the recipe goes on; and what says nothing of a commit, and stops:
-    ``WorldError``, ``SpaceError``, ``FetchError``, ``UntriedError``.
+    Raises ``QuestionError`` where the ends are not what they are said to be, a commit to skip is
+    not between them, or another question is not answered yet; ``RecipeError`` for a source that is
+    no git repository; ``BusyError`` where another bisect of the recipe goes on; and what says
+    nothing of a commit, and stops: ``WorldError``, ``SpaceError``, ``FetchError``,
+    ``UntriedError``.
     """
     entry = run.catalogue.engine(name)
     url = source_of(entry)
@@ -147,16 +148,17 @@ def bisect(run: Run, name: str, asked: Asked, options: Options) -> Outcome:
         _alone(run.settings, entry.name),
         desk(run.catalogue, run.settings, run.say, offline=False) as at,
     ):
-        if options.restart:
-            _forget(run.settings, entry.name, keep=options.keep)
-        state = state_of(run, at, entry, url, asked)
+        state = state_of(run, at, entry, url, asked, anew=options.restart)
         at.repositories.walk(url, state.question.good.commit, state.question.bad.commit)
         roots = roots_between(at, state.question)
+        between = _begun(at, state, roots).candidates()[:-1]
+        skip = [_named(digits, between) for digits in options.skip]
         session = _Session(run, at, entry, state, options)
-        session.knows(state)
+        if options.restart:
+            _sweep(run.settings, entry.name, keep=options.keep)
         try:
             _need_ends(session, roots, trust=options.trust_ends)
-            return _search(session, roots, options.skip)
+            return _search(session, roots, skip)
         except BaseException:
             session.stopped()
             raise
@@ -209,9 +211,9 @@ def _need(session: _Session, end: End, word: Literal["good", "bad"], what: str) 
 
 
 def _search(session: _Session, roots: Sequence[str], skip: Sequence[str]) -> Outcome:
-    found = _begun(session.at, session.state, roots)
     for commit in skip:
-        _leave_out(session, found, commit)
+        _leave_out(session, commit)
+    found = _begun(session.at, session.state, roots)
     _replay(found, session.state)
     while left := len(found.open()):
         commit = found.next
@@ -241,16 +243,21 @@ def _replay(found: Bisection, state: State) -> None:
             found.mark(step.word, step.commit.name)
 
 
-def _leave_out(session: _Session, found: Bisection, digits: str) -> None:
-    """Take a commit for one that was skipped."""
-    named = [each for each in found.candidates()[:-1] if each.startswith(digits)]
+def _named(digits: str, between: Sequence[str]) -> str:
+    """The one commit that begins with these digits."""
+    named = [each for each in between if each.startswith(digits)]
     if not ABBREVIATED.fullmatch(digits) or len(named) != 1:
         raise QuestionError(
             f"--skip {digits} is none of the commits between the ends",
             hint="give seven digits of one, or more",
         )
-    if session.state.judged(named[0]) is None:
-        (about,) = described(session.at.repositories.scratch, named)
+    return named[0]
+
+
+def _leave_out(session: _Session, commit: str) -> None:
+    """Take a commit for one that was skipped."""
+    if session.state.judged(commit) is None:
+        (about,) = described(session.at.repositories.scratch, [commit])
         step = Step(about, Judgement("skip", "left out by --skip"))
         session.knows(session.state.with_step(step))
 
@@ -303,18 +310,23 @@ def finish(run: Run, outcome: Outcome) -> None:
 def reset(run: Run, name: str, *, keep: bool) -> None:
     """Forget what is known of the bisect of a recipe, and take its images away.
 
-    Raises ``BusyError`` while it goes on.
+    Of a bisect that is under way the recipe may be gone.
+    Raises ``BusyError`` while it goes on, ``RecipeError`` where there is neither.
     """
-    entry = run.catalogue.engine(name)
-    with _alone(run.settings, entry.name):
-        _forget(run.settings, entry.name, keep=keep)
+    if name not in questions.under_way(run.settings.state_dir):
+        name = run.catalogue.engine(name).name
+    with _alone(run.settings, name):
+        _sweep(run.settings, name, keep=keep)
+        questions.forget(run.settings.state_dir, name)
 
 
-def _forget(settings: Settings, name: str, *, keep: bool) -> None:
+def _sweep(settings: Settings, name: str, *, keep: bool) -> None:
+    """Take away the images of a bisect that is not at work; what was judged stays."""
     try:
         state = questions.read(settings.state_dir, name)
     except QuestionError:
-        state = None  # nobody knows any more what it had in the engine
-    if state is not None and state.trace is not None and not keep:
-        judging.sweep(state.trace)
-    questions.forget(settings.state_dir, name)
+        return  # nobody knows any more what it had in the engine
+    if state is not None and state.trace is not None:
+        if not keep:
+            judging.sweep(state.trace)
+        questions.keep(settings.state_dir, replace(state, trace=None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from builder import freezing, upstream
@@ -43,15 +43,9 @@ def channels(catalogue: Catalogue, settings: Settings, names: Sequence[str] = ()
 
     Raises ``RecipeError`` where one that is named has none.
     """
-    named = [catalogue.engine(name).name for name in names]
+    named = {entry.name for entry in tracked(map(catalogue.engine, names))}
     right = [entry for entry in catalogue.engines.values() if entry.recipe and not entry.problems]
     all_of_them = [found for entry in right if (found := _channel(entry, settings)) is not None]
-    without = sorted(set(named) - {channel.entry.name for channel in all_of_them})
-    if without:
-        raise RecipeError(
-            f"{', '.join(without)} has no channel",
-            hint='say [track] channel = "TAG" in the recipe, and the tag in image.moving',
-        )
     movers: dict[tuple[str, str], set[str]] = defaultdict(set)
     for channel in all_of_them:
         movers[channel.repository, channel.tag].add(channel.entry.name)
@@ -62,12 +56,29 @@ def channels(catalogue: Catalogue, settings: Settings, names: Sequence[str] = ()
     ]
 
 
+def tracked(entries: Iterable[Entry[Recipe]]) -> list[Entry[Recipe]]:
+    """These recipes; raises ``RecipeError`` where one of them has no channel."""
+    found = list(entries)
+    without = sorted({entry.name for entry in found if not tag_of(entry)})
+    if without:
+        raise RecipeError(
+            f"{', '.join(without)} has no channel",
+            hint='say [track] channel = "TAG" in the recipe, and the tag in image.moving',
+        )
+    return found
+
+
+def tag_of(entry: Entry[Recipe]) -> str:
+    """The tag that the nights of a recipe move; empty: it has no channel."""
+    track = entry.recipe.track if entry.recipe else None
+    return (track.channel if track else None) or ""
+
+
 def _channel(entry: Entry[Recipe], settings: Settings) -> Channel | None:
-    recipe = entry.recipe
-    if recipe is None or recipe.track is None or recipe.track.channel is None:
+    recipe, tag = entry.recipe, tag_of(entry)
+    if recipe is None or recipe.track is None or not tag:
         return None
-    repository = settings.repository(recipe.image.repository)
-    return Channel(entry, recipe.track, recipe.track.channel, repository)
+    return Channel(entry, recipe.track, tag, settings.repository(recipe.image.repository))
 
 
 def newest(channel: Channel, repositories: Repositories) -> Target:

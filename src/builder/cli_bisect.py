@@ -46,9 +46,10 @@ def bisect(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="What decides, instead of the proofs: a shell command, run here, that finds the "
-            "image's name in $IMAGE and the commit in $COMMIT. It ends with 0 for good, 125 for "
-            "skip, anything else up to 127 for bad; with more it stops the bisect.",
+            help="What decides, instead of the proofs: a shell command, run here wherever the "
+            "bisect goes on, that finds the image's name in $IMAGE and the commit in $COMMIT. It "
+            "ends with 0 for good, 125 for skip, 1 to 124 for bad; anything else is no verdict, "
+            "and stops the bisect.",
         ),
     ] = None,
     build_fails: Annotated[
@@ -85,7 +86,12 @@ def bisect(
         int | None, typer.Option(min=1, max=4096, help="Compile jobs at once, as for build.")
     ] = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Forget what is known, and begin anew.")
+        bool,
+        typer.Option(
+            "--restart",
+            help="Forget what is known, and begin anew: what is not said is as it was before, "
+            "unless both ends are said.",
+        ),
     ] = False,
     reset: Annotated[
         bool, typer.Option("--reset", help="Forget what is known, and do nothing else.")
@@ -103,12 +109,13 @@ def bisect(
     already is left out. Both ends are tried first: a wrong one would give a wrong answer that
     looks right. Where the good end is no ancestor of the bad one, so is the place where they part.
 
-    After Ctrl-C, a crash or a broken network, the same command goes on from there, and so does
-    `builder bisect RECIPE` alone. The images of the commits do not stay, unless they were there
-    before; the logs do.
+    After Ctrl-C, a crash, a broken network or a build that memory did not suffice for, the same
+    command goes on from there, and so does `builder bisect RECIPE` alone. The images of the commits
+    do not stay, unless they were there before; the logs do.
 
     The exit code is 0 when the first bad commit is found, 8 when only skipped commits are left
-    that it may be, or the test broke off, and 2 when an end is not what it was said to be.
+    that it may be, or a build or the test broke off, and 2 when an end is not what it was said to
+    be.
     """
     from builder import bisecting, console
     from builder.asking import Asked

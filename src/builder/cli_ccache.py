@@ -80,8 +80,9 @@ def load(
     """Add what a file holds to the compiler cache of the engine, before a build.
 
     The recipe's base is built where it is missing: the cache is put in place inside of it. Where
-    the recipe compiles nothing, nothing is done. A file that is cut off is refused whole. Whoever
-    wrote the file decides what is compiled: take none from people whom you would not build for.
+    the recipe compiles nothing, nothing is done. A file that is cut off, or is anything else, is
+    refused whole. Whoever wrote the file decides what is compiled: take none from people whom you
+    would not build for.
     """
     from builder import compiler_cache, pipeline
     from builder.workspace import workspace

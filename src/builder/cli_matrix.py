@@ -21,7 +21,7 @@ from builder.command import (
 def matrix(
     recipes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RECIPE]...", help="Names of recipes. Default: all."),
+        typer.Argument(metavar="RECIPE", help="Names of recipes. Default: all."),
     ] = None,
     catalogue: CatalogueOption = None,
     changed_since: Annotated[

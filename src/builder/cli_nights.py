@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Recipes = Annotated[
     list[str] | None,
-    typer.Argument(metavar="RECIPE", help="Names of recipes. Default: all that fit."),
+    typer.Argument(metavar="RECIPE", help="Names of recipes. Default: all."),
 ]
 
 

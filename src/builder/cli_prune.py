@@ -39,16 +39,18 @@ def prune(
     """Show which old nightlies of a recipe's channel are no longer needed; delete them if told so.
 
     Nightlies are the tags CHANNEL-WHAT-KEY that a night pushes; their age is what the images say.
-    The newest ones stay, and all that something else refers to: another tag, another channel, an
-    index, a signature. With an image go the notes and bills of materials that are attached to it.
-    Right before each deletion it is looked once more where the channel leads. On Docker Hub tags
-    are deleted, by its API; elsewhere manifests. A run that was stopped goes on when it is started
-    again. The exit code is 3 for a recipe without a channel, 5 when the registry does not answer,
-    9 while a night goes on here, 12 when the registry allows no deletion.
+    The newest ones stay, what `builder rollback` would go to, and all that something else refers
+    to: another tag, another channel, an index, a signature. With an image go the notes and bills of
+    materials that are attached to it, after the image: one that stays after all keeps them. Right
+    before each deletion it is looked once more where the channel leads. On Docker Hub tags are
+    deleted, by its API; elsewhere manifests. A run that was stopped goes on when it is started
+    again; to finish the image that it was at, it has to be on the same machine. The exit code is 3
+    for a recipe without a channel, 5 when the registry does not answer, 9 while a night, a
+    promotion or a rollback goes on here, 12 when the registry allows no deletion.
     """
-    from contextlib import nullcontext
+    from contextlib import ExitStack
 
-    from builder import channels, console, pruning, publish, settings
+    from builder import channels, console, moves, pruning, publish, settings
     from builder.tools.credentials import HUB
     from builder.tools.hub import Hub
     from builder.workspace import alone
@@ -64,15 +66,19 @@ def prune(
         for name in (entry.recipe.version, *entry.recipe.image.tags, *entry.recipe.image.moving)
     }
     chosen.need_directories()
+    file = pruning.path_of(chosen.state_dir, repository)
     gone: tuple[str, ...] = ()
-    with alone(chosen.cache_dir, "nightly") if delete else nullcontext():
-        images = pruning.survey(repository, own.tag)
-        plan = pruning.plan(images, own.tag, keep, signed=signed, names=names)
+    with ExitStack() as held:
+        for lock in ("nightly", publish.TAGS) if delete else ():
+            held.enter_context(alone(chosen.cache_dir, lock))
+        images = pruning.survey(repository, own.tag, sparing=on_hub)
+        back = moves.before(repository, own.tag)
+        plan = pruning.plan(images, own.tag, keep, signed=signed, names=names, back=back)
         if delete and on_hub:
             hub = Hub(chosen.hub_api, console.say)
-            gone = pruning.delete_tags(repository, hub, plan, console.say)
+            gone = pruning.delete_tags(repository, hub, plan, file, console.say)
         elif delete:
-            gone = pruning.delete(repository, plan, console.say)
+            gone = pruning.delete(repository, plan, file, console.say)
     if as_json:
         print_json({"repository": repository.name, "deleted": list(gone), **_as_json(plan)})
         return
@@ -97,7 +103,7 @@ def _tell(plan: Plan, gone: Collection[str], *, delete: bool) -> None:
         f"{going} of {len(rows)} nightlies of {plan.channel} {'are gone' if delete else 'go'}; "
         f"{len(plan.others)} other tags stay"
     )
-    if not delete:
+    if not delete and going:
         console.line(f"{plan.freed / 1e6:.1f} MB would be referred to by nothing else")
         console.say("nothing was deleted: say --delete")
 

@@ -22,11 +22,23 @@ from builder.command import (
 )
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from builder.moves import Move
     from builder.tools.registry import Repository
 
+
+def _said(reason: str | None) -> str | None:
+    if reason is not None and not reason.strip():
+        raise typer.BadParameter("an empty reason is none")
+    return reason
+
+
 Reason = Annotated[
-    str, typer.Option(metavar="TEXT", help="Why; attached to the image that the tag is moved to.")
+    str,
+    typer.Option(
+        metavar="TEXT", callback=_said, help="Why; attached to the image that the tag is moved to."
+    ),
 ]
 
 
@@ -38,6 +50,7 @@ def push(
         str | None,
         typer.Option(
             metavar="REASON",
+            callback=_said,
             help="Take tags that stay from another image, and attach this reason to the new one.",
         ),
     ] = None,
@@ -55,6 +68,7 @@ def push(
     tags were given by then is told.
     """
     from builder import console, publish
+    from builder.channels import tag_of
     from builder.proving import proved
     from builder.releasing import release
     from builder.workspace import workspace
@@ -72,6 +86,9 @@ def push(
         return
     console.line(f"pushed   {done.repository}@{done.digest}  ({done.uploaded} blobs uploaded)")
     console.line(f"tags     {', '.join(done.tags)}")
+    channel = tag_of(entry)
+    if channel:
+        console.line(f"channel  {channel} is moved by nights alone: builder nightly {recipe}")
     for tag, before in done.replaced.items():
         console.line(f"replaced {tag}, which was {before}")
 
@@ -90,20 +107,21 @@ def promote(
 ) -> None:
     """Move a tag to an image that the registry has already, by digest.
 
-    The exit code is 12 when the registry does not have it; then the tag stays where it was.
+    Without --to the recipe's image need not be in the engine: the registry is asked for its key.
+    The exit code is 9 while `builder prune` deletes here, and 12 when the registry does not have
+    the image; then the tag stays where it was.
     """
-    from builder import publish
-    from builder.proving import proved
+    from builder import pipeline, publish
 
     repository = _repository(recipe, catalogue, moving=tag)
     wanted = to
     if wanted is None:
         run = new_run(catalogue)
-        _, record = proved(run, recipe)
-        found = run.catalogue.engine(recipe).recipe
-        assert found is not None
-        wanted = publish.tags_of(record, found).own
-    _tell(publish.move(repository, tag, wanted, reason), as_json)
+        own = pipeline.references_of(run, pipeline.resolve(run, recipe))[0]
+        wanted = own.rpartition(":")[2]
+    with _alone():
+        done = publish.move(repository, tag, wanted, reason)
+    _tell(done, as_json)
 
 
 @app.command(rich_help_panel=PUBLISHING)
@@ -118,16 +136,19 @@ def rollback(
     catalogue: CatalogueOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move a tag back to what it was, by digest.
+    """Move a tag back to what it was, by digest; a second time to what it was before that.
 
-    The exit code is 12 when what it was is not known, or gone; then the tag stays where it is.
+    A channel that was rolled back stays there until a night has a new image. The exit code is 9
+    while `builder prune` deletes here, and 12 when what it was is not known, or gone; then the tag
+    stays where it is.
     """
     from builder import publish
     from builder.moves import previous
 
     repository = _repository(recipe, catalogue, moving=tag)
-    wanted = to or previous(repository, tag)
-    _tell(publish.move(repository, tag, wanted, reason), as_json)
+    with _alone():
+        done = publish.move(repository, tag, to or previous(repository, tag), reason)
+    _tell(done, as_json)
 
 
 @app.command(rich_help_panel=PUBLISHING)
@@ -137,11 +158,17 @@ def history(
     catalogue: CatalogueOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell how a tag came to where it is: each move with its reason, newest first."""
-    from builder import console
-    from builder.moves import moves
+    """Tell how a tag came to where it is: each move with its reason, newest first.
 
-    found = moves(_repository(recipe, catalogue), tag)
+    What is told is attached to the images: it goes back as far as the registry still has them. The
+    exit code is 12 when there is no such tag.
+    """
+    from builder import console
+    from builder.moves import moves, need_tag
+
+    repository = _repository(recipe, catalogue)
+    need_tag(repository, tag)
+    found = moves(repository, tag)
     if as_json:
         print_json([asdict(move) for move in found])
         return
@@ -159,6 +186,17 @@ def _repository(recipe: str, catalogue: CatalogueOption, *, moving: str = "") ->
     known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
     publish.need_moving(known, found.image.repository, moving)
     return repository_of(recipes, recipe)
+
+
+def _alone() -> AbstractContextManager[None]:
+    """Nothing is deleted here meanwhile: it could be what the tag is moved to."""
+    from builder import settings
+    from builder.publish import TAGS
+    from builder.workspace import alone
+
+    chosen = settings.load()
+    chosen.need_directories()
+    return alone(chosen.cache_dir, TAGS)
 
 
 def _tell(move: Move, as_json: bool) -> None:

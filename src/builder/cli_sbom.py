@@ -67,8 +67,8 @@ def sbom(
     Also what a scanner of the image cannot see: the fork and its commit, each patch and pull
     request with its reason, CUDA's libraries out of wheels, the base, the GPUs; and the Debian
     packages that the image lists. What only took part in the build is told apart, and what is in
-    the image and not listed is said. One image always gets the same text. The exit code is 4 when
-    there is no proved image, 12 when the registry has nothing of it.
+    the image and not listed is said. The registry keeps the texts that an image was pushed with.
+    The exit code is 4 when there is no proved image, 12 when the registry has nothing of it.
     """
     from builder import bom
 
@@ -137,8 +137,9 @@ def thaw(
         elif file.exists() and file.read_text("utf-8", "replace") != text:
             raise WorldError(f"{file} is there, and is another recipe", hint="give --output DIR")
     for file, text in texts.items() if not dry_run else ():
+        there = file.exists()
         write(file, text)
-        console.line(f"written {file}")
+        console.line(f"{'is there already:' if there else 'written'} {file}")
 
 
 def _write(output: Path, text: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from builder.errors import EXIT_CODES, RecipeError, WorldError
 
@@ -22,8 +23,26 @@ if TYPE_CHECKING:
 
 EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()) + "."
 
+EVERYDAY = "Everyday"
+SOURCES = "Sources and patches"
+PUBLISHING = "Publishing"
+PLUMBING = "Plumbing"
+PANELS = (EVERYDAY, SOURCES, PUBLISHING, PLUMBING)
+
+
+class _InOrder(TyperGroup):
+    """Its commands as people need them: the panels of --help stand in this order."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        def panel(name: str) -> int:
+            return PANELS.index(getattr(self.commands[name], "rich_help_panel", PLUMBING))
+
+        return sorted(super().list_commands(ctx), key=panel)
+
+
 app = typer.Typer(
     name="builder",
+    cls=_InOrder,
     help="The image farm for sm_120 inference engines: recipes in, proved Docker images out.",
     epilog=EPILOG,
     no_args_is_help=True,
@@ -32,11 +51,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-EVERYDAY = "Everyday"
-SOURCES = "Sources and patches"
-PUBLISHING = "Publishing"
-PLUMBING = "Plumbing"
 
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or of an engine with one version")

@@ -9,7 +9,9 @@ https://docs.docker.com/reference/dockerfile/#run---mounttypecache
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,19 +29,22 @@ from builder.workspace import whole
 ID = "builder-ccache"
 """The cache mount of every template that compiles."""
 FULL = "no space left on device"
+RESULT = re.compile(r"(?:\./)?(?:[0-9a-f]/)+[0-9A-Za-z]+")
+"""A file of ccache's: in directories of one digit each (ccache 4, "Cache structure")."""
+FOLDER = re.compile(r"\.|(?:\./)?[0-9a-f](?:/[0-9a-f])*")
+END = bytes(2 * tarfile.BLOCKSIZE)  # after the last file (tar(5), "POSIX ustar Archives")
 TAIL = 8  # lines of a log that show why it failed
 # The results alone, newest use first, as far as so many bytes go: ccache's own limit is one for
 # each of its 256 directories.  A result may go while it is looked at.
 KEEP = """\
 cd /ccache; mkdir /kept
-find . -type f ! -path './tmp/*' ! -path './lock/*' ! -name stats ! -name CACHEDIR.TAG \
--printf '%T@ %s %P\\n' | sort -rn \
+find . -ignore_readdir_race -type f -path './[0-9a-f]/*' ! -name stats -printf '%T@ %s %P\\n' \
+| sort -rn \
 | awk -v limit="$1" '(total += $2) <= limit { print $3 }' >/list
 tar -c --ignore-failed-read -T /list | tar -x -C /kept
 """
-# All of it is read before any of it is there; afterwards ccache counts what it has.
+# Afterwards ccache counts what it has.
 TAKE = """\
-tar -tf "$1" >/dev/null
 tar -xf "$1" -C /ccache
 CCACHE_DIR=/ccache ccache --cleanup
 """
@@ -100,7 +105,7 @@ def save(
     try:
         with whole(file) as waiting:
             what = f"keep the compiler cache in {file}"
-            output = f"type=tar,dest={waiting}"
+            output = buildx.fields("type=tar", f"dest={waiting}")
             _build(dockerfile, work, what, output, [_devel(image, work, builder)], builder)
             return Carried(file, waiting.stat().st_size)
     except OSError as error:
@@ -110,14 +115,18 @@ def save(
 def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: str = "") -> Carried:
     """Add what ``file`` holds, as ``save`` wrote it, to the compiler cache of a builder.
 
-    Raises like ``save``; a file that is cut off is refused before anything of it is there.
+    Raises like ``save``; ``WorldError`` for any other file, or one that is cut off, before anything
+    of it is there.
     """
     if not file.is_file():
         raise WorldError(f"there is no compiler cache {file}", hint="builder ccache save writes it")
+    why = _wrong(file)
+    if why:
+        raise WorldError(f"{file} is no compiler cache", why, "builder ccache save writes one")
     context = work / "kept"
     context.mkdir()
     try:
-        os.link(file, context / "kept.tar")
+        os.link(file.resolve(), context / "kept.tar")
     except OSError:  # another file system
         shutil.copyfile(file, context / "kept.tar")
     dockerfile = (
@@ -130,6 +139,22 @@ def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: s
     what = f"take the compiler cache of {file}"
     _build(dockerfile, work, what, "type=cacheonly", named, builder)
     return Carried(file, file.stat().st_size)
+
+
+def _wrong(file: Path) -> str:
+    """Why a file is none that ``save`` wrote; empty: it is one, to its end."""
+    try:
+        with tarfile.open(file, "r:") as tar:
+            for member in tar:
+                shape = RESULT if member.isreg() else FOLDER
+                if not (member.isreg() or member.isdir()) or not shape.fullmatch(member.name):
+                    return f"{member.name} in it is none of ccache's"
+            end = tar.offset
+        with file.open("rb") as content:
+            content.seek(end)
+            return "" if content.read(len(END)) == END else "it is cut off"
+    except (tarfile.TarError, OSError) as error:
+        return str(error)
 
 
 def _once() -> str:

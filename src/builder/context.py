@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder.dockerfile import Rendered
 from builder.sources import Sources
-from builder.tools import docker
+from builder.tools import buildx, docker
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,10 @@ class Context:
         """The options of ``docker buildx build``, the context's path last."""
         options = [f"--platform={self.platform}", f"--file={self.folder / 'Dockerfile'}"]
         options += [f"--build-context={name}={where}" for name, where in self.named.items()]
-        options += [f"--secret=id={name},src={path}" for name, path in self.secrets.items()]
+        options += [
+            f"--secret={buildx.fields(f'id={name}', f'src={path}')}"
+            for name, path in self.secrets.items()
+        ]
         options += [f"--build-arg={name}={told}" for name, told in self.build_arguments.items()]
         return [*options, str(self.folder)]
 

@@ -132,7 +132,8 @@ def _frozen(
     text = _headed(editing.edited(entry.text, changes), _head(catalogue, entry, target))
     file = entry.file.with_name(f"{recipe.engine}-{version}.toml")
     frozen = _entry(text, file, Recipe)
-    if frozen.name in catalogue.engines:
+    there = catalogue.engines.get(frozen.name)
+    if there is not None and _origin(entry) not in there.text:
         raise RecipeError(f"{entry.name} would be frozen as {frozen.name}, which is a recipe")
     bases = {base.name: base} if base is not None else {}
     whole = replace(
@@ -182,9 +183,14 @@ def _entry(text: str, file: Path, model: type[R]) -> Entry[R]:
     return Entry(found.name, file, text, found)
 
 
+def _origin(entry: Entry[Recipe]) -> str:
+    """How the first line of what is frozen from a recipe begins, also when it was thawed since."""
+    return f"# Frozen from {entry.name}: "
+
+
 def _head(catalogue: Catalogue, entry: Entry[Recipe], target: Target) -> str:
     farm = farm_commit(catalogue.root)
-    told = f"# Frozen from {entry.name}: {target.name} was {target.commit}."
+    told = f"{_origin(entry)}{target.name} was {target.commit}."
     if not farm:
         return told
     return f"{told}\n# Its base, locks and patches are those of commit {farm} of the farm."

@@ -28,14 +28,27 @@ FIRST_ERROR = re.compile(
 NOT_AN_ERROR = re.compile(
     r"error_code|Performing Test|-- Looking for|registry cache importer", re.IGNORECASE
 )
+PRINTED_OR_FAILED = re.compile(r"#(\d+) (?:\d+\.\d+|(ERROR):) (.*)")
 KEEPING = re.compile(r"#(\d+) exporting cache to ")
 STANDARD = "org.opencontainers.image."
 LOST_SNAPSHOT = re.compile(r"parent snapshot \S+ does not exist")
-EXPLANATIONS = (
+MEMORY = "a compile job ran out of memory: use fewer jobs (--jobs N), or raise memory_per_job"
+# What a step prints that fails for no fault of what it builds, by the words of gcc, collect2 and
+# nvcc; of apt, which goes on after a warning, and then lacks packages; and of BuildKit, about a
+# step that was killed, or that its cgroup had no memory for.
+BREAKDOWNS = (
     (
-        re.compile(r"Killed signal|signal 9|out of memory|std::bad_alloc", re.IGNORECASE),
-        "a compile job ran out of memory: use fewer jobs (--jobs N), or raise memory_per_job",
+        re.compile(
+            r"Killed signal terminated program|(?:terminated with|died due to) signal 9\b"
+            r"|virtual memory exhausted|out of memory allocating \d+ bytes"
+            r"|did not complete successfully: (?:exit code: 137|cannot allocate memory)$"
+        ),
+        MEMORY,
     ),
+    (re.compile(r"^[EW]: Failed to fetch "), "Debian's archive did not answer: try again"),
+)
+EXPLANATIONS = (
+    (re.compile(r"Killed signal|signal 9|out of memory|std::bad_alloc", re.IGNORECASE), MEMORY),
     (
         re.compile(r"undefined reference to .?cu[A-Z]"),
         "the driver's functions are not linked: every cmake call needs the stub, or vmm = false",
@@ -49,6 +62,10 @@ EXPLANATIONS = (
         "Debian does not have that package: check [debian] in the recipe",
     ),
 )
+
+
+class BreakdownError(BuildError):
+    """A step lacked memory, or an archive did not answer: this says nothing of what is built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +97,20 @@ class Log:
         self.errors: list[str] = []
         self.all_text_hints: set[str] = set()
         self.snapshot_lost = False
+        self.breakdown = ""
+        """What to do where the step that failed did so for no fault of what it builds."""
+        self._breakdowns: dict[str, str] = {}
         self.not_kept = ""
         """Why a registry did not take the layers; empty: it did, or was not asked to."""
         self._keeping = ""
         self._stream = path.open("a", encoding="utf-8", errors="replace")
         self._context = 0
+
+    def begin(self) -> None:
+        """Another run of buildx begins: it counts its steps from one again."""
+        self.snapshot_lost = False
+        self.breakdown = ""
+        self._breakdowns.clear()
 
     def line(self, line: str) -> Step | str:
         """Write one line; return what it tells."""
@@ -96,6 +122,7 @@ class Log:
             if pattern.search(said):
                 self.all_text_hints.add(hint)
         self._remember(said)
+        self._diagnose(line)
         self.snapshot_lost |= bool(LOST_SNAPSHOT.search(said))
         keeping = KEEPING.match(line)
         if keeping:
@@ -116,6 +143,18 @@ class Log:
             self._context -= 1
             if said.strip() and said.strip() not in self.errors:
                 self.errors.append(said.strip()[:300])
+
+    def _diagnose(self, line: str) -> None:
+        """A step that does not fail has got over what it printed."""
+        found = PRINTED_OR_FAILED.match(line)
+        if found is None:
+            return
+        number, failed, said = found.groups()
+        for pattern, hint in BREAKDOWNS:
+            if pattern.search(said):
+                self._breakdowns.setdefault(number, hint)
+        if failed:
+            self.breakdown = self.breakdown or self._breakdowns.get(number, "")
 
     def close(self) -> None:
         """Close the file; one in which nothing was written goes."""
@@ -142,8 +181,9 @@ def build(
     ``compression`` is that of its layers, "gzip" or "zstd"; ``cache`` is the name on a registry
     that keeps the layers of all its steps; ``rebuild`` takes no layer from any cache, where its
     Dockerfile has the argument REBUILD.
-    Raises ``BuildError`` with the first errors of the log, ``SpaceError`` when the disk filled
-    up, ``WorldError`` when the engine or the builder went away.
+    Raises ``BuildError`` with the first errors of the log, which is a ``BreakdownError`` where they
+    are no fault of what is built, ``SpaceError`` when the disk filled up, ``WorldError`` when the
+    engine or the builder went away.
     """
     metadata = context.folder.parent / f"{stage}.metadata.json"
     archive = context.folder.parent / f"{stage}.oci.tar"
@@ -161,7 +201,7 @@ def build(
         # --no-cache would empty the compiler cache, that of every engine (moby/buildkit#4250).
         arguments.append(f"--build-arg=REBUILD={datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}")
     for attempt in range(2):
-        log.snapshot_lost = False
+        log.begin()
         status = buildx.build(
             builder, [*arguments, *context.arguments()], lambda line: watch(log.line(line))
         )
@@ -211,9 +251,10 @@ def _explained(reference: str, log: Log, builder: Builder) -> BuilderError:
         who = "the Docker engine" if builder.own else f"the builder {builder.name}, or the engine,"
         return WorldError(f"{who} went away during the build", f"{error}\nthe log is {log.path}")
     errors = "\n".join(log.errors) or "\n".join(text.splitlines()[-15:])
+    what, why = f"the build of {reference} failed", f"{errors}\nthe full log is {log.path}"
+    if log.breakdown:
+        return BreakdownError(what, why, log.breakdown)
     hints = " and ".join(sorted(log.all_text_hints))
     return BuildError(
-        f"the build of {reference} failed",
-        f"{errors}\nthe full log is {log.path}",
-        hints or "read the first error above; the log has the command that it came from",
+        what, why, hints or "read the first error above; the log has the command that it came from"
     )

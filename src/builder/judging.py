@@ -19,6 +19,7 @@ from builder.diagnosis import Finding
 from builder.dockerfile import Rendered
 from builder.errors import BuilderError, BuildError, GoneError, PatchError, ProofError, UntriedError
 from builder.freezing import Frozen
+from builder.image import BreakdownError
 from builder.pipeline import Run
 from builder.plan import Plan
 from builder.questions import SHORT, BuildFails, Judgement, Trace
@@ -27,10 +28,13 @@ from builder.tools import docker
 from builder.upstream import Target
 
 PREFIX = "bisect"
-GOOD, SKIP, NO_VERDICT = 0, 125, 128  # git-bisect(1), "Bisect run"
-OF_THE_SHELL = {126: "the shell may not run it", 127: "the shell finds no such command"}
+GOOD, SKIP = 0, 125  # git-bisect(1), "Bisect run"
+OF_THE_SHELL = {
+    126: ["as a shell ends where it may not run a command"],
+    127: ["as a shell ends where it finds no such command"],
+}
 SHOWN = 10  # last lines of what a test printed
-GRACE = 10.0  # seconds that a test has to end
+GRACE = 10.0  # seconds that a test, and what it started, has to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +113,8 @@ def judged(subject: Candidate, how: How) -> Judgement:
     """Build a commit, prove it, and say what it is.
 
     What cannot be built is skipped, or bad where ``how`` says so.  Raises ``WorldError``,
-    ``SpaceError``, ``FetchError`` and ``BusyError``, which say nothing of the commit, and
-    ``UntriedError`` where the test broke off.
+    ``SpaceError``, ``FetchError`` and ``BusyError``, which say nothing of the commit, nor does
+    ``UntriedError``: the build broke down, or the test broke off.
     """
     started = time.monotonic()
     found = _proved(subject, how)
@@ -131,6 +135,13 @@ def _proved(subject: Candidate, how: How) -> Judgement:
         pipeline.build(subject.run, subject.frozen.name)
     except ProofError as error:
         return Judgement("bad", _first(error))
+    except BreakdownError as error:
+        raise UntriedError(
+            f"the build of {subject.commit[:SHORT]} broke down, which says nothing of the commit",
+            error.why,
+            f"{error.hint}; the same command goes on from there, and with --skip "
+            f"{subject.commit[:SHORT]} without it",
+        ) from error
     except BuildError as error:
         return Judgement(how.build_fails, f"cannot be built: {_telling(error)}")
     except (PatchError, GoneError) as error:
@@ -169,8 +180,18 @@ def _log_of(subject: Candidate) -> str:
 
 
 def _tested(subject: Candidate, test: UserTest, image: str) -> Judgement:
-    """What the user's test says of an image, as ``git bisect run`` takes it."""
+    """What the user's test says of an image: good with 0, skip with 125, bad with 1 to 124.
+
+    git-bisect(1), "Bisect run", takes 126 and 127 for bad, where the good end does not have them
+    too, and gives up over what is more.  Ours gives up over both: they are the shell's, for a
+    command that it may not run or does not find, and ``docker run`` gives them on.
+    """
     run = subject.run
+    if not test.folder.is_dir():
+        raise UntriedError(
+            f"the directory that the test runs in is gone: {test.folder}",
+            hint="put it back: the same command goes on from there",
+        )
     name = f"test-{subject.frozen.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
     log = run.settings.state_dir / "logs" / name
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -184,13 +205,14 @@ def _tested(subject: Candidate, test: UserTest, image: str) -> Judgement:
         return Judgement("good", "the test ended with 0", log=str(log))
     if status == SKIP:
         return Judgement("skip", "the test ended with 125: it cannot tell", log=str(log))
-    if 0 < status < NO_VERDICT:
-        why = OF_THE_SHELL.get(status) or next(filter(None, reversed(lines)), "")
+    if 0 < status < SKIP:
+        why = next(filter(None, reversed(lines)), "")
         return Judgement("bad", ": ".join(filter(None, (_ended(status), why))), log=str(log))
     raise UntriedError(
         f"{_ended(status)} on {subject.commit[:SHORT]}: that is no verdict",
-        "\n".join(lines[-SHOWN:]),
-        "what was judged so far is kept: the same command goes on from there",
+        "\n".join([*lines[-SHOWN:], *OF_THE_SHELL.get(status, ())]),
+        "what was judged so far is kept: the same command goes on from there, and --restart "
+        "--test COMMAND begins anew with another test",
     )
 
 
@@ -225,9 +247,17 @@ def _ran(test: UserTest, variables: Mapping[str, str], log: Path) -> int:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
-            return
+    """End a group of processes: what has not heeded SIGTERM after a while is killed.
+
+    The shell that leads it is often the first to go.
+    """
+    until = time.monotonic() + GRACE
+    with suppress(ProcessLookupError):
+        try:
+            os.killpg(process.pid, signal.SIGTERM)
+            while time.monotonic() < until:
+                process.poll()  # who has ended stays in its group until somebody has asked
+                os.killpg(process.pid, 0)
+                time.sleep(0.05)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)

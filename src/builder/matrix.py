@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from builder import roots
+from builder import channels, roots
 from builder.catalogue import Catalogue, Entry
 from builder.compiler_cache import mounted
 from builder.dockerfile import Rendered, render
@@ -43,6 +43,7 @@ OWN = 2.0
 """GiB of the job itself: the virtual environment, and the compiler cache as it is carried."""
 APART = {"notes", "track", "build"}
 """Tables of a recipe that decide neither its image nor what the image must prove."""
+LOOK_BACK = 10  # commits that are asked, from the one that was named
 PATIENCE = 300.0  # seconds for another revision to say what its images are made of
 
 Say = Callable[[str], None]
@@ -64,7 +65,10 @@ class Job:
     runner: str
     """Label for ``runs-on``; empty: no runner that is known has the disk."""
     cache: str
-    """Where the key of its compiler cache begins; empty: it compiles nothing."""
+    """Where the key of its compiler cache begins; empty: it compiles nothing.
+
+    It ends in a character that no name has: GitHub takes any key that begins so.
+    """
     image: str
     """What its image is made of: a key (sha256, hex) that only another of these compares with."""
     own: str
@@ -74,11 +78,13 @@ class Job:
 def jobs(catalogue: Catalogue, names: Sequence[str] = (), *, tracked: bool = False) -> list[Job]:
     """A job for each of these recipes, or for all; ``tracked`` leaves those without a channel.
 
-    Raises ``RecipeError`` when one of them is wrong.
+    Raises ``RecipeError`` when one of them is wrong, or is named and has no channel to be tracked.
     """
     if not names and catalogue.problems():
         raise RecipeError("some recipes are wrong", problems=catalogue.problems())
     entries = {entry.name: entry for entry in map(catalogue.engine, names or catalogue.engines)}
+    if tracked and names:
+        channels.tracked(entries.values())
     found = [_job(catalogue, entry) for entry in entries.values()]
     return [job for job in found if job.channel or not tracked]
 
@@ -94,11 +100,11 @@ def _job(catalogue: Catalogue, entry: Entry[Recipe]) -> Job:
         recipe=recipe.name,
         engine=recipe.engine,
         base=recipe.base,
-        channel=(recipe.track.channel if recipe.track else None) or "",
+        channel=channels.tag_of(entry),
         disk=math.ceil(disk),
         clear=disk > FREE,
         runner=HOSTED if disk <= CLEARED else "",
-        cache=f"ccache-{recipe.base}-{recipe.engine}" if mounted(rendered) else "",
+        cache=f"ccache@{recipe.base}@{recipe.engine}@" if mounted(rendered) else "",
         image=rendered.key,
         own=_own(recipe, rendered),
     )
@@ -162,8 +168,9 @@ def earlier(root: Path, revision: str, work: Path, say: Say) -> dict[str, dict[s
     """The jobs of a revision of the repository at ``root``, by recipe, as JSON data.
 
     It is laid out in ``work``, and its own code is asked.  Where that cannot say it, people are
-    told and nothing is known of it: every recipe has changed.  Raises ``WorldError`` where there
-    is no such repository or revision.
+    told, and the newest of its ancestors that can is asked instead: what the broken one changed
+    was never built.  Where none can, nothing is known: every recipe has changed.  Raises
+    ``WorldError`` where there is no such repository or revision.
     """
     repository = root / ".git"
     if not repository.exists():
@@ -172,15 +179,17 @@ def earlier(root: Path, revision: str, work: Path, say: Say) -> dict[str, dict[s
             hint="what has changed can only be told of one",
         )
     commit = _commit(repository, revision)
-    tar, tree = work / "revision.tar", work / "revision"
-    tar.write_bytes(git.run(repository, "archive", "--format=tar", commit)[0])
-    archives.unpack(tar, tree)
-    found = _asked(tree)
-    if isinstance(found, str):
-        say(f"{revision} cannot say what its images are made of: every recipe counts as changed")
-        say(f"  {found}")
-        return {}
-    return found
+    line = ("rev-list", "--first-parent", f"--max-count={LOOK_BACK}", commit)
+    for each in git.text(repository, *line).split():
+        tar, tree = work / f"{each}.tar", work / each
+        tar.write_bytes(git.run(repository, "archive", "--format=tar", each)[0])
+        archives.unpack(tar, tree)
+        found = _asked(tree)
+        if not isinstance(found, str):
+            return found
+        say(f"{each[:9]} cannot say what its images are made of: {found}")
+    say(f"every recipe counts as changed since {revision}")
+    return {}
 
 
 def _asked(tree: Path) -> dict[str, dict[str, Any]] | str:

@@ -94,11 +94,34 @@ def _moves_to(repository: Repository, digest: str) -> Iterator[Move]:
 
 
 def previous(repository: Repository, tag: str) -> str:
-    """The digest that a tag led to before; raises ``RegistryError`` where that is not known."""
-    known = moves(repository, tag)
-    if not known or not known[0].before:
+    """The digest that a rollback goes to; raises ``RegistryError`` where that is not known, or
+    there is no such tag.
+    """
+    need_tag(repository, tag)
+    found = before(repository, tag)
+    if not found:
         raise RegistryError(
             f"what {repository.name}:{tag} was before is not known",
             hint="say it: --to DIGEST, or --to TAG",
         )
-    return known[0].before
+    return found
+
+
+def before(repository: Repository, tag: str) -> str:
+    """The digest that a tag led to before it first came to where it is; empty: it is not known.
+
+    A way back is never a way forward: what was taken back once is not gone to again.
+    """
+    been: list[str] = []
+    for move in reversed(moves(repository, tag)):
+        been = been or [move.before]
+        if move.digest in been:
+            been = been[: been.index(move.digest)]
+        been.append(move.digest)
+    return been[-2] if len(been) > 1 else ""
+
+
+def need_tag(repository: Repository, tag: str) -> None:
+    """Raise ``RegistryError`` where a repository has no such tag."""
+    if not repository.leads_to(tag):
+        raise RegistryError(f"{repository.name} has no tag {tag}")

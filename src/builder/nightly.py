@@ -46,10 +46,13 @@ def tonight(run: Run, names: Sequence[str] = ()) -> Iterator[Night]:
     """Bring the channels of these recipes, or of all, to what their upstream has now.
 
     One after the other; each is written down in its registry.  Raises ``RecipeError`` for a
-    recipe without a channel, ``BusyError`` where another night goes on, on this machine.
+    recipe without a channel, ``RegistryError`` where no namespace is set, ``BusyError`` where
+    another night goes on, on this machine.
     """
     run.settings.need_directories()
     found = channels.channels(run.catalogue, run.settings, names)
+    for channel in found:
+        publish.opened(channel.repository, run.say)  # a setting that lacks fails once
     with alone(run.settings.cache_dir, "nightly"):
         for channel in found:
             yield _night(run, channel)

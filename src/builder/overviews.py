@@ -30,7 +30,7 @@ def of_nights(nights: Sequence[Night]) -> Overview:
             night.upstream,
             night.digest[:DIGITS],
             f"{night.seconds:.0f} s",
-            night.reason,
+            _first(night.reason),
         )
         for night in nights
     )
@@ -75,10 +75,15 @@ def _behind(status: Status) -> str:
     return f"{commits}{status.days}{limit} days" if newer and status.upstream else ""
 
 
+def _first(reason: str) -> str:
+    """What went wrong, without why: that stands below the table, and in the JSON."""
+    return reason.partition("\n")[0]
+
+
 def _nights(status: Status) -> str:
     told = []
     if status.good is not None:
         told.append(f"good {status.good.started[:10]}")
     if status.failed is not None:
-        told.append(f"failed {status.failed.started[:10]}: {status.failed.reason}")
+        told.append(f"failed {status.failed.started[:10]}: {_first(status.failed.reason)}")
     return ", ".join(told)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.artifacts import File, attach
+from builder.artifacts import File, attach, referrers
 from builder.errors import BuilderError, RegistryError
 from builder.moves import Move, note
 from builder.record import Record
@@ -29,6 +29,8 @@ from builder.tools.registry import Manifest, Repository, blobs_of
 
 Say = Callable[[str], None]
 KEY = "builder.key"
+TAGS = "tags"
+"""The lock of who moves a tag by hand, or deletes images, on this machine."""
 HOLDS = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
 """Tags that are given once, or that builder and others keep what belongs to images under."""
 BLOCK = 1 << 20
@@ -124,8 +126,7 @@ def push(record: Record, tags: Tags, how: Pushing) -> Published:
     _need_free(record, tags.repository, digest, replaced, how.replace)
     image, uploaded = _upload(repository, record, digest, how)
     if digest == record.digest:
-        for attachment in how.attachments:
-            attach(repository, image, attachment.kind, {}, attachment.files)
+        _attach(repository, image, how.attachments)
     if how.key and cosign.sign(repository.name, digest, how.key, how.work / "cosign"):
         how.say(f"signed {repository.name}@{digest[:19]}")
     reason = how.replace or f"push of {record.recipe} {record.key[:12]}"
@@ -139,6 +140,14 @@ def push(record: Record, tags: Tags, how: Pushing) -> Published:
             _give(repository, image, tag, before, reason, own=tag == tags.own)
             given.append(tag)
     return Published(tags.repository, digest, tuple(given), uploaded, replaced)
+
+
+def _attach(repository: Repository, image: Manifest, attachments: Sequence[Attachment]) -> None:
+    """Attach what is not there yet: words of a recipe that have changed since change no image."""
+    there = {each.get("artifactType") for each in referrers(repository, image.digest)}
+    for attachment in attachments:
+        if attachment.kind not in there:
+            attach(repository, image, attachment.kind, {}, attachment.files)
 
 
 @contextmanager

@@ -50,6 +50,8 @@ class Question:
     bad: End
     test: str | None
     """A shell command that decides; None: the proofs do."""
+    folder: str
+    """The directory that it runs in, wherever the bisect goes on; empty without a test."""
     build_fails: BuildFails
     """What a commit is that does not compile."""
     first_parent: bool
@@ -116,9 +118,22 @@ def path_of(state_dir: Path, recipe: str) -> Path:
     return state_dir / "bisect" / f"{recipe}.json"
 
 
+def under_way(state_dir: Path) -> set[str]:
+    """The recipes of which a state stands, readable or not."""
+    return {file.stem for file in path_of(state_dir, "*").parent.glob("*.json")}
+
+
 def write(state_dir: Path, state: State) -> None:
     """Keep a state; raises ``OSError`` when the disk does not take it."""
     keep_json(path_of(state_dir, state.question.recipe), asdict(state))
+
+
+def keep(state_dir: Path, state: State) -> None:
+    """Keep a state, or forget it where nothing is known: then it would only be in the way."""
+    if state.steps or state.trace is not None:
+        write(state_dir, state)
+    else:
+        forget(state_dir, state.question.recipe)
 
 
 def read(state_dir: Path, recipe: str) -> State | None:

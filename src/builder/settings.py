@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from platformdirs import user_cache_path, user_config_path, user_state_path
 from pydantic import Field, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -25,6 +26,13 @@ API = r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$"
 
 # As Docker reads names: what stands first is a registry where it has a dot or a port.
 NAMESPACE = rf"^$|^(?:[a-z0-9][a-z0-9.-]*(?::[0-9]+)?/)?{REPOSITORY.removeprefix('^')}"
+
+WORDS = {
+    API: "must be an http or https URL",
+    NAMESPACE: "must be a name of lower-case letters, digits and . _ -, or several with /, after a "
+    "registry where it is not Docker Hub: me, 127.0.0.1:5000/me",
+}
+"""What each pattern asks for, in words."""
 
 RootWay = Literal["auto", "registry", "mmdebstrap"]
 
@@ -99,12 +107,16 @@ def load() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        lines = [
-            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
-            for item in error.errors(include_url=False)
-        ]
         raise WorldError(
-            "the settings are wrong", "\n".join(lines), f"see {settings_file()} and BUILDER_*"
+            "the settings are wrong",
+            "\n".join(_told(item) for item in error.errors(include_url=False)),
+            f"see {settings_file()} and BUILDER_*",
         ) from error
     except ValueError as error:
         raise WorldError(f"{settings_file()} is not TOML", str(error)) from error
+
+
+def _told(item: ErrorDetails) -> str:
+    name = ".".join(str(part) for part in item["loc"])
+    words = WORDS.get(item.get("ctx", {}).get("pattern", ""))
+    return f"{name} {words}; it is {item['input']!r}" if words else f"{name}: {item['msg']}"

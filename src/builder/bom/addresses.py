@@ -16,11 +16,11 @@ from builder.tools.registry import split
 
 
 def public(url: str) -> str:
-    """A URL without its user, which may be a token; empty for a place of this machine."""
+    """A URL without user and query, which may be tokens; empty for a place of this machine."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         return ""
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
 def at_commit(url: str, commit: str) -> str:

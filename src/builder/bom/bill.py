@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -44,6 +45,11 @@ class Bill:
     def purl(self) -> str:
         """The image's own package URL."""
         return image_purl(self.repository, self.digest, self.tag)
+
+    @property
+    def mark(self) -> str:
+        """sha256 of all that it says: two documents have one name only where they say the same."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
 
     @property
     def applied(self) -> tuple[Change, ...]:

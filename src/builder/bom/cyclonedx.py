@@ -69,12 +69,12 @@ _BUILDER = Component(type=ComponentType.APPLICATION, name="builder", version=__v
 
 
 def written(bill: Bill) -> str:
-    """The document: for one image always the same."""
+    """The document: for one bill always the same."""
     engine = _engine(bill)
     parts = [_component(part) for part in bill.parts]
     image = _image(bill)
     bom = Bom(
-        serial_number=uuid5(NAMESPACE_URL, f"cyclonedx:{bill.digest}"),
+        serial_number=uuid5(NAMESPACE_URL, f"cyclonedx:{bill.mark}"),
         metadata=BomMetaData(
             timestamp=bill.created,
             component=image,

@@ -48,7 +48,7 @@ NO_LICENSE_TEXT = "Not an SPDX licence: its text is with the source that this pa
 
 
 def written(bill: Bill) -> str:
-    """The document: for one image always the same."""
+    """The document: for one bill always the same."""
     text = StringIO()
     write_document_to_stream(document(bill), text, validate=False, drop_duplicates=False)
     return text.getvalue() + "\n"
@@ -62,7 +62,7 @@ def document(bill: Bill) -> Document:
             spdx_version="SPDX-2.3",
             spdx_id=DOCUMENT,
             name=f"{bill.repository}:{bill.tag}",
-            document_namespace=f"urn:uuid:{uuid5(NAMESPACE_URL, f'spdx:{bill.digest}')}",
+            document_namespace=f"urn:uuid:{uuid5(NAMESPACE_URL, f'spdx:{bill.mark}')}",
             creators=[Actor(ActorType.TOOL, f"builder-{__version__}")],
             created=bill.created,
             document_comment="\n".join(f"Not listed: {gap}" for gap in bill.gaps) or None,

@@ -6,6 +6,8 @@ A builder is a BuildKit: the engine's own, or one in a container, on another mac
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -99,6 +101,16 @@ def build(builder: Builder, arguments: Sequence[str], on_line: Callable[[str], N
             _stop(process)
             raise
         return process.wait()
+
+
+def fields(*found: str) -> str:
+    """Fields ("type=tar", "dest=/a,b.tar") as one value of an option: a line of CSV.
+
+    https://docs.docker.com/reference/cli/docker/buildx/build/#output
+    """
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(found)
+    return line.getvalue()
 
 
 def printed(file: Path, groups: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:

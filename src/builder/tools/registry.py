@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -138,6 +139,19 @@ class Repository:
         """The digest that a tag leads to; empty where there is none.  Raises like ``manifest``."""
         found = self.manifest(reference)
         return found.digest if found else ""
+
+    def told(self, reference: str) -> str:
+        """The digest that a tag leads to, by the registry's word; empty where there is none.
+
+        Docker Hub counts each manifest that it gives as a pull; one that is asked for by HEAD it
+        does not (docs.docker.com, "Docker Hub pull usage and limits").  Raises like ``manifest``.
+        """
+        headers = {"Accept": ", ".join(MANIFESTS)}
+        answer = self._ask("HEAD", f"manifests/{reference}", headers=headers, missing=True)
+        if answer is None:
+            return ""
+        # The specification does not oblige a registry to say it.
+        return answer.headers.get("Docker-Content-Digest") or self.leads_to(reference)
 
     def need_clock(self) -> None:
         """Raise ``WorldError`` where the registry, by its last answer, has quite another time.
@@ -324,10 +338,12 @@ class Repository:
             if attempt < attempts and not self._wait(asked, attempt, said):
                 break
         GIVEN_UP.add(self.registry)
+        uploads = what.lower().startswith(("put", "upload"))
+        does = "answer" if answer is None else "do what it is asked"
         raise FetchError(
-            f"{self.registry} does not do what it is asked: {what}",
-            f"tried {attempt} times; the last answer: {said}",
-            "try again later: what was uploaded is not uploaded again",
+            f"{self.registry} does not {does}: {what}",
+            f"tried {attempt} times; at last: {said}",
+            "try again later" + (": what was uploaded is not uploaded again" if uploads else ""),
         )
 
     def _distrusted(self, error: Exception, what: str) -> RegistryError:
@@ -344,7 +360,8 @@ class Repository:
         if seconds > LONGEST_WAIT or self._waited + seconds > LONGEST_IN_ALL:
             return False
         if seconds >= 1:
-            self._say(f"{self.registry}: {said[:100]}; trying again in {seconds:.0f} s")
+            short = textwrap.shorten(said, 100, placeholder=" ...")
+            self._say(f"{self.registry}: {short}; trying again in {seconds:.0f} s")
         self._waited += seconds
         time.sleep(seconds)
         return True
@@ -428,6 +445,9 @@ class Repository:
 
 def _scrubbed(error: Exception) -> str:
     """What went wrong, without what follows the ? of a URL: it may be a signature."""
+    system = re.search(r"\[Errno -?\d+\] ([A-Z][^'\")]*)", str(error))
+    if system:
+        return system[1].strip()
     return re.sub(r"\?[^\s'\"]+", "?...", f"{type(error).__name__}: {error}")
 
 
