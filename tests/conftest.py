@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from proving import Judge
@@ -28,7 +30,7 @@ MADE: set[str] = set()
 OF_THE_REGISTRY = {
     *("test_docker_bake", "test_docker_kills", "test_docker_machines", "test_docker_nights"),
     *("test_docker_overlay", "test_docker_prune", "test_docker_publish", "test_docker_registry"),
-    *("test_docker_signing", "test_docker_status", "test_docker_vllm"),
+    *("test_docker_signing", "test_docker_start", "test_docker_status", "test_docker_vllm"),
 }
 """They stand on one image of somebody else's, or hold the locks of the nights."""
 SEALED = ("BUILDER_", "BUILDX_", "XDG_", "GIT_")
@@ -51,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads what this marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         lane = _lane(item)
@@ -132,6 +135,17 @@ def builder() -> Builder:
     return run
 
 
+def abandoned() -> list[Path]:
+    """Work directories of runs that have ended; those of another lane's are held."""
+    found = []
+    with FileLock(SHARED_CACHE / "work.lock"):
+        for path in (SHARED_CACHE / "work").iterdir():
+            if path.is_dir():
+                with suppress(Timeout), FileLock(f"{path}.lock", timeout=0):
+                    found.append(path)
+    return found
+
+
 @pytest.fixture(scope="session")
 def hello(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """hello-sm120, built and proved once for all tests: the JSON of the build, and the plan."""
@@ -151,7 +165,8 @@ def hello(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    return {"state": state, **run("build"), "plan": run("show")}
+    with FileLock(SHARED_CACHE / "hello-of-the-tests.lock"):  # another lane may want it, too
+        return {"state": state, **run("build"), "plan": run("show")}
 
 
 @pytest.fixture

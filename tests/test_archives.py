@@ -177,6 +177,7 @@ def test_a_directory_that_is_not_there_is_named(files: Files, tmp_path: Path) ->
         b"",
         tar(("a.c", os.urandom(9000)))[:5000],
     ],
+    ids=range(10),
 )
 def test_a_hostile_or_broken_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     archive = tmp_path / "x.bin"

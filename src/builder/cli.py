@@ -243,9 +243,10 @@ def build(
     files = delivering.deliver(wanted, made.references[0], output) if output is not None else []
     if as_json:
         delivered = [str(file) for file in files]
-        print_json({"built": outcome.built, **made.as_json(), "delivered": delivered})
+        done = {"built": outcome.built, "proved": outcome.proved}
+        print_json({**done, **made.as_json(), "delivered": delivered})
     else:
-        console.summary(made, outcome.built)
+        console.summary(outcome)
         for file in files:
             console.line(f"written     {file}")
 

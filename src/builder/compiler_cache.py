@@ -38,8 +38,8 @@ TAIL = 8  # lines of a log that show why it failed
 # each of its 256 directories.  A result may go while it is looked at.
 KEEP = """\
 cd /ccache; mkdir /kept
-find . -ignore_readdir_race -type f -path './[0-9a-f]/*' ! -name stats -printf '%T@ %s %P\\n' \
-| sort -rn \
+find . -ignore_readdir_race -type f -path './[0-9a-f]/*' ! -name stats ! -name CACHEDIR.TAG \
+-printf '%T@ %s %P\\n' | sort -rn \
 | awk -v limit="$1" '(total += $2) <= limit { print $3 }' >/list
 tar -c --ignore-failed-read -T /list | tar -x -C /kept
 """

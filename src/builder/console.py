@@ -34,6 +34,7 @@ from builder.diagnosis import STATES, Finding
 from builder.errors import plain
 from builder.image import Step
 from builder.pins import Standing
+from builder.pipeline import Outcome
 from builder.pulls import Drift
 from builder.record import Record
 from builder.reports import STATES as PROOF_STATES
@@ -156,9 +157,12 @@ def duration(seconds: float) -> str:
     return f"{int(seconds // 60)} min {int(seconds % 60)} s"
 
 
-def summary(record: Record, built: bool) -> None:
+def summary(outcome: Outcome) -> None:
     """What came out of a build: names, digest, proofs, sizes, times."""
-    state = "built and proved" if built else "unchanged: built and proved before"
+    state = "unchanged: built and proved before"
+    if outcome.proved:
+        state = "built and proved" if outcome.built else "built before, proved now"
+    record = outcome.record
     judged = record.verdict
     times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in record.seconds.items())
     lines = {

@@ -63,10 +63,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The record of an image, and whether this run built it."""
+    """The record of an image, and what this run did for it."""
 
     record: Record
     built: bool
+    proved: bool = True
 
 
 def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rendered:
@@ -113,13 +114,13 @@ def build(run: Run, name: str) -> Outcome:
         rendered = resolve(run, name)
         known = None if run.rebuild else recognise(run, rendered)
     if known is not None:
-        return Outcome(known, built=False)
+        return Outcome(known, built=False, proved=False)
     assert isinstance(rendered.plan, Plan)
     recipe = rendered.plan.recipe
     with alone(run.settings.cache_dir, recipe.name), workspace(run.settings.cache_dir) as work:
         known = None if run.rebuild else recognise(run, rendered)
         if known is not None:
-            return Outcome(known, built=False)
+            return Outcome(known, built=False, proved=False)
         found = None if run.rebuild else image_of_key(run, rendered)
         if found is not None:
             run.say(f"{recipe.name} is built; what it promises is proved anew")
