@@ -69,6 +69,17 @@ def test_a_way_back_leads_further_back_each_time(repository: Repository) -> None
         moves.previous(repository, "nightly")
 
 
+def test_what_an_image_was_pushed_with_stays(repository: Repository) -> None:
+    subject, kind = image(repository, "k"), "application/vnd.example.bill"
+    for words in (b"as it was", b"with better words"):
+        attachment = publish.Attachment(kind, (artifacts.File("bill.json", kind, words),))
+        publish._attach(repository, subject, [attachment])
+    (entry,) = artifacts.referrers(repository, subject.digest)
+    artifact = repository.manifest(entry["digest"])
+    assert artifact is not None
+    assert [file.content for file in artifacts.files_of(repository, artifact)] == [b"as it was"]
+
+
 def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Repository) -> None:
     ours = image(repository, "k1", "1-0123456789ab")
     artifacts.store(repository, "nightly.nights", journal.NIGHTS, [])

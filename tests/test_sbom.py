@@ -28,6 +28,7 @@ from builder.bom.provenance import LOCAL, platform
 from builder.dockerfile import Rendered
 from builder.errors import UntriedError
 from builder.lock import Locked
+from builder.plan import Plan
 from builder.platforms import Platforms
 from builder.record import Record
 from builder.smoke.verdict import Verdict
@@ -210,10 +211,15 @@ def test_one_image_has_one_text_and_another_image_another_number() -> None:
     first, again = (bom.documents(made, record_of(made), DPKG) for _ in range(2))
     assert first == again
     other = bom.documents(made, record_of(made, digest="sha256:" + "cd" * 32), DPKG)
-    numbers = [json.loads(each[bom.CYCLONEDX])["serialNumber"] for each in (first, other)]
-    spaces = [json.loads(each[bom.SPDX])["documentNamespace"] for each in (first, other)]
-    assert numbers[0] != numbers[1]
-    assert spaces[0] != spaces[1]
+    assert isinstance(made.plan, Plan)
+    patched, *others = made.plan.patches
+    reworded = patched.patch.model_copy(update={"why": "it is better said so"})
+    plan = replace(made.plan, patches=(replace(patched, patch=reworded), *others))
+    same_image = bom.documents(replace(made, plan=plan), record_of(made), DPKG)
+    all_three = (first, other, same_image)
+    numbers = {json.loads(each[bom.CYCLONEDX])["serialNumber"] for each in all_three}
+    spaces = {json.loads(each[bom.SPDX])["documentNamespace"] for each in all_three}
+    assert (len(numbers), len(spaces)) == (3, 3), "what says something else is another document"
     assert json.loads(first[bom.CYCLONEDX])["metadata"]["timestamp"] == CREATED
     assert json.loads(first[bom.SPDX])["creationInfo"]["created"] == "2026-11-21T13:58:33Z"
 

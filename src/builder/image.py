@@ -188,7 +188,7 @@ def build(
     metadata = context.folder.parent / f"{stage}.metadata.json"
     archive = context.folder.parent / f"{stage}.oci.tar"
     # What another BuildKit made comes over whole, in the format that the engine's own has.
-    output = "type=image" if builder.own else f"type=oci,dest={archive}"
+    output = "type=image" if builder.own else buildx.fields("type=oci", f"dest={archive}")
     arguments = [f"--target={stage}", "--provenance=false"]
     arguments += [
         f"--output={output},oci-mediatypes=true,name={reference},compression={compression}"
