@@ -12,6 +12,7 @@ from typing import Any
 
 from builder.context import Context
 from builder.errors import BuildError
+from builder.image import annotations_of
 from builder.tools import buildx
 
 FILE = "docker-bake.json"
@@ -35,13 +36,15 @@ def target(
             return literal(str(where))
         return f"${{{VARIABLE}}}/{literal(str(path.relative_to(folder / CONTEXTS)))}"
 
+    told = {name: text if text == NOW else literal(text) for name, text in labels.items()}
     target: Target = {
         "context": placed(laid_out.folder),
         "dockerfile": "Dockerfile",
         "target": stage,
         "platforms": laid_out.platform.split(","),
         "tags": [literal(tag)],
-        "labels": {name: text if text == NOW else literal(text) for name, text in labels.items()},
+        "labels": told,
+        "annotations": [f"manifest:{each}" for each in annotations_of(told)],
         "contexts": {name: placed(where) for name, where in laid_out.named.items()},
         "args": {name: literal(text) for name, text in laid_out.build_arguments.items()},
         "secret": [
