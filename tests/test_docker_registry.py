@@ -69,6 +69,41 @@ def test_a_way_back_leads_further_back_each_time(repository: Repository) -> None
         moves.previous(repository, "nightly")
 
 
+def delete(repository: Repository, digest: str) -> None:
+    """An image goes, and with it what is attached to it."""
+    attached = [each["digest"] for each in artifacts.referrers(repository, digest)]
+    for each in (digest, repository.leads_to(digest.replace(":", "-")), *attached):
+        repository.delete(each)
+
+
+def test_a_way_back_is_known_though_images_between_are_gone(repository: Repository) -> None:
+    a, b, c, d, e = (image(repository, name).digest for name in "abcde")
+    for digest in (a, b, c, d):
+        publish.move(repository, "main", digest, f"night of {digest[-4:]}", by_night=True)
+    publish.move(repository, "main", moves.previous(repository, "main"), "bad night", back=True)
+    publish.move(repository, "main", e, "night of e", by_night=True)
+    assert "bad night" in _held(repository, "main", d)
+    assert _held(repository, "main", b) == ""
+    delete(repository, d)
+    publish.move(repository, "main", moves.previous(repository, "main"), "not this one", back=True)
+    assert repository.leads_to("main") == c
+    reasons = [move.reason for move in moves.moves(repository, "main")]
+    assert reasons[:3] == ["not this one", "night of e", "bad night"]
+    assert reasons[-3:] == [f"night of {digest[-4:]}" for digest in (c, b, a)]
+    assert moves.previous(repository, "main") == b, "what was taken back is no way back"
+    for digest in (a, b):
+        delete(repository, digest)
+    with pytest.raises(RegistryError, match="is gone, or was never there"):
+        publish.move(repository, "main", moves.previous(repository, "main"), "so", back=True)
+    # Of a history that begins with a rollback nobody knows more than where it led.
+    other = image(repository, "other").digest
+    publish.move(repository, "late", d := image(repository, "d").digest, "first")
+    publish.move(repository, "late", other, "bad", back=True)
+    delete(repository, d)
+    with pytest.raises(RegistryError, match="was before is not known"):
+        moves.previous(repository, "late")
+
+
 def test_what_an_image_was_pushed_with_stays(repository: Repository) -> None:
     subject, kind = image(repository, "k"), "application/vnd.example.bill"
     for words in (b"as it was", b"with better words"):

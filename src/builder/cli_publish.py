@@ -147,7 +147,8 @@ def rollback(
 
     repository = _repository(recipe, catalogue, moving=tag)
     with _alone():
-        done = publish.move(repository, tag, to or previous(repository, tag), reason)
+        wanted = to or previous(repository, tag)
+        done = publish.move(repository, tag, wanted, reason, back=True)
     _tell(done, as_json)
 
 

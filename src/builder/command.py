@@ -34,10 +34,11 @@ class _InOrder(TyperGroup):
     """Its commands as people need them: the panels of --help stand in this order."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        def panel(name: str) -> int:
-            return PANELS.index(getattr(self.commands[name], "rich_help_panel", PLUMBING))
+        def place(name: str) -> tuple[int, str]:
+            panel = getattr(self.commands[name], "rich_help_panel", PLUMBING)
+            return PANELS.index(panel), name
 
-        return sorted(super().list_commands(ctx), key=panel)
+        return sorted(super().list_commands(ctx), key=place)
 
 
 app = typer.Typer(

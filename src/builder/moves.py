@@ -12,6 +12,7 @@ from builder.served import CREATED
 from builder.tools.registry import Manifest, Repository
 
 MOVE = "application/vnd.builder.move.v1"
+NIGHT, ROLLBACK = "night", "rollback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Move:
     reason: str
     by_night: bool = False
     """Whether nobody decided on it: upstream had moved."""
+    back: bool = False
+    """Whether it took back the moves before it: a rollback."""
     number: int = 1
     """Which of the tag's moves it was: clocks differ."""
 
@@ -37,6 +40,7 @@ def note(
     reason: str,
     *,
     by_night: bool = False,
+    back: bool = False,
 ) -> Move:
     """Attach to an image why a tag is moved to it."""
     created = datetime.now(UTC).isoformat(timespec="microseconds")
@@ -46,12 +50,12 @@ def note(
         "tag": tag,
         "before": before,
         "reason": reason,
-        "by": "night" if by_night else "",
+        "by": NIGHT if by_night else ROLLBACK if back else "",
         "number": str(number),
     }
     annotations = {f"builder.move.{name}": value for name, value in told.items() if value}
     attach(repository, image, MOVE, annotations | {CREATED: created})
-    return Move(tag, image.digest, before, created, reason, by_night, number)
+    return Move(tag, image.digest, before, created, reason, by_night, back, number)
 
 
 def moves(repository: Repository, tag: str) -> list[Move]:
@@ -63,16 +67,22 @@ def moves(repository: Repository, tag: str) -> list[Move]:
 
 
 def _moves(repository: Repository, tag: str) -> Iterator[Move]:
-    """Each move leads to the image of the one before it."""
+    """Each move leads to the image of the one before it.
+
+    With an image that is gone its moves are, too; what the others tell of before that is told.
+    """
     digest = repository.leads_to(tag)
     known: dict[str, list[Move]] = {}
     while digest:
         if digest not in known:
             of_tag = [each for each in _moves_to(repository, digest) if each.tag == tag]
             known[digest] = sorted(of_tag, key=lambda each: (each.number, each.created))
-        if not known[digest]:
+        left = known[digest]
+        if not left and not repository.told(digest):
+            left = max(known.values(), key=lambda each: each[-1].number if each else -1)
+        if not left:
             return
-        last = known[digest].pop()
+        last = left.pop()
         yield last
         digest = last.before
 
@@ -88,7 +98,8 @@ def _moves_to(repository: Repository, digest: str) -> Iterator[Move]:
                 told.get("builder.move.before", ""),
                 told.get(CREATED, ""),
                 told.get("builder.move.reason", ""),
-                told.get("builder.move.by", "") == "night",
+                told.get("builder.move.by", "") == NIGHT,
+                told.get("builder.move.by", "") == ROLLBACK,
                 int(number) if number.isdecimal() else 0,
             )
 
@@ -112,11 +123,14 @@ def before(repository: Repository, tag: str) -> str:
 
     A way back is never a way forward: what was taken back once is not gone to again.
     """
-    been: list[str] = []
+    been: list[str] = []  # what can be gone back to, the newest last
     for move in reversed(moves(repository, tag)):
-        been = been or [move.before]
         if move.digest in been:
             been = been[: been.index(move.digest)]
+        elif move.back:
+            been = []  # what it was taken back from is no way back
+        elif move.before not in been[-1:]:
+            been.append(move.before)
         been.append(move.digest)
     return been[-2] if len(been) > 1 else ""
 

@@ -192,13 +192,14 @@ def _image(run: Run, frozen: Frozen, repository: Repository, work: Path) -> str:
 def _held(repository: Repository, tag: str, digest: str) -> str:
     """Why a channel must not be moved to an image: somebody took it back from there.  Or empty.
 
-    Where upstream itself went back, the channel does as well.
+    Where upstream itself went back, the channel does as well, but for what was taken back by hand.
     """
     known = moves(repository, tag)
     been = {each for move in known for each in (move.digest, move.before)}
-    if digest not in been or known[0].by_night:
-        return ""
-    return f"it was taken back from {digest}: {known[0].reason}"
+    decided = next((move for move in known if move.before == digest), None)
+    if decided is None or not decided.back:
+        decided = known[0] if digest in been and not known[0].by_night else None
+    return f"it was taken back from {digest}: {decided.reason}" if decided else ""
 
 
 def _tidy(run: Run, channel: Channel) -> None:

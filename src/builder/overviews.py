@@ -56,7 +56,7 @@ def _row(status: Status) -> tuple[str, ...]:
         (served.revision[:9] if served else ""),
         _upstream(status),
         _behind(status),
-        "; ".join(part for part in (_nights(status), status.problem) if part),
+        "; ".join(part for part in (_nights(status), *status.problem.splitlines()) if part),
     )
 
 

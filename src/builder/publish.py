@@ -277,11 +277,20 @@ def _confirmed(repository: Repository, tag: str, digest: str) -> None:
         )
 
 
-def move(repository: Repository, tag: str, to: str, reason: str, *, by_night: bool = False) -> Move:
+def move(
+    repository: Repository,
+    tag: str,
+    to: str,
+    reason: str,
+    *,
+    by_night: bool = False,
+    back: bool = False,
+) -> Move:
     """Move a tag to the image that a tag or a digest leads to, and attach the reason.
 
-    Where it is there already, nothing is done.  Raises ``RegistryError`` where there is no such
-    image, or it was not built here; where the tag is one that says what it holds.
+    ``by_night`` and ``back`` are as in ``Move``. Where it is there already, nothing is done. Raises
+    ``RegistryError`` where there is no such image, or it was not built here; where the tag is one
+    that says what it holds.
     """
     if HOLDS.search(tag):
         raise RegistryError(
@@ -306,7 +315,7 @@ def move(repository: Repository, tag: str, to: str, reason: str, *, by_night: bo
     if before == wanted.digest:
         return Move(tag, wanted.digest, before, "", "it is there already")
     # The reason first, so that no move lacks it.
-    done = note(repository, wanted, tag, before, reason, by_night=by_night)
+    done = note(repository, wanted, tag, before, reason, by_night=by_night, back=back)
     repository.put_manifest(tag, wanted)
     _confirmed(repository, tag, wanted.digest)
     return done
