@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from builder.bakefile import NOW
 from builder.baking import lock_of
 from builder.context import Context
 from builder.errors import BuildError
-from builder.tools.docker import saved as docker_saved
+from builder.publish import _saved
 from builder.workspace import alone
 from conftest import REPOSITORY, Builder
 from machines import REMOTE, Machine
@@ -31,21 +30,6 @@ __all__ = ["machine", "published", "python", "second"]
 pytestmark = pytest.mark.docker
 
 SUMMARY = "What costs ${MONEY}, %{if 100}% of it"
-
-
-def annotations(reference: str) -> dict[str, str]:
-    """Those of an image's manifest, as the engine saves it."""
-    with docker_saved(reference) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-        found = {
-            member.name: json.load(blob)
-            for member in tar
-            if member.size < 100_000
-            and (blob := tar.extractfile(member)) is not None
-            and blob.peek(1)[:1] == b"{"
-        }
-    digest = found["index.json"]["manifests"][0]["digest"]
-    told: dict[str, str] = found[f"blobs/sha256/{digest.partition(':')[2]}"].get("annotations", {})
-    return told
 
 
 @pytest.fixture
@@ -116,7 +100,10 @@ def test_what_another_machine_bakes_is_proved_here(
     labels = json.loads(docker("image", "inspect", candidate))[0]["Config"]["Labels"]
     assert labels["org.opencontainers.image.description"] == SUMMARY
     assert labels["org.opencontainers.image.created"].startswith("20")
-    told = annotations(candidate)
+    manifest = _saved(candidate, tmp_path)[
+        docker("image", "inspect", "--format={{.Id}}", candidate)
+    ]
+    told = json.loads(manifest.read_text())["annotations"]
     assert told == {name: text for name, text in labels.items() if name in told}
     assert {"org.opencontainers.image.title", "org.opencontainers.image.description"} <= told.keys()
     proved = builder("build", "overlaid-1", "--catalogue", recipe, "--json")

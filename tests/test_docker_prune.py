@@ -255,7 +255,7 @@ def test_what_the_channel_would_be_rolled_back_to_stays(
 ) -> None:
     made = {day: image(repository, nightly(day), day=day) for day in range(1, 7)}
     for day in (2, 4, 6):
-        publish.move(repository, "nightly", made[day].digest, f"night {day}", by_night=True)
+        publish.move(repository, "nightly", made[day].digest, f"night {day}", by="night")
     prune("--keep", "1", "--delete")
     left = {tag for tag in repository.tags() if not tag.startswith("sha256-")}
     assert left == {"nightly", nightly(6), nightly(4)}

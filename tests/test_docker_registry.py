@@ -79,13 +79,15 @@ def delete(repository: Repository, digest: str) -> None:
 def test_a_way_back_is_known_though_images_between_are_gone(repository: Repository) -> None:
     a, b, c, d, e = (image(repository, name).digest for name in "abcde")
     for digest in (a, b, c, d):
-        publish.move(repository, "main", digest, f"night of {digest[-4:]}", by_night=True)
-    publish.move(repository, "main", moves.previous(repository, "main"), "bad night", back=True)
-    publish.move(repository, "main", e, "night of e", by_night=True)
+        publish.move(repository, "main", digest, f"night of {digest[-4:]}", by="night")
+    publish.move(repository, "main", moves.previous(repository, "main"), "bad night", by="rollback")
+    publish.move(repository, "main", e, "night of e", by="night")
     assert "bad night" in _held(repository, "main", d)
     assert _held(repository, "main", b) == ""
     delete(repository, d)
-    publish.move(repository, "main", moves.previous(repository, "main"), "not this one", back=True)
+    publish.move(
+        repository, "main", moves.previous(repository, "main"), "not this one", by="rollback"
+    )
     assert repository.leads_to("main") == c
     reasons = [move.reason for move in moves.moves(repository, "main")]
     assert reasons[:3] == ["not this one", "night of e", "bad night"]
@@ -94,11 +96,11 @@ def test_a_way_back_is_known_though_images_between_are_gone(repository: Reposito
     for digest in (a, b):
         delete(repository, digest)
     with pytest.raises(RegistryError, match="is gone, or was never there"):
-        publish.move(repository, "main", moves.previous(repository, "main"), "so", back=True)
+        publish.move(repository, "main", moves.previous(repository, "main"), "so", by="rollback")
     # Of a history that begins with a rollback nobody knows more than where it led.
     other = image(repository, "other").digest
     publish.move(repository, "late", d := image(repository, "d").digest, "first")
-    publish.move(repository, "late", other, "bad", back=True)
+    publish.move(repository, "late", other, "bad", by="rollback")
     delete(repository, d)
     with pytest.raises(RegistryError, match="was before is not known"):
         moves.previous(repository, "late")
@@ -137,9 +139,9 @@ def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Re
 
 def test_moves_are_in_order_whatever_the_clocks_said(repository: Repository) -> None:
     one, two = image(repository, "k1"), image(repository, "k2")
-    publish.move(repository, "nightly", one.digest, "first", by_night=True)
+    publish.move(repository, "nightly", one.digest, "first", by="night")
     with time_machine.travel(registries.LARGEST_SKEW / 2 + time.time()):
-        publish.move(repository, "nightly", two.digest, "second", by_night=True)
+        publish.move(repository, "nightly", two.digest, "second", by="night")
     assert _held(repository, "nightly", one.digest) == ""  # upstream went back by itself
     publish.move(repository, "nightly", one.digest, "it crashes")
     told = [move.reason for move in moves.moves(repository, "nightly")]

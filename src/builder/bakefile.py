@@ -44,7 +44,7 @@ def target(
         "platforms": laid_out.platform.split(","),
         "tags": [literal(tag)],
         "labels": told,
-        "annotations": [f"manifest:{each}" for each in annotations_of(told)],
+        "annotations": annotations_of(told),
         "contexts": {name: placed(where) for name, where in laid_out.named.items()},
         "args": {name: literal(text) for name, text in laid_out.build_arguments.items()},
         "secret": [

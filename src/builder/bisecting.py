@@ -151,7 +151,7 @@ def bisect(run: Run, name: str, asked: Asked, options: Options) -> Outcome:
         state = state_of(run, at, entry, url, asked, anew=options.restart)
         at.repositories.walk(url, state.question.good.commit, state.question.bad.commit)
         roots = roots_between(at, state.question)
-        between = _begun(at, state, roots).candidates()[:-1]
+        between = _begun(at, state, roots).candidates()[:-1] if options.skip else []
         skip = [_named(digits, between) for digits in options.skip]
         session = _Session(run, at, entry, state, options)
         if options.restart:

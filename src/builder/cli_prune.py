@@ -69,7 +69,7 @@ def prune(
     file = pruning.path_of(chosen.state_dir, repository)
     gone: tuple[str, ...] = ()
     with ExitStack() as held:
-        for lock in ("nightly", publish.TAGS) if delete else ():
+        for lock in (publish.NIGHTLY, publish.TAGS) if delete else ():
             held.enter_context(alone(chosen.cache_dir, lock))
         images = pruning.survey(repository, own.tag, sparing=on_hub)
         back = moves.before(repository, own.tag)

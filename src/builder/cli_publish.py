@@ -117,8 +117,7 @@ def promote(
     wanted = to
     if wanted is None:
         run = new_run(catalogue)
-        own = pipeline.references_of(run, pipeline.resolve(run, recipe))[0]
-        wanted = own.rpartition(":")[2]
+        wanted = pipeline.own_tag(run, pipeline.resolve(run, recipe))
     with _alone():
         done = publish.move(repository, tag, wanted, reason)
     _tell(done, as_json)
@@ -148,7 +147,7 @@ def rollback(
     repository = _repository(recipe, catalogue, moving=tag)
     with _alone():
         wanted = to or previous(repository, tag)
-        done = publish.move(repository, tag, wanted, reason, back=True)
+        done = publish.move(repository, tag, wanted, reason, "rollback")
     _tell(done, as_json)
 
 
@@ -168,8 +167,9 @@ def history(
     from builder.moves import moves, need_tag
 
     repository = _repository(recipe, catalogue)
-    need_tag(repository, tag)
     found = moves(repository, tag)
+    if not found:
+        need_tag(repository, tag)
     if as_json:
         print_json([asdict(move) for move in found])
         return

@@ -196,7 +196,7 @@ def build(
     arguments += [f"--metadata-file={metadata}"]
     arguments += _cached_at(cache) if cache else []
     arguments += [f"--label={name}={value}" for name, value in labels.items()]
-    arguments += [f"--annotation=manifest:{told}" for told in annotations_of(labels)]
+    arguments += [f"--annotation={told}" for told in annotations_of(labels)]
     if rebuild:
         # --no-cache would empty the compiler cache, that of every engine (moby/buildkit#4250).
         arguments.append(f"--build-arg=REBUILD={datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}")
@@ -222,9 +222,12 @@ def build(
 
 
 def annotations_of(labels: Mapping[str, str]) -> list[str]:
-    """What a registry shows without fetching an image's configuration: NAME=VALUE, of its labels
-    those that the OCI image specification has a name for ("Pre-Defined Annotation Keys")."""
-    return [f"{name}={value}" for name, value in labels.items() if name.startswith(STANDARD)]
+    """What a registry shows without fetching an image's configuration, as buildx takes it for the
+    image's manifest: of its labels those that the OCI image specification has a name for
+    ("Pre-Defined Annotation Keys")."""
+    return [
+        f"manifest:{name}={value}" for name, value in labels.items() if name.startswith(STANDARD)
+    ]
 
 
 def _cached_at(reference: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 from builder.artifacts import attach, referrers
 from builder.errors import RegistryError
@@ -12,7 +13,8 @@ from builder.served import CREATED
 from builder.tools.registry import Manifest, Repository
 
 MOVE = "application/vnd.builder.move.v1"
-NIGHT, ROLLBACK = "night", "rollback"
+By = Literal["", "night", "rollback"]
+"""How a move came about; empty: somebody moved the tag on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,7 @@ def note(
     tag: str,
     before: str,
     reason: str,
-    *,
-    by_night: bool = False,
-    back: bool = False,
+    by: By = "",
 ) -> Move:
     """Attach to an image why a tag is moved to it."""
     created = datetime.now(UTC).isoformat(timespec="microseconds")
@@ -50,11 +50,12 @@ def note(
         "tag": tag,
         "before": before,
         "reason": reason,
-        "by": NIGHT if by_night else ROLLBACK if back else "",
+        "by": by,
         "number": str(number),
     }
     annotations = {f"builder.move.{name}": value for name, value in told.items() if value}
     attach(repository, image, MOVE, annotations | {CREATED: created})
+    by_night, back = by == "night", by == "rollback"
     return Move(tag, image.digest, before, created, reason, by_night, back, number)
 
 
@@ -91,15 +92,15 @@ def _moves_to(repository: Repository, digest: str) -> Iterator[Move]:
     for entry in referrers(repository, digest):
         if entry.get("artifactType") == MOVE:
             told = entry.get("annotations") or {}
-            number = told.get("builder.move.number", "")
+            number, by = (told.get(f"builder.move.{name}", "") for name in ("number", "by"))
             yield Move(
                 told.get("builder.move.tag", ""),
                 digest,
                 told.get("builder.move.before", ""),
                 told.get(CREATED, ""),
                 told.get("builder.move.reason", ""),
-                told.get("builder.move.by", "") == NIGHT,
-                told.get("builder.move.by", "") == ROLLBACK,
+                by == "night",
+                by == "rollback",
                 int(number) if number.isdecimal() else 0,
             )
 
@@ -108,9 +109,9 @@ def previous(repository: Repository, tag: str) -> str:
     """The digest that a rollback goes to; raises ``RegistryError`` where that is not known, or
     there is no such tag.
     """
-    need_tag(repository, tag)
     found = before(repository, tag)
     if not found:
+        need_tag(repository, tag)
         raise RegistryError(
             f"what {repository.name}:{tag} was before is not known",
             hint="say it: --to DIGEST, or --to TAG",
@@ -137,5 +138,5 @@ def before(repository: Repository, tag: str) -> str:
 
 def need_tag(repository: Repository, tag: str) -> None:
     """Raise ``RegistryError`` where a repository has no such tag."""
-    if not repository.leads_to(tag):
+    if not repository.told(tag):
         raise RegistryError(f"{repository.name} has no tag {tag}")

@@ -53,7 +53,7 @@ def tonight(run: Run, names: Sequence[str] = ()) -> Iterator[Night]:
     found = channels.channels(run.catalogue, run.settings, names)
     for channel in found:
         publish.opened(channel.repository, run.say)  # a setting that lacks fails once
-    with alone(run.settings.cache_dir, "nightly"):
+    with alone(run.settings.cache_dir, publish.NIGHTLY):
         for channel in found:
             yield _night(run, channel)
         if not names:
@@ -149,7 +149,7 @@ def _move_on(
             f"it was {before or 'not there'}, and is {now or 'gone'}",
             "it stays there; the next night looks again",
         )
-    publish.move(repository, channel.tag, digest, f"night of {frozen.name}", by_night=True)
+    publish.move(repository, channel.tag, digest, f"night of {frozen.name}", "night")
     progress.outcome, progress.digest = "moved", digest
 
 
@@ -178,7 +178,7 @@ def _image(run: Run, frozen: Frozen, repository: Repository, work: Path) -> str:
     """The digest of a frozen recipe's image in the registry: the one there, or a new one."""
     tonight = replace(run, catalogue=frozen.catalogue, seconds={})
     rendered = pipeline.resolve(tonight, frozen.name)
-    own = pipeline.references_of(tonight, rendered)[0].rpartition(":")[2]
+    own = pipeline.own_tag(tonight, rendered)
     there = served(repository, own)
     if there is not None and there.labels.get(publish.KEY) == rendered.key:
         return there.digest

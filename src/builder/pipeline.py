@@ -163,6 +163,11 @@ def references_of(run: Run, rendered: Rendered) -> tuple[str, ...]:
     return (own, *(f"{repository}:{tag}" for tag in recipe.image.tags))
 
 
+def own_tag(run: Run, rendered: Rendered) -> str:
+    """The image's immutable tag, ``VERSION-KEY12``."""
+    return references_of(run, rendered)[0].rpartition(":")[2]
+
+
 def candidate_of(run: Run, rendered: Rendered) -> str:
     """The image's name until it is proved: nobody takes it for a finished one's."""
     return f"{references_of(run, rendered)[0].rsplit(':', 1)[0]}:unproved-{rendered.short_key}"

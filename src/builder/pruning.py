@@ -246,9 +246,9 @@ def plan(
     stays = {image.digest: image.tags[0] for image in images if nightly.isdisjoint(image.tags)}
     why: dict[str, str] = {}
     for image in candidates:
-        why[image.digest] = _reason(image, nightly, keep, newest=newest, signed=signed)
-        if image.digest == back:
-            why[image.digest] = why[image.digest] or f"{channel} would be rolled back to it"
+        own = _reason(image, nightly, keep, newest=newest, signed=signed)
+        way_back = f"{channel} would be rolled back to it" if image.digest == back else ""
+        why[image.digest] = own or way_back
         if why[image.digest]:
             stays[image.digest] = image.tags[0]
     while more := _needed(images, stays):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from builder.artifacts import File, attach, referrers
 from builder.errors import BuilderError, RegistryError
-from builder.moves import Move, note
+from builder.moves import By, Move, note
 from builder.record import Record
 from builder.schema import Recipe
 from builder.served import served
@@ -29,8 +29,8 @@ from builder.tools.registry import Manifest, Repository, blobs_of
 
 Say = Callable[[str], None]
 KEY = "builder.key"
-TAGS = "tags"
-"""The lock of who moves a tag by hand, or deletes images, on this machine."""
+NIGHTLY, TAGS = "nightly", "tags"
+"""The locks on this machine of a night, and of who moves a tag by hand; who deletes holds both."""
 HOLDS = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
 """Tags that are given once, or that builder and others keep what belongs to images under."""
 BLOCK = 1 << 20
@@ -282,15 +282,12 @@ def move(
     tag: str,
     to: str,
     reason: str,
-    *,
-    by_night: bool = False,
-    back: bool = False,
+    by: By = "",
 ) -> Move:
     """Move a tag to the image that a tag or a digest leads to, and attach the reason.
 
-    ``by_night`` and ``back`` are as in ``Move``. Where it is there already, nothing is done. Raises
-    ``RegistryError`` where there is no such image, or it was not built here; where the tag is one
-    that says what it holds.
+    Where it is there already, nothing is done.  Raises ``RegistryError`` where there is no such
+    image, or it was not built here; where the tag is one that says what it holds.
     """
     if HOLDS.search(tag):
         raise RegistryError(
@@ -315,7 +312,7 @@ def move(
     if before == wanted.digest:
         return Move(tag, wanted.digest, before, "", "it is there already")
     # The reason first, so that no move lacks it.
-    done = note(repository, wanted, tag, before, reason, by_night=by_night, back=back)
+    done = note(repository, wanted, tag, before, reason, by)
     repository.put_manifest(tag, wanted)
     _confirmed(repository, tag, wanted.digest)
     return done

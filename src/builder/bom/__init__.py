@@ -23,8 +23,8 @@ def documents(
     media type.
 
     ``rendered`` is what the image was made from, ``packages`` what dpkg has installed in it (None
-    where it does not say), ``builder`` the URI of who made it.  For the same
-    words of a recipe an image always gets the same texts; nothing in them is of this machine.
+    where it does not say), ``builder`` the URI of who made it.  For the same words of a
+    recipe an image always gets the same texts; nothing in them is of this machine.
     """
     made = bill_of(rendered, record, packages)
     return {

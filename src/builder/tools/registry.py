@@ -245,7 +245,7 @@ class Repository:
             headers = {"Content-Type": "application/octet-stream"}
             return self._once("PUT", joined, push=True, data=data, headers=headers)
 
-        self._retried(upload, f"upload of {digest[:19]}")
+        self._retried(upload, f"upload of {digest[:19]}", uploads=True)
         return True
 
     def put_manifest(self, reference: str, manifest: Manifest) -> bool:
@@ -262,6 +262,7 @@ class Repository:
                 headers={"Content-Type": manifest.media_type},
             ),
             f"put {reference}",
+            uploads=True,
         )
         return "OCI-Subject" in answer.headers
 
@@ -294,19 +295,23 @@ class Repository:
         path: str,
         *,
         missing: bool = False,
-        push: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> Response | None:
         """An answer; None for 404 where ``missing`` is allowed."""
         answer = self._retried(
-            lambda: self._once(method, path, push=push, headers=headers),
+            lambda: self._once(method, path, headers=headers),
             f"{method} {path}",
             missing=missing,
         )
         return None if answer.status_code == 404 else answer
 
     def _retried(
-        self, work: Callable[[], Response], what: str, *, missing: bool = False
+        self,
+        work: Callable[[], Response],
+        what: str,
+        *,
+        missing: bool = False,
+        uploads: bool = False,
     ) -> Response:
         """An answer that is good; what may pass is tried again.
 
@@ -338,7 +343,6 @@ class Repository:
             if attempt < attempts and not self._wait(asked, attempt, said):
                 break
         GIVEN_UP.add(self.registry)
-        uploads = what.lower().startswith(("put", "upload"))
         does = "answer" if answer is None else "do what it is asked"
         raise FetchError(
             f"{self.registry} does not {does}: {what}",
