@@ -211,6 +211,25 @@ def test_the_symbols_of_a_library(images: dict[str, str], judge: Judge) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("option", "newest", "found", "passed"),
+    [
+        ("-O1", "2.14", "GLIBC_2.14", True),
+        ("-O1", "2.4", "GLIBC_2.14", False),
+        ("-Wl,-z,pack-relative-relocs", "2.41", "GLIBC_ABI_DT_RELR", False),
+    ],
+)
+def test_the_glibc_that_a_library_needs(
+    images: dict[str, str], judge: Judge, option: str, newest: str, found: str, passed: bool
+) -> None:
+    code = "#include <string.h>\\nvoid *copies = memcpy; void *own = &own;"
+    how = f"mkdir /out && printf '{code}' | gcc -x c -shared -fPIC {option} -o /out/libs.so -"
+    verdict = judge(compiled(images, how), probe=[LibraryProbe(library="libs.so", glibc=newest)])
+    (check,) = of(verdict, "library")
+    assert (check.expected, check.found) == (f"needs glibc {newest} at most", found)
+    assert check.passed is passed
+
+
 SOURCE = """\
 import torch
 

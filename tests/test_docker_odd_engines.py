@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -80,21 +81,55 @@ def test_two_cmake_calls_and_a_server_in_python(
 # HAMi-core: a library, delivered as an image and as a file
 
 
+RECIPE = "hami-core-pr188"
+
+
 @pytest.fixture
 def hami(tmp_path: Path, catalogue: Path) -> Path:
     """A catalogue with the recipe, on a tree of ours with a pull request 188."""
     tree = upstreams.Upstream(tmp_path / "hami")
     shutil.copytree(SHAPES / "hami_shaped", tree.folder, dirs_exist_ok=True)
     base = tree.record("one")
-    limit = (tree.folder / "src" / "multiprocess" / "limit.c").read_text()
-    head = tree.pull(188, {"src/multiprocess/limit.c": limit.replace("total / 2", "total / 4")})
-    text = (REPOSITORY / "recipes" / "hami-core-pr188.toml").read_text()
-    text = replaced(text, git=tree.url, commit=base, base="", repository="builder-test/hami")
-    text = text.replace('base    = ""', 'base    = "cuda-12.9-headers"')
-    text = re.sub(r'(?m)^base     = ".*"', f'base     = "{base}"', text)
-    text = replaced(text, head=head)
-    (catalogue / "recipes" / "hami-core-pr188.toml").write_text(text)
+    hooks = (tree.folder / "src" / "cuda" / "hook.c").read_text()
+    before = (
+        "    CUdevice dev;\n    cuCtxGetDevice(&dev);\n    used[dev] += size;\n    return real_"
+    )
+    assert before in hooks
+    mended = before.replace("dev;", "dev = prop->location.id;", 1)
+    head = tree.pull(188, {"src/cuda/hook.c": hooks.replace(before, mended)})
+    text = (REPOSITORY / "recipes" / f"{RECIPE}.toml").read_text()
+    text = replaced(text, git=tree.url, commit=base, repository="builder-test/hami", head=head)
+    text = re.sub(r'(?m)^base      = ".*"', f'base      = "{base}"', text)
+    (catalogue / "recipes" / f"{RECIPE}.toml").write_text(text)
+    shutil.copytree(REPOSITORY / "patches", catalogue / "patches")
     return catalogue
+
+
+def changed(catalogue: Path, old: str, new: str) -> None:
+    """Other text in place of what stands once in the recipe."""
+    file = catalogue / "recipes" / f"{RECIPE}.toml"
+    text = file.read_text()
+    assert text.count(old) == 1, old
+    file.write_text(text.replace(old, new))
+
+
+def with_code(catalogue: Path, name: str, old: str, new: str) -> None:
+    """The recipe on a commit with other code in one file, without the pull request."""
+    file = catalogue / "recipes" / f"{RECIPE}.toml"
+    source = re.search(r'git    = "file://(.*)"', file.read_text())
+    assert source is not None
+    tree = upstreams.Upstream(Path(source[1]))
+    code = (tree.folder / name).read_text()
+    assert old in code
+    tree.write(name, code.replace(old, new))
+    commit = tree.record("changed")
+    text = re.sub(r"(?s)\[\[patch\]\].*?pull .*?(?=\[\[patch\]\])", "", file.read_text(), count=1)
+    file.write_text(replaced(text, commit=commit))
+
+
+def failures(stderr: str) -> set[str]:
+    """What a verdict that failed says was expected, or its proof where nothing was."""
+    return set(re.findall(r"(?m)^\W*(?:loads|library): \S+: expected (.*?);? found", stderr))
 
 
 def test_a_library_is_delivered_alone(
@@ -102,66 +137,101 @@ def test_a_library_is_delivered_alone(
 ) -> None:
     out = tmp_path / "out"
     options = ("--catalogue", hami, "--output", out, "--json")
-    done = builder("build", "hami-core-pr188", *options)
+    done = builder("build", RECIPE, *options)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     made.update(record["references"])
     checks: dict[tuple[str, str], Any] = {
         (c["proof"], c["expected"]): c for c in record["verdict"]["checks"]
     }
-    assert checks["loads", "dlopen, all functions found"]["found"] == "loaded"
-    assert checks["library", "offers dlsym"]["passed"]
-    assert checks["library", "needs libnvidia-ml.so.1"]["passed"]
+    assert checks["loads", "LD_PRELOAD loads it into a program"]["found"] == "loaded"
+    found = checks["loads", "all that it calls is defined"]["found"]
+    assert found.startswith("accepted: _dl_sym (left glibc in 2.34")
+    assert checks["library", "offers cuMemGetInfo_v2"]["passed"]
+    assert int(checks["library", "offers at least 200 names like cu*"]["found"]) > 200
+    assert checks["library", "needs libcuda.so.1"]["found"] == "libcuda.so.1, libc.so.6"
+    assert checks["library", "needs glibc 2.34 at most"]["found"] == "GLIBC_2.34"
     assert checks["contract", "none"]["passed"]
     layers = json.loads(docker("image", "inspect", record["references"][0]))[0]["RootFS"]["Layers"]
     assert len(layers) == 1
     library = out / "libvgpu.so"
     assert library.stat().st_mode & 0o777 == 0o755
     assert record["delivered"] == [str(library)]
-    with pytest.raises(OSError, match=r"libcuda\.so\.1|libnvidia-ml\.so\.1"):
-        ctypes.CDLL(str(library))  # there is no driver here
+    with pytest.raises(OSError, match=r"libcuda\.so\.1"):
+        ctypes.CDLL(str(library), mode=os.RTLD_LAZY)  # there is no driver here
     # Again: nothing is built, and the file is written all the same.
     library.unlink()
-    done = builder("build", "hami-core-pr188", *options)
+    done = builder("build", RECIPE, *options)
     assert json.loads(done.stdout)["built"] is False
     assert library.is_file()
 
 
-def test_a_library_that_cannot_be_loaded_is_not_delivered(
+def test_a_newer_compiler_refuses_the_tree_without_our_patch_and_a_newer_glibc_shows(
+    builder: Builder, hami: Path
+) -> None:
+    base = hami / "recipes" / "bases" / "cuda-12.9-headers.toml"
+    base.write_text(base.read_text().replace("debian-bookworm", "debian-trixie"))
+    done = builder("build", RECIPE, "--catalogue", hami)
+    assert done.returncode == 7
+    assert failures(done.stderr) == {"needs glibc 2.34 at most"}
+    assert "GLIBC_2.38" in done.stderr
+    patch = hami / "patches" / "hami-core-gcc14.patch"
+    _, header, value = re.split(r"(?m)^(?=--- a/)", patch.read_text())
+    for kept, error in (
+        (header, ".return. with no value, in function returning non-void"),
+        (value, "implicit declaration of function .flock."),
+    ):
+        patch.write_text(kept)
+        done = builder("build", RECIPE, "--catalogue", hami)
+        assert done.returncode == 6
+        assert re.search(error, done.stderr), done.stderr
+
+
+def test_a_library_that_hooks_nothing_is_not_delivered(builder: Builder, hami: Path) -> None:
+    changed(hami, 'CMAKE_BUILD_TYPE          = "Debug"', "")
+    done = builder("build", RECIPE, "--catalogue", hami)
+    assert done.returncode == 7
+    assert "offers at least 200 names like cu*; found 0" in done.stderr
+    assert {"offers cuMemAlloc_v2", "offers nvmlInit_v2"} <= failures(done.stderr)
+    assert "offers dlsym" not in failures(done.stderr)
+
+
+def test_a_hook_that_is_not_asked_for_is_missed(builder: Builder, hami: Path) -> None:
+    changed(hami, "HOOK_MEMINFO_ENABLE       = 1\n", "")
+    done = builder("build", RECIPE, "--catalogue", hami)
+    assert done.returncode == 7
+    assert failures(done.stderr) == {"offers cuMemGetInfo_v2"}
+
+
+def test_a_library_that_calls_what_is_nowhere_is_not_delivered(
     builder: Builder, hami: Path, tmp_path: Path
 ) -> None:
-    recipe = hami / "recipes" / "hami-core-pr188.toml"
-    source = re.search(r'git    = "file://(.*)"', recipe.read_text())
-    assert source is not None
-    tree = upstreams.Upstream(Path(source[1]))
-    code = (tree.folder / "src" / "libvgpu.c").read_text()
-    broken = code.replace("limit_of(*bytes)", "nowhere(*bytes)").replace(
-        '#include "limit.h"', '#include "limit.h"\nsize_t nowhere(size_t total);'
-    )
-    commit = tree.commit("broken", **{"src__libvgpu.c": broken})
-    text = re.sub(r"\[\[patch\]\].*?\[cuda\]", "[cuda]", recipe.read_text(), flags=re.S)
-    recipe.write_text(replaced(text, commit=commit))
+    with_code(hami, "src/libvgpu.c", "    try_lock", "    nowhere();\n    try_lock")
+    changed(hami, "[artefact.undefined]\n", '[artefact.undefined]\ncuInit = "x"\n')
+    with_code(hami, "src/limit.h", "int try_lock", "void nowhere(void);\nint try_lock")
     out = tmp_path / "out"
-    done = builder("build", "hami-core-pr188", "--catalogue", hami, "--output", out)
+    done = builder("build", RECIPE, "--catalogue", hami, "--output", out)
     assert done.returncode == 7
-    assert "loads: /libvgpu.so: expected dlopen, all functions found" in done.stderr
-    assert "undefined symbol: nowhere" in done.stderr
+    assert failures(done.stderr) == {"all that it calls is defined"}
+    assert "found nowhere is undefined; cuInit is defined: its acceptance may go" in done.stderr
     assert not out.exists()
 
 
-def test_a_library_that_never_ends_loading_has_failed(hami: Path, builder: Builder) -> None:
-    recipe = hami / "recipes" / "hami-core-pr188.toml"
-    source = re.search(r'git    = "file://(.*)"', recipe.read_text())
-    assert source is not None
-    tree = upstreams.Upstream(Path(source[1]))
-    code = (tree.folder / "src" / "libvgpu.c").read_text()
-    endless = "__attribute__((constructor)) static void wait(void) { for (;;) { } }\n"
-    commit = tree.commit("endless", **{"src__libvgpu.c": code + endless})
-    text = re.sub(r"\[\[patch\]\].*?\[cuda\]", "[cuda]", recipe.read_text(), flags=re.S)
-    recipe.write_text(replaced(text, commit=commit))
-    done = builder("build", "hami-core-pr188", "--catalogue", hami)
+def test_a_library_that_cannot_be_loaded_is_not_delivered(builder: Builder, hami: Path) -> None:
+    code = "extern void *_dl_sym(void *, const char *, void *);\nvoid *at_once = _dl_sym;\n"
+    with_code(hami, "src/libvgpu.c", "#define VISIBLE", f"{code}#define VISIBLE")
+    done = builder("build", RECIPE, "--catalogue", hami)
     assert done.returncode == 7
-    assert "loads: dlopen: expected an answer; found" in done.stderr
+    assert failures(done.stderr) == {"LD_PRELOAD loads it into a program"}
+    assert "undefined symbol: _dl_sym" in done.stderr
+
+
+def test_a_library_that_never_ends_loading_has_failed(hami: Path, builder: Builder) -> None:
+    endless = "__attribute__((constructor)) static void wait(void) { for (;;) { } }\n"
+    with_code(hami, "src/libvgpu.c", "static void begin", f"{endless}static void begin")
+    done = builder("build", RECIPE, "--catalogue", hami)
+    assert done.returncode == 7
+    assert "loads: LD_PRELOAD: expected an answer; found" in done.stderr
     assert "did not end" in done.stderr
 
 
@@ -171,6 +241,6 @@ def test_only_artefacts_are_files(builder: Builder, tmp_path: Path) -> None:
     assert "hello-sm120-0.1.0 is an engine: it is an image, and no file" in done.stderr
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").write_text("")
-    done = builder("build", "hami-core-pr188", "--output", tmp_path / "file" / "below")
+    done = builder("build", RECIPE, "--output", tmp_path / "file" / "below")
     assert done.returncode == 4
     assert "nothing can be written to" in done.stderr

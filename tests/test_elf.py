@@ -162,12 +162,30 @@ def test_versions_and_symbols_that_a_library_offers(tmp_path: Path):
     found = read(library.open("rb"))
     assert found is not None
     assert found.versions_defined == ("libv.so.1", "V_1", "V_2")
-    assert {"f", "g"} <= read_symbols(library.open("rb"))
-    assert "hidden" not in read_symbols(library.open("rb"))
+    assert {"f", "g"} <= read_symbols(library.open("rb")).defined
+    assert "hidden" not in read_symbols(library.open("rb")).defined
     shown = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True)
     names = {line.split()[-1].partition("@")[0] for line in shown.stdout.splitlines()}
-    assert read_symbols(library.open("rb")) == names
-    assert read_symbols(io.BytesIO(b"no ELF")) == frozenset()
+    assert read_symbols(library.open("rb")).defined == names
+    assert read_symbols(io.BytesIO(b"no ELF")) == (frozenset(), frozenset())
+
+
+def test_symbols_that_a_library_takes_from_others(tmp_path: Path):
+    source = """
+        #include <stdio.h>
+        extern int nowhere(void);
+        extern int perhaps(void) __attribute__((weak));
+        int f(void) { return puts("x") + nowhere() + (perhaps ? perhaps() : 0); }
+    """
+    library = compiled(tmp_path, "-shared", "-fPIC", source=source)
+    found = read_symbols(library.open("rb"))
+    assert found.undefined == {"puts", "nowhere"}
+    shown = subprocess.run(
+        ["nm", "-D", "--undefined-only", library], capture_output=True, text=True
+    )
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert found.undefined == {name.partition("@")[0] for kind, name in lines if kind == "U"}
+    assert "perhaps" in {name for kind, name in lines if kind == "w"}
 
 
 def test_object(object_file: Path):

@@ -83,11 +83,24 @@ def test_an_overlay(catalogue: Path, parts: tuple[str, ...], image: str, said: s
         ((GIT, CALL, '[artefact]\nfiles = ["a.so"]\n'), RUNS, "an artefact runs nothing"),
         ((GIT, CALL, '[artefact]\nfiles = ["../a.so"]\n'), "", "stays inside its tree"),
         ((GIT, CALL, START, '[artefact]\nfiles = ["a.so"]\n'), "", "no use for [[start]]"),
+        (
+            (GIT, CALL, '[artefact]\nfiles = ["a"]\nloads = false\nundefined = { f = "x" }\n'),
+            "",
+            "undefined has no use where loads = false",
+        ),
     ],
 )
 def test_an_artefact(catalogue: Path, parts: tuple[str, ...], image: str, said: str) -> None:
     found = problems(catalogue, "artefact", *parts, image=image)
     assert said in found if said else not found
+
+
+def test_a_recipe_says_how_its_artefact_is_optimised(catalogue: Path) -> None:
+    define = 'define = { CMAKE_BUILD_TYPE = "Debug" }\n'
+    parts = (GIT, CALL + define, '[artefact]\nfiles = ["a.so"]\n')
+    assert problems(catalogue, "artefact", *parts) == ""
+    (line,) = [x for x in rendered(catalogue, "x-1").text.splitlines() if '"/src/.' in x]
+    assert re.findall(r"CMAKE_BUILD_TYPE=\w+", line) == ["CMAKE_BUILD_TYPE=Debug"]
 
 
 @pytest.mark.parametrize(

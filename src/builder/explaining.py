@@ -157,6 +157,8 @@ def _probe(probe: Probe) -> str:
             said = _listed("has code for", probe.architectures) + _listed("needs", probe.needs)
             said += _listed("does not need", probe.needs_not)
             said += _listed("offers", probe.symbols) + _listed("does not offer", probe.symbols_not)
+            said += [f"offers {n} names like {like}" for like, n in probe.symbols_at_least.items()]
+            said += [f"needs glibc {probe.glibc} at most"] if probe.glibc else []
             return ", ".join([f"{probe.library} is there", *said])
         case FileProbe():
             said = _listed("has", probe.has) + _listed("lacks", probe.lacks)

@@ -34,6 +34,7 @@ DottedName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$"), PLAIN
 ]
 Symbol = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_.$][A-Za-z0-9_.$@]*$"), PLAIN]
+SymbolGlob = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.$@*?]+$"), PLAIN]
 
 
 class RunProbe(Model):
@@ -78,6 +79,10 @@ class LibraryProbe(Model):
     symbols: list[Symbol] = []
     """Functions and data that other files can use of it, as ``nm -D`` names them."""
     symbols_not: list[Symbol] = []
+    symbols_at_least: dict[SymbolGlob, Annotated[int, Field(ge=1)]] = {}
+    """How many of its names are like a pattern, at least: { "cu*" = 200 }."""
+    glibc: Annotated[str, StringConstraints(pattern=r"^[0-9]+(?:\.[0-9]+)+$"), PLAIN] | None = None
+    """The newest version of glibc that it may need: "2.34"."""
 
 
 class FileProbe(Model):

@@ -45,7 +45,7 @@ from builder.schema.fields import (
     requirement,
 )
 from builder.schema.patches import Patch
-from builder.schema.probes import Accept, Budget, Probe, Serve
+from builder.schema.probes import Accept, Budget, Probe, Serve, Symbol
 
 
 class PathSource(Model):
@@ -246,7 +246,16 @@ class Artefact(Model):
     files: Annotated[list[TreePath], Field(min_length=1)]
     """In the build directory of the only ``[[cmake]]``: "libvgpu.so"."""
     loads: bool = True
-    """Each is a shared library, and must load where the base's libraries are."""
+    """Each is a shared library: LD_PRELOAD must load it into a program of the base."""
+    undefined: dict[Symbol, Text] = {}
+    """Functions that it calls and no library that it loads defines, each with the reason why it
+    may: any other, and one that is defined after all, is an error."""
+
+    @model_validator(mode="after")
+    def _undefined_in_libraries(self) -> Artefact:
+        if self.undefined and not self.loads:
+            raise ValueError("undefined has no use where loads = false")
+        return self
 
     @property
     def names(self) -> list[str]:

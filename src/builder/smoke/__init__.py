@@ -39,7 +39,7 @@ from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check, Verdict
 from builder.tools import containers, docker
 
-PROOFS = 3
+PROOFS = 4
 """Raised when proofs are added: images that were proved by fewer are proved again."""
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 ARCHITECTURES = ("120",)
@@ -113,7 +113,9 @@ def _behind_links(
 def _symbol_probes(recipe: Recipe | None) -> list[LibraryProbe]:
     probes = [probe for _, probe in _probes(recipe)] if recipe else []
     libraries = [probe for probe in probes if isinstance(probe, LibraryProbe)]
-    return [probe for probe in libraries if probe.symbols or probe.symbols_not]
+    return [
+        probe for probe in libraries if probe.symbols or probe.symbols_not or probe.symbols_at_least
+    ]
 
 
 def _probes(recipe: Recipe) -> list[tuple[str, Probe]]:
@@ -174,7 +176,7 @@ def _promises(recipe: Recipe, subject: Subject, contents: Contents, work: Path) 
     begins = starts.prove(recipe, subject.reference, contents, subject.foundation)
     yield from _ended(begins, "start", "the steps, stopping before the engine")
     yield from _ended(
-        loads.prove(recipe, subject.reference, subject.devel, work), "loads", "dlopen"
+        loads.prove(recipe, subject.reference, subject.devel, work), "loads", "LD_PRELOAD"
     )
     yield from serves.prove(recipe, subject.reference, work, stub)
     if subject.trial is not None and subject.trial.due():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -12,6 +14,7 @@ from builder.smoke.verdict import Check
 from builder.tools.elf import ElfFile
 
 ENGINE = "/opt/engine/"
+GLIBC = re.compile(r"GLIBC_(.+)")
 
 
 def _summary(code: ElfFile) -> str:
@@ -103,3 +106,30 @@ def prove_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
             there = name in offered
             said = name if there else "not there"
             yield Check("library", file.path, f"does not offer {name}", said, not there)
+        for pattern, least in probe.symbols_at_least.items():
+            count = len(fnmatch.filter(offered, pattern))
+            expected = f"offers at least {least} names like {pattern}"
+            yield Check("library", file.path, expected, str(count), count >= least)
+        if probe.glibc is not None:
+            yield _glibc(probe.glibc, file, parsed)
+
+
+def _glibc(newest: str, file: File, parsed: ElfFile) -> Check:
+    """That a library needs no version of glibc's symbols after ``newest``.
+
+    A version without a number passes for newer than any: GLIBC_PRIVATE is of one glibc alone,
+    GLIBC_ABI_DT_RELR came with 2.36.
+    """
+    versions = {version for _, several in parsed.versions_needed for version in several}
+    needed = sorted(
+        (match[1] for version in versions if (match := GLIBC.fullmatch(version))), key=_number
+    )
+    passed = not needed or _number(needed[-1]) <= _number(newest)
+    found = f"GLIBC_{needed[-1]}" if needed else "no version of it"
+    return Check("library", file.path, f"needs glibc {newest} at most", found, passed)
+
+
+def _number(version: str) -> list[float]:
+    """``2.34`` as numbers; what is no version counts as the newest."""
+    numbers = version.split(".")
+    return [float(number) if number.isdigit() else math.inf for number in numbers]

@@ -186,7 +186,8 @@ class _Scanner:
             file = replace(file, digest=digest.hexdigest())
             whole = cast(BinaryIO, copy)
             try:
-                symbols = elf.read_symbols(whole) if self.wanted.symbol(file.path) else None
+                kept = self.wanted.symbol(file.path)
+                symbols = elf.read_symbols(whole).defined if kept else None
                 return replace(file, elf=elf.read(whole), symbols=symbols)
             except elf.MalformedElf as error:
                 return replace(file, malformed=str(error))

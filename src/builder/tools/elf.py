@@ -98,6 +98,15 @@ class ElfFile:
     versions_defined: tuple[str, ...] = ()
 
 
+class Symbols(NamedTuple):
+    """The names of a dynamic symbol table, without versions."""
+
+    defined: frozenset[str] = frozenset()
+    """What other files can use of this one."""
+    undefined: frozenset[str] = frozenset()
+    """What other files must define for this one; weak names, which may be missing, are left out."""
+
+
 class _Entry(NamedTuple):
     code: Code
     offset: int
@@ -155,22 +164,24 @@ def read(stream: BinaryIO) -> ElfFile | None:
         )
 
 
-def read_symbols(stream: BinaryIO) -> frozenset[str]:
-    """The names that other files can use of this one: `nm -D --defined-only`, without versions.
+def read_symbols(stream: BinaryIO) -> Symbols:
+    """Read the dynamic symbols of the file open in `stream`: `nm -D`, names without versions.
 
-    Empty when the file is not ELF or has no section headers. Raises as `read` does.
+    Both sets are empty when the file is not ELF or has no section headers. Raises as `read` does.
     """
     with _opened(stream) as elf:
-        if elf is None:
-            return frozenset()
-        table = elf.get_section_by_name(".dynsym")
-        if not isinstance(table, SymbolTableSection):
-            return frozenset()
+        table = elf.get_section_by_name(".dynsym") if elf else None
+        if elf is None or not isinstance(table, SymbolTableSection):
+            return Symbols()
         _check_extent(elf, "dynamic symbols", table["sh_offset"], table["sh_size"])
-        return frozenset(
-            symbol.name
-            for symbol in table.iter_symbols()
-            if symbol.name and symbol["st_shndx"] != "SHN_UNDEF"
+        named = [symbol for symbol in table.iter_symbols() if symbol.name]
+        return Symbols(
+            frozenset(each.name for each in named if each["st_shndx"] != "SHN_UNDEF"),
+            frozenset(
+                each.name
+                for each in named
+                if each["st_shndx"] == "SHN_UNDEF" and each["st_info"]["bind"] != "STB_WEAK"
+            ),
         )
 
 

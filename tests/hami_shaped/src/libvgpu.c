@@ -1,26 +1,38 @@
 // Stands in front of the driver: who asks the loader for one of its functions gets ours.
 #include <cuda.h>
 #include <dlfcn.h>
-#include <nvml.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "limit.h"
+#include "static_config.h"
 
 #define VISIBLE __attribute__((visibility("default")))
 
-static CUresult limited(size_t * bytes, CUdevice device) {
-    CUresult result = cuDeviceTotalMem(bytes, device);
-    *bytes = limit_of(*bytes);
-    return result;
+fp_dlsym real_dlsym = NULL;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void begin(void) {
+    try_lock_unified_lock();
+    init_utilization_watcher();
+}
+
+int real_driver(const char * name, void * argument) {
+    const char * text;
+    void * driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NODELETE);
+    int (*real)(void *) = driver == NULL ? NULL : real_dlsym(driver, name);
+    return real != NULL ? real(argument) : cuGetErrorName(CUDA_ERROR_UNKNOWN, &text);
 }
 
 VISIBLE void * dlsym(void * handle, const char * name) {
-    if (strcmp(name, "cuDeviceTotalMem_v2") == 0) {
-        return (void *) limited;
+    if (real_dlsym == NULL) {
+        real_dlsym = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
     }
-    if (strcmp(name, "vgpu_devices") == 0) {
-        static unsigned int count;
-        return nvmlDeviceGetCount(&count) == NVML_SUCCESS ? &count : NULL;
+#ifdef DLSYM_HOOK_ENABLE
+    if (strncmp(name, "cu", 2) == 0) {
+        pthread_once(&once, begin);
+        return real_dlsym(RTLD_DEFAULT, name);
     }
-    return dlvsym(handle, name, "GLIBC_2.2.5");
+#endif
+    return real_dlsym(handle, name);
 }
