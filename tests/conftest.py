@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import requests
-from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
+from builder.workspace import file_lock
 from proving import Judge
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -138,10 +138,11 @@ def builder() -> Builder:
 def abandoned() -> list[Path]:
     """Work directories of runs that have ended; those of another lane's are held."""
     found = []
-    with FileLock(SHARED_CACHE / "work.lock"):
-        for path in (SHARED_CACHE / "work").iterdir():
+    work = SHARED_CACHE / "work"
+    with file_lock(work / ".lock"):
+        for path in work.iterdir():
             if path.is_dir():
-                with suppress(Timeout), FileLock(f"{path}.lock", timeout=0):
+                with suppress(BlockingIOError), file_lock(work / f"{path.name}.lock", wait=False):
                     found.append(path)
     return found
 
@@ -165,7 +166,8 @@ def hello(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    with FileLock(SHARED_CACHE / "hello-of-the-tests.lock"):  # another lane may want it, too
+    # Another lane may want it, too.
+    with file_lock(SHARED_CACHE / "locks" / "hello-of-the-tests.lock"):
         return {"state": state, **run("build"), "plan": run("show")}
 
 

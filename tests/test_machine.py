@@ -27,6 +27,15 @@ def test_the_pid_file_of_a_living_process_stays(pid_file: Path) -> None:
     assert pid_file.exists()
 
 
+def test_a_link_is_forgotten_and_its_target_stays(pid_file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text(f"{os.getpid()}")
+    pid_file.symlink_to(target)
+    forget_the_dead(own_name(), pid_file)
+    assert not pid_file.is_symlink()
+    assert target.exists()
+
+
 def test_the_number_of_another_program_is_forgotten(pid_file: Path) -> None:
     pid_file.write_text(str(os.getpid()))
     forget_the_dead("dockerd", pid_file)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -14,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from builder import record
-from builder.errors import BusyError, SpaceError
+from builder.errors import BusyError, SpaceError, WorldError
 from builder.record import Record
 from builder.smoke.verdict import Check, Verdict
-from builder.workspace import alone, need_space, workspace
+from builder.workspace import alone, file_lock, need_space, workspace
 
 VERDICT = Verdict("sha256:1", (Check("runs", "x", "0", "0", True, 0.5),), 10, 20)
 RECORD = Record("x-1", "k" * 64, "c", ("x:1",), "sha256:1", VERDICT, "2026", {"plan": 1.0})
@@ -93,6 +95,76 @@ def test_one_run_at_a_time_and_a_killed_one_lets_go(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.parametrize("name", ["work/.lock", "locks/x-1.lock", "git/x/lock"])
+@pytest.mark.parametrize("link", ["symbolic", "dangling", "hard"])
+def test_a_lock_file_that_is_a_link_is_refused_and_its_target_stays(
+    tmp_path: Path, name: str, link: str
+) -> None:
+    target, lock = tmp_path / "target", tmp_path / name
+    if link != "dangling":
+        target.write_text("of somebody else")
+    lock.parent.mkdir(parents=True)
+    (lock.hardlink_to if link == "hard" else lock.symlink_to)(target)
+    with pytest.raises(WorldError, match=f"{name} is a link to another file"):
+        take(tmp_path, name)
+    assert not target.exists() if link == "dangling" else target.read_text() == "of somebody else"
+
+
+def take(cache: Path, name: str) -> None:
+    """Take the lock ``name`` below ``cache`` as builder does, and let it go."""
+    if name.startswith("git/"):
+        with file_lock(cache / name):
+            return
+    with workspace(cache) if name.startswith("work/") else alone(cache, "x-1"):
+        return
+
+
+def test_where_a_process_id_was_kept_nothing_is_written(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("of somebody else")
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / "x-1.pid").symlink_to(target)
+    with alone(tmp_path, "x-1"):
+        assert target.read_text() == "of somebody else"
+
+
+def test_locks_are_in_a_directory_of_our_own(tmp_path: Path) -> None:
+    locks = tmp_path / "locks"
+    locks.mkdir()
+    locks.chmod(0o777)
+    with alone(tmp_path, "x-1"):
+        assert stat.S_IMODE(locks.stat().st_mode) == 0o755
+    elsewhere = tmp_path / "elsewhere"
+    locks.rename(elsewhere)
+    locks.symlink_to(elsewhere)
+    with pytest.raises(WorldError, match="locks is not a directory"), alone(tmp_path, "x-1"):
+        pass
+
+
+def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+    theirs = Path("/usr")
+    if os.geteuid() == 0:
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        os.chown(theirs, 65534, 65534)
+    with pytest.raises(WorldError, match="belongs to another user"), file_lock(theirs / "lock"):
+        pass
+    assert not (theirs / "lock").exists()
+
+
+def test_a_run_that_waits_is_told_for_whom_and_goes_on(tmp_path: Path) -> None:
+    heard: list[str] = []
+    with other(holding(f"alone(Path({str(tmp_path)!r}), 'x-1')")) as process:
+
+        def wait(message: str) -> None:
+            heard.append(message)
+            process.kill()
+
+        with alone(tmp_path, "x-1", wait):
+            assert heard == [f"waiting for x-1: process {process.pid} is building it"]
+            assert (tmp_path / "locks" / "x-1.lock").read_text() == str(os.getpid())
+
+
 def test_space_is_asked_of_the_disk_that_a_new_directory_would_be_on(tmp_path: Path) -> None:
     need_space(tmp_path / "not" / "yet", 0.001, "a test")
     with pytest.raises(SpaceError, match=r"a test needs 1000000\.0 GiB"):
@@ -128,7 +200,7 @@ def test_a_run_does_not_sweep_itself(tmp_path: Path) -> None:
         with workspace(tmp_path) as inner:
             assert inner != outer
         assert (outer / "file").exists()
-    assert list((tmp_path / "work").iterdir()) == []
+    assert [path.name for path in (tmp_path / "work").iterdir()] == [".lock"]
 
 
 def test_nobody_sweeps_between_a_directory_and_its_lock(

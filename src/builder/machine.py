@@ -144,11 +144,14 @@ def use_containerd_store() -> None:
 
 
 def forget_the_dead(name: str, pid_file: Path) -> None:
-    """Remove a pid file whose process is gone, is a zombie, or is another program by now.
+    """Remove a pid file that is a link, or whose process is gone, a zombie, or another program.
 
     An engine that was killed leaves its pid file behind, and a new one refuses to start while a
-    process of that number exists, whatever it is (proc(5) for the fields).
+    process of that number exists, whatever it is (proc(5) for the fields).  The engine would write
+    its number into the file that a link names.
     """
+    if pid_file.is_symlink():
+        pid_file.unlink()
     try:
         status = Path(f"/proc/{int(pid_file.read_text())}/status").read_text()
     except (OSError, ValueError):
@@ -169,7 +172,8 @@ def start_engine() -> None:
         say(f"starting {program} (log: {ENGINE_LOG})")
         for name, pid_file in PID_FILES.items():
             forget_the_dead(name, pid_file)
-        with ENGINE_LOG.open("ab") as log:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        with open(ENGINE_LOG, "ab", opener=lambda name, _: os.open(name, flags, 0o640)) as log:
             started = subprocess.Popen(
                 [program],
                 stdin=subprocess.DEVNULL,

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+import shlex
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from filelock import FileLock, Timeout
-
 from builder.errors import BusyError, SpaceError, WorldError
+
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+PID_DIGITS = 10  # of the largest process id, with room (proc(5), pid_max)
 
 
 @contextmanager
@@ -25,31 +30,28 @@ def workspace(cache: Path) -> Iterator[Path]:
     free has no owner.  Nobody sweeps between a directory and its lock.
     """
     work = cache / "work"
-    work.mkdir(parents=True, exist_ok=True)
-    with FileLock(cache / "work.lock"):
-        _sweep(work)
-        folder = Path(tempfile.mkdtemp(dir=work))
-        lock = FileLock(f"{folder}.lock")
-        lock.acquire()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
+    with ExitStack() as mine:
+        with file_lock(work / ".lock"):
+            _sweep(work)
+            folder = Path(tempfile.mkdtemp(dir=work))
+            mine.enter_context(file_lock(_beside(folder)))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            _beside(folder).unlink(missing_ok=True)
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
 
 
 def _sweep(work: Path) -> None:
     for folder in work.iterdir():
-        if folder.is_dir():
-            lock = FileLock(f"{folder}.lock")
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                continue
-            shutil.rmtree(folder, ignore_errors=True)
-            lock.release()
-            Path(lock.lock_file).unlink(missing_ok=True)
+        if folder.is_dir() and not folder.is_symlink():
+            with suppress(BlockingIOError), file_lock(_beside(folder), wait=False):
+                shutil.rmtree(folder, ignore_errors=True)
+                _beside(folder).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -57,27 +59,93 @@ def alone(cache: Path, name: str, wait: Callable[[str], None] | None = None) -> 
     """Hold the lock of a recipe or a base, on this machine.
 
     When another run holds it, ``wait`` is told and the lock waited for; without it ``BusyError``
-    is raised.
+    is raised.  The lock file names the process that holds it.
     """
-    folder = cache / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / f"{name}.lock")
-    holder = folder / f"{name}.pid"
+    lock = _opened(cache / "locks" / f"{name}.lock")
     try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        by = holder.read_text().strip() if holder.exists() else "unknown"
-        if wait is None:
-            raise BusyError(
-                f"another run is at work on {name}", f"process {by}", "wait for it, or stop it"
-            ) from error
-        wait(f"waiting for {name}: process {by} is building it")
-        lock.acquire()
-    try:
-        holder.write_text(str(os.getpid()))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            by = os.pread(lock, PID_DIGITS, 0).decode("ascii", "replace").strip() or "unknown"
+            if wait is None:
+                raise BusyError(
+                    f"another run is at work on {name}", f"process {by}", "wait for it, or stop it"
+                ) from error
+            wait(f"waiting for {name}: process {by} is building it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
         yield
     finally:
-        lock.release()
+        os.close(lock)
+
+
+@contextmanager
+def file_lock(file: Path, *, wait: bool = True) -> Iterator[int]:
+    """Hold the lock file ``file``, made where it is not, and give its descriptor.
+
+    Its directory is made where it is not, and must be this user's own: other users lose the right
+    to write to it.  Raises ``BlockingIOError`` where another process holds the lock and ``wait``
+    is false; ``WorldError`` where the file is a link, or the directory a link or another user's.
+    """
+    lock = _opened(file)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _opened(file: Path) -> int:
+    """Open a lock file in a directory of ours; no link is followed, so no other file is written.
+
+    Raises like ``file_lock``.
+    """
+    folder = _own_directory(file.parent)
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        lock = os.open(file.name, flags, 0o600, dir_fd=folder)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise _planted(file) from error
+    finally:
+        os.close(folder)
+    if os.fstat(lock).st_nlink > 1:
+        os.close(lock)
+        raise _planted(file)
+    return lock
+
+
+def _planted(file: Path) -> WorldError:
+    return WorldError(
+        f"the lock file {file} is a link to another file",
+        "locking it would overwrite that file",
+        f"find out who made the link, then remove it: `rm {shlex.quote(str(file))}`",
+    )
+
+
+def _own_directory(folder: Path) -> int:
+    """Open a directory, made where it is not; raises ``WorldError`` where it is not this user's."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    hint = "set BUILDER_CACHE_DIR and BUILDER_STATE_DIR to directories of your own"
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except NotADirectoryError as error:  # also a link, with both flags (open(2))
+        raise WorldError(f"{folder} is not a directory", "it is a link or a file", hint) from error
+    found = os.fstat(opened)
+    if found.st_uid != os.geteuid():
+        os.close(opened)
+        raise WorldError(
+            f"the directory {folder} belongs to another user",
+            f"its owner is user {found.st_uid}, this is user {os.geteuid()}",
+            hint,
+        )
+    if found.st_mode & WRITABLE_BY_OTHERS:
+        os.fchmod(opened, stat.S_IMODE(found.st_mode) & ~WRITABLE_BY_OTHERS)
+    return opened
 
 
 @contextmanager

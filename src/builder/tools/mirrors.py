@@ -10,7 +10,6 @@ Reading goes through ``scratch``, which fetches nothing by itself.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import re
@@ -25,6 +24,7 @@ from uuid import uuid4
 from builder.errors import FetchError, GoneError
 from builder.tools import git
 from builder.tools.git import GitError
+from builder.workspace import file_lock
 
 Say = Callable[[str], None]
 
@@ -230,10 +230,8 @@ class Mirror:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the mirror's lock; git inherits it, so that an orphan's fetch is waited for."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self._lock = [lock.fileno()]
+        with file_lock(self.folder / "lock") as lock:
+            self._lock = [lock]
             try:
                 yield
             finally:
