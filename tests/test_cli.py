@@ -129,7 +129,7 @@ def test_a_fault_of_our_own_leaves_a_report(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 70
     assert "Traceback" not in done.stderr
-    (report,) = (tmp_path / "home").rglob("crashes/*.txt")
+    (report,) = (tmp_path / "state" / "crashes").iterdir()
     assert str(report) in done.stderr
     assert "ZeroDivisionError" in report.read_text()
 
@@ -187,7 +187,7 @@ def test_output_that_nobody_takes_is_no_fault_of_builder(tmp_path: Path) -> None
             check=False,
         )
     assert done.returncode == 10
-    assert "the disk is full" in done.stderr
+    assert "a disk is full" in done.stderr
     with subprocess.Popen(
         [sys.executable, "-m", "builder", "list", "--json"],
         stdout=subprocess.PIPE,

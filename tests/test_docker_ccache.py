@@ -13,9 +13,12 @@ from uuid import uuid4
 
 import pytest
 
-from builder import compiler_cache
+from builder import compiler_cache, image
 from builder.compiler_cache import ID
+from builder.context import Context
 from builder.errors import BuildError, WorldError
+from builder.image import Log
+from builder.tools import buildx
 from catalogues import rendered
 from conftest import REPOSITORY, Builder
 from proving import docker
@@ -142,6 +145,24 @@ def test_what_cannot_be_kept_leaves_the_file_that_was_there(mount: Mount, tmp_pa
         compiler_cache.save("builder-test/none:of-this-name", file, mount.fresh(), 1.0)
     assert file.read_text() == "of the last night"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["kept.tar"]
+
+
+def test_a_full_disk_of_an_older_run_is_not_todays(tmp_path: Path) -> None:
+    file = tmp_path / "logs" / "base-x.log"
+    file.parent.mkdir()
+    file.write_text("#9 1.0 cp: error writing 'x': No space left on device\n")
+    (tmp_path / "Dockerfile").write_text("FROM scratch AS image\nCOPY nothing /\n")
+    log = Log(file)
+    with pytest.raises(BuildError, match="the build of builder-test/none failed"):
+        image.build(
+            Context(tmp_path, {}, {}, {}, "linux/amd64"),
+            "image",
+            "builder-test/none",
+            {},
+            log,
+            lambda _: None,
+            buildx.builder(),
+        )
 
 
 def test_the_command_finds_the_cache_that_recipes_compile_with(

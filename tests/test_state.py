@@ -171,6 +171,40 @@ def test_space_is_asked_of_the_disk_that_a_new_directory_would_be_on(tmp_path: P
         need_space(tmp_path / "not" / "yet", 1e6, "a test")
 
 
+FILLING = {
+    "a file that is written whole": "keep_json(disk / 'x.json', 'x' * 4_000_000)",
+    "a work directory": "with workspace(disk) as work: (work / 'x').write_bytes(bytes(4_000_000))",
+    "git": "git.initialise(disk / 'g'); "
+    "git.run(disk / 'g', 'hash-object', '-w', '--stdin', stdin=os.urandom(4_000_000))",
+    "any other file": "(disk / 'x').write_bytes(bytes(4_000_000))",
+}
+
+
+@pytest.mark.parametrize("code", FILLING.values(), ids=FILLING)
+def test_the_disk_that_filled_up_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    monkeypatch.setenv("BUILDER_CACHE_DIR", str(disk / "cache"))
+    program = (
+        "import os\nfrom pathlib import Path\nfrom builder import crashes\n"
+        "from builder.tools import git\nfrom builder.workspace import keep_json, workspace\n"
+        f"disk = Path({str(disk)!r})\ntry:\n    {code}\n"
+        "except Exception as error:\n    print(repr(crashes.explained(error)))\n"
+    )
+    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    mounted = 'mount -t tmpfs -o size=2m tmpfs "$0" && exec "$@"'
+    command = ["unshare", *as_root, "--mount", "sh", "-euc", mounted, disk, sys.executable]
+    done = subprocess.run(
+        [*command, "-c", program], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert f"SpaceError('the disk mounted at {disk} is full: 0.0 of its 0.0 GiB" in done.stdout, (
+        done.stdout + done.stderr
+    )
+    assert "then run the same command again" in done.stdout
+
+
 def test_a_write_that_fails_leaves_the_record_that_was_there(tmp_path: Path) -> None:
     record.write(tmp_path, RECORD)
     wrong = replace(RECORD, base={"x": object()})  # type: ignore[dict-item]

@@ -19,16 +19,15 @@ from uuid import uuid4
 
 from builder.context import bases_at
 from builder.dockerfile import Rendered, exec_form
-from builder.errors import BuilderError, BuildError, SpaceError, WorldError
+from builder.errors import BuilderError, BuildError, WorldError
 from builder.image import Log
 from builder.pipeline import Run, build_base
 from builder.tools import buildx
 from builder.tools.buildx import Builder
-from builder.workspace import whole
+from builder.workspace import says_full, whole
 
 ID = "builder-ccache"
 """The cache mount of every template that compiles."""
-FULL = "no space left on device"
 RESULT = re.compile(r"(?:\./)?(?:[0-9a-f]/)+[0-9A-Za-z]+")
 """A file of ccache's: in directories of one digit each (ccache 4, "Cache structure")."""
 FOLDER = re.compile(r"\.|(?:\./)?[0-9a-f](?:/[0-9a-f])*")
@@ -106,7 +105,8 @@ def save(
         with whole(file) as waiting:
             what = f"keep the compiler cache in {file}"
             output = buildx.fields("type=tar", f"dest={waiting}")
-            _build(dockerfile, work, what, output, [_devel(image, work, builder)], builder)
+            named = [_devel(image, work, builder)]
+            _build(dockerfile, work, what, output, named, builder, file.parent)
             return Carried(file, waiting.stat().st_size)
     except OSError as error:
         raise WorldError(f"cannot write {file}", error.strerror or str(error)) from error
@@ -137,7 +137,7 @@ def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: s
     )
     named = [_devel(image, work, builder), f"--build-context=kept={context}"]
     what = f"take the compiler cache of {file}"
-    _build(dockerfile, work, what, "type=cacheonly", named, builder)
+    _build(dockerfile, work, what, "type=cacheonly", named, builder, work)
     return Carried(file, file.stat().st_size)
 
 
@@ -172,9 +172,18 @@ def _devel(image: str, work: Path, builder: str) -> str:
 
 
 def _build(
-    dockerfile: str, work: Path, what: str, output: str, named: Sequence[str], builder: str
+    dockerfile: str,
+    work: Path,
+    what: str,
+    output: str,
+    named: Sequence[str],
+    builder: str,
+    written: Path,
 ) -> None:
-    """Run a tiny build; raises with the end of its log where it fails."""
+    """Run a tiny build that writes to the directory ``written``, or to the engine.
+
+    Raises with the end of its log where it fails.
+    """
     (work / "context").mkdir()
     (work / "Dockerfile").write_text(dockerfile)
     lines: list[str] = []
@@ -182,11 +191,11 @@ def _build(
     arguments += [*named, str(work / "context")]
     on = buildx.builder(builder)
     if buildx.build(on, arguments, lines.append) != 0:
-        raise _explained(what, "\n".join(lines[-TAIL:]), on)
+        raise _explained(what, "\n".join(lines[-TAIL:]), on, written)
 
 
-def _explained(what: str, said: str, builder: Builder) -> BuilderError:
-    if FULL in said.lower():
-        return SpaceError(f"cannot {what}: the disk is full", said, "free some, then try again")
+def _explained(what: str, said: str, builder: Builder, written: Path) -> BuilderError:
+    if says_full(said):
+        return buildx.full_disk(builder, f"cannot {what}:\n{said}", written)
     buildx.need(builder)  # names the reason where the builder is gone
     return BuildError(f"cannot {what}", said)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import tempfile
 import time
 import traceback
+from pathlib import Path
 
-from platformdirs import user_state_path
+from platformdirs import user_cache_path, user_state_path
 
 from builder import __version__
-from builder.errors import BuilderError, SpaceError, WorldError
+from builder.errors import BuilderError, WorldError
+from builder.workspace import full_disk, is_full
 
 
 def explained(error: BaseException) -> BuilderError | None:
@@ -20,13 +23,14 @@ def explained(error: BaseException) -> BuilderError | None:
         return error
     if not isinstance(error, OSError):
         return None
-    if error.errno == errno.ENOSPC:
-        return SpaceError("the disk is full", str(error), "free some, then build again")
+    if is_full(error):
+        named = [Path(error.filename)] if isinstance(error.filename, str) else []
+        return full_disk(str(error), *(named or [*_directories(), Path(tempfile.gettempdir())]))
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return WorldError(
-            "something may not be read or written",
+            "this user may not read or write a file that builder needs",
             str(error),
-            "BUILDER_CACHE_DIR and BUILDER_STATE_DIR say where builder writes",
+            "check who owns it; BUILDER_CACHE_DIR and BUILDER_STATE_DIR say where builder writes",
         )
     return None
 
@@ -35,10 +39,22 @@ def report(error: BaseException) -> str:
     """Write a report of a fault of builder's own; where it is, or its text where none can be."""
     text = "".join(traceback.format_exception(error))
     try:
-        folder = user_state_path("builder") / "crashes"
+        _, state = _directories()
+        folder = state / "crashes"
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
         file.write_text(f"builder {__version__}, Python {sys.version}\n{text}")
     except OSError:
         return text
     return str(file)
+
+
+def _directories() -> tuple[Path, Path]:
+    """The cache's and the state's directory: the user's, else the defaults."""
+    try:
+        from builder import settings
+
+        chosen = settings.load()
+    except Exception:  # what reads the settings may be what has failed
+        return user_cache_path("builder"), user_state_path("builder")
+    return chosen.cache_dir, chosen.state_dir

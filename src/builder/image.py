@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from builder.context import Context
-from builder.errors import BuilderError, BuildError, SpaceError, WorldError
+from builder.errors import BuilderError, BuildError, WorldError
 from builder.tools import buildx, docker
 from builder.tools.buildx import Builder
+from builder.workspace import says_full
 
 # "#14 26.59   [22/339] ccache ..." : step, seconds, what the command printed.
 STEP_LINE = re.compile(r"#(\d+) (\d+\.\d+) (.*)")
@@ -97,6 +98,7 @@ class Log:
         self.errors: list[str] = []
         self.all_text_hints: set[str] = set()
         self.snapshot_lost = False
+        self.disk_full = False
         self.breakdown = ""
         """What to do where the step that failed did so for no fault of what it builds."""
         self._breakdowns: dict[str, str] = {}
@@ -108,7 +110,7 @@ class Log:
 
     def begin(self) -> None:
         """Another run of buildx begins: it counts its steps from one again."""
-        self.snapshot_lost = False
+        self.snapshot_lost = self.disk_full = False
         self.breakdown = ""
         self._breakdowns.clear()
 
@@ -124,6 +126,7 @@ class Log:
         self._remember(said)
         self._diagnose(line)
         self.snapshot_lost |= bool(LOST_SNAPSHOT.search(said))
+        self.disk_full |= says_full(said)
         keeping = KEEPING.match(line)
         if keeping:
             self._keeping = f"#{keeping[1]} ERROR: "
@@ -241,18 +244,14 @@ def _cached_at(reference: str) -> list[str]:
 
 
 def _explained(reference: str, log: Log, builder: Builder) -> BuilderError:
-    text = log.path.read_text("utf-8", errors="replace")[-200_000:]
-    if "No space left on device" in text or "no space left on device" in text:
-        return SpaceError(
-            f"the disk filled up while {reference} was built",
-            f"the log is {log.path}",
-            "free some: `docker system df` shows what Docker keeps",
-        )
+    if log.disk_full:
+        return buildx.full_disk(builder, f"{reference} was being built; the log is {log.path}")
     try:
         buildx.need(builder)
     except WorldError as error:
         who = "the Docker engine" if builder.own else f"the builder {builder.name}, or the engine,"
         return WorldError(f"{who} went away during the build", f"{error}\nthe log is {log.path}")
+    text = log.path.read_text("utf-8", errors="replace")
     errors = "\n".join(log.errors) or "\n".join(text.splitlines()[-15:])
     what, why = f"the build of {reference} failed", f"{errors}\nthe full log is {log.path}"
     if log.breakdown:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from builder import checkout, overlays
-from builder.errors import FetchError, SpaceError, WorldError
+from builder.errors import FetchError, WorldError
 from builder.patches import Workshop, apply_all
 from builder.plan import SCRIPTS, BasePlan, BootstrappedRoot, GitCommit, Plan
 from builder.platforms import Platforms
 from builder.tools import apt, pypi
 from builder.tools.repositories import Repositories
 from builder.tools.scratch import EMPTY_TREE
+from builder.workspace import full_disk, says_full
 
 Say = Callable[[str], None]
 PATH_EXCLUDES = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
@@ -194,8 +195,8 @@ def _bootstrap(
     )
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        if "No space left on device" in done.stderr:
-            raise SpaceError("the disk is full", f"while mmdebstrap wrote to {target.parent}")
+        if says_full(done.stderr):
+            raise full_disk(f"mmdebstrap was writing to {target.parent}", target.parent)
         errors = [line for line in lines if line.startswith("E:")] or lines[-5:]
         raise FetchError(
             f"mmdebstrap could not make the Debian root {root.suite}",

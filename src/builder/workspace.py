@@ -19,6 +19,12 @@ from uuid import uuid4
 from builder.errors import BusyError, SpaceError, WorldError
 
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+HARDLY_ANY = 1 / 16  # GiB: a tool that meets a full disk may leave this much
+FULL_WORDS = ("no space left on device", "out of diskspace", "disk quota exceeded")
+FREE_SOME = (
+    "free some space there (`docker system df` shows what Docker keeps, `docker builder prune` "
+    "drops build caches), then run the same command again"
+)
 PID_DIGITS = 10  # of the largest process id, with room (proc(5), pid_max)
 
 
@@ -36,7 +42,8 @@ def workspace(cache: Path) -> Iterator[Path]:
             folder = Path(tempfile.mkdtemp(dir=work))
             mine.enter_context(file_lock(_beside(folder)))
         try:
-            yield folder
+            with _naming_the_full_disk(folder):
+                yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             _beside(folder).unlink(missing_ok=True)
@@ -152,13 +159,14 @@ def _own_directory(folder: Path) -> int:
 def whole(file: Path) -> Iterator[Path]:
     """A name beside ``file`` to write to: it becomes the file when all went well, else it goes.
 
-    Raises ``OSError`` where the directory does not take it.
+    Raises ``SpaceError`` where the disk is full, ``OSError`` where the directory does not take it.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     waiting = file.with_name(f".{file.name}.{uuid4().hex}")
     try:
-        yield waiting
-        waiting.replace(file)
+        with _naming_the_full_disk(file.parent):
+            yield waiting
+            waiting.replace(file)
     finally:
         with suppress(OSError):
             waiting.unlink(missing_ok=True)
@@ -167,7 +175,7 @@ def whole(file: Path) -> Iterator[Path]:
 def keep_json(file: Path, value: Any) -> None:
     """Write ``value`` to ``file`` as JSON, whole and on the disk when this returns.
 
-    Raises ``OSError`` when the disk does not take it.
+    Raises like ``whole``.
     """
     with whole(file) as waiting, waiting.open("w", encoding="utf-8") as stream:
         json.dump(value, stream, indent=2)
@@ -192,12 +200,55 @@ def need_writable(folder: Path) -> None:
 
 def need_space(folder: Path, gib: float, what: str) -> None:
     """Raise ``SpaceError`` unless the disk of ``folder`` has ``gib`` GiB free."""
-    folder = standing(folder)
-    free = shutil.disk_usage(folder).free / 2**30
+    mount, free, total = _disk_of(folder)
     if free < gib:
         raise SpaceError(
-            f"{what} needs {gib:.1f} GiB of free disk",
-            f"{folder} has {free:.1f} GiB",
-            "free some (`docker system df` shows what Docker keeps, `docker builder prune` "
-            "drops build caches)",
+            f"{what} needs {gib:.1f} GiB of free disk space",
+            f"{folder} is on the disk mounted at {mount}, which has {free:.1f} of {total:.1f} GiB "
+            "free",
+            FREE_SOME,
         )
+
+
+def full_disk(why: str, *folders: Path) -> SpaceError:
+    """The error of a disk that filled up: of those that hold ``folders``, the fullest one.
+
+    The disk is named only where hardly any room is left on it: else its room was given back in the
+    meantime, or another disk is meant.
+    """
+    mount, free, total = min(map(_disk_of, folders), key=lambda disk: disk[1])
+    if free > HARDLY_ANY:
+        hint = "`df -h` shows the disks: free some space, then run the same command again"
+        return SpaceError("a disk is full", why, hint)
+    room = f"{free:.1f} of its {total:.1f} GiB are free"
+    return SpaceError(f"the disk mounted at {mount} is full: {room}", why, FREE_SOME)
+
+
+def says_full(text: str) -> bool:
+    """Whether what a program printed says that a disk, or a quota, is full."""
+    return any(words in text.lower() for words in FULL_WORDS)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an exception means that a disk, or a quota, is full."""
+    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
+@contextmanager
+def _naming_the_full_disk(folder: Path) -> Iterator[None]:
+    """Name the disk of ``folder`` where it fills up, before anything is removed from it."""
+    try:
+        yield
+    except OSError as error:
+        if is_full(error) and _disk_of(folder)[1] <= HARDLY_ANY:
+            raise full_disk(str(error), folder) from error
+        raise
+
+
+def _disk_of(folder: Path) -> tuple[Path, float, float]:
+    """Where the disk of a directory, there or not, is mounted; its free and its whole GiB."""
+    mount = standing(folder).resolve()
+    usage = shutil.disk_usage(mount)
+    while not mount.is_mount():
+        mount = mount.parent
+    return mount, usage.free / 2**30, usage.total / 2**30

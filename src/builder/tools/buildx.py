@@ -18,7 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BuildError, WorldError
+from builder import workspace
+from builder.errors import BuildError, SpaceError, WorldError
 from builder.tools import docker
 
 TARGET = "linux/amd64"  # what images are for
@@ -72,6 +73,18 @@ def need(builder: Builder) -> None:
     docker.engine()
     if not builder.own:
         _inspected(builder.name)
+
+
+def full_disk(builder: Builder, why: str, *others: Path) -> SpaceError:
+    """The error of a build that found a disk full: the engine's, or that of ``others``."""
+    if not builder.own:
+        what = f"a disk of the builder {builder.name}, or of this machine, is full"
+        hint = f"`docker buildx prune --builder {builder.name}` drops what the builder keeps"
+        return SpaceError(what, why, f"{hint}; then run the same command again")
+    try:
+        return workspace.full_disk(why, docker.engine().root, *others)
+    except WorldError:  # a full disk may end an engine
+        return SpaceError("the disk of the engine is full", why, workspace.FREE_SOME)
 
 
 def build(builder: Builder, arguments: Sequence[str], on_line: Callable[[str], None]) -> int:

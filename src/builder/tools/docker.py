@@ -23,11 +23,11 @@ from builder.errors import (
     BuildError,
     FetchError,
     GoneError,
-    SpaceError,
     UntriedError,
     WorldError,
 )
 from builder.tools import archives
+from builder.workspace import full_disk, says_full
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
@@ -253,8 +253,10 @@ def load(archive: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
-    kind = SpaceError if "no space left on device" in done.stderr else WorldError
-    raise kind("the engine does not take the image that was built", done.stderr.strip())
+    said = done.stderr.strip()
+    if says_full(said):
+        raise full_disk(f"the engine was loading the image that was built: {said}", engine().root)
+    raise WorldError("the engine does not take the image that was built", said)
 
 
 def layout(reference: str, folder: Path) -> str:

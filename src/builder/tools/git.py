@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from builder.errors import BuilderError, FetchError, GoneError, SpaceError, WorldError
+from builder.errors import BuilderError, FetchError, GoneError, WorldError
+from builder.workspace import full_disk, says_full
 
 ATTEMPTS = 4
 # What git and curl say when asking again may help; everything else is an answer.
@@ -55,7 +56,6 @@ LOCKED_OUT = (
     "returned error: 401",
     "returned error: 403",
 )
-DISK_FULL = ("No space left on device", "Out of diskspace", "Disk quota exceeded")
 SLOW_BYTES, SLOW_SECONDS = "1000", "60"  # a server that is slower for so long is given up
 LITTLE = 1 << 16  # bytes
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -139,10 +139,8 @@ def run(
         raise WorldError("there is no git on this machine", hint="install git") from error
     said = done.stderr.decode("utf-8", "replace").strip()
     if done.returncode != 0:
-        if any(text in said for text in DISK_FULL) or _full(repository):
-            raise SpaceError(
-                "the disk is full", f"while git wrote to {repository}", "free some, then try again"
-            )
+        if says_full(said) or _full(repository):
+            raise full_disk(f"git was writing to {repository}", repository)
         reasons = [line for line in said.splitlines() if not line.startswith("warning: ")]
         raise GitError(arguments, done.returncode, "\n".join(reasons) or said)
     return done.stdout, said

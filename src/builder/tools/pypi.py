@@ -6,7 +6,6 @@ ours.  A file is named by its digest: which wheel of which platform it is follow
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from builder.errors import FetchError, GoneError
 from builder.tools.downloads import TIMEOUT, retrying, store
 from builder.tools.wheels import rank
+from builder.workspace import is_full
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage, PyPISimple
@@ -212,7 +212,7 @@ def _explained(file: File) -> Iterator[None]:
             hint="check the name, and which index pip is configured to use (pip config list)",
         ) from error
     except (requests.RequestException, OSError) as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        if is_full(error):
             raise
         raise FetchError(
             f"cannot fetch {file.name} {file.version}",
