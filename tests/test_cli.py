@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import json
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
+import typer
 
+from builder.cli import app
 from builder.errors import EXIT_CODES
 from conftest import REPOSITORY, Builder
 
@@ -217,3 +224,42 @@ def test_a_tag_that_no_registry_takes(
     done = builder(*command)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_commands_are_named_as_the_user_started_builder(tmp_path: Path) -> None:
+    """By the farm script itself, with an environment that is set up already."""
+    script = tmp_path / "farm"
+    shutil.copy(REPOSITORY / "farm", script)
+    lock = tmp_path / "requirements.lock"
+    lock.touch()
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "builder").symlink_to(Path(sys.executable).parent / "builder")
+    stamp = f"{hashlib.sha256(lock.read_bytes()).hexdigest()} {tmp_path}"
+    (tmp_path / ".venv" / ".farm-stamp").write_text(stamp)
+
+    def farm(*arguments: str) -> str:
+        done = subprocess.run(
+            ["./farm", *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+        return done.stdout + done.stderr
+
+    assert "-> `./farm list` shows" in farm("explain", "nope", f"--catalogue={REPOSITORY}")
+    assert "Usage: ./farm explain" in farm("explain", "--help")
+    assert "Try './farm -h'" in farm("explian")
+    assert "builder prune" not in farm("promote", "--help")
+    assert "./farm prune" in farm("promote", "--help")
+    assert "./farm doctor" in farm("--help")
+
+
+def test_commands_stand_in_back_ticks() -> None:
+    """Wherever builder names one of its own commands: there the program's name is put in."""
+    group: Any = typer.main.get_command(app)
+    names = "|".join(sorted(group.commands))
+    bare = re.compile(rf"(?<![`\w./-])(?<!docker )builder (?:{names})\b")
+    found = []
+    for file in sorted((REPOSITORY / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found += [f"{file.name}:{node.lineno}: {it}" for it in bare.findall(node.value)]
+    assert found == []

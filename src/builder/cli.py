@@ -42,6 +42,7 @@ from builder.command import (
     new_run,
     print_json,
     reporter,
+    run,
 )
 from builder.errors import (
     INTERNAL,
@@ -51,6 +52,7 @@ from builder.errors import (
     Interrupted,
     RecipeError,
     WorldError,
+    as_started,
 )
 
 
@@ -296,7 +298,7 @@ def _explain(error: BuilderError) -> None:
     lines += [f"  {line}" for line in error.why.splitlines()]
     if error.hint:
         lines.append(f"  -> {error.hint}")
-    typer.echo("\n".join(lines), err=True)
+    typer.echo(as_started("\n".join(lines)), err=True)
 
 
 def _crash(error: BaseException) -> None:
@@ -317,7 +319,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGINT, _terminate)
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        app()
+        run()
     except Interrupted:
         typer.echo("builder: interrupted; the next run starts clean", err=True)
         sys.exit(INTERRUPTED)

@@ -1,4 +1,4 @@
-"""The command that measures: builder bench."""
+"""The command that measures: ``builder bench``."""
 
 from __future__ import annotations
 

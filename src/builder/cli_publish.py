@@ -88,7 +88,7 @@ def push(
     console.line(f"tags     {', '.join(done.tags)}")
     channel = tag_of(entry)
     if channel:
-        console.line(f"channel  {channel} is moved by nights alone: builder nightly {recipe}")
+        console.line(f"channel  {channel} is moved by `builder nightly {recipe}` alone")
     for tag, before in done.replaced.items():
         console.line(f"replaced {tag}, which was {before}")
 

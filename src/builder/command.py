@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from builder.errors import EXIT_CODES, RecipeError, WorldError
+from builder.errors import EXIT_CODES, PROGRAM, RecipeError, WorldError, as_started
 
 if TYPE_CHECKING:
     from builder.catalogue import Catalogue
@@ -52,6 +52,26 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def run() -> None:
+    """Run the command that the command line names, and exit as typer does.
+
+    Usage lines and --help name builder as the user started it.
+    """
+    command = typer.main.get_command(app)
+    _named_as_started(command)
+    command(prog_name=PROGRAM if "BUILDER_PROGRAM" in os.environ else None)
+
+
+def _named_as_started(command: Any) -> None:
+    for part in (command, *command.params):
+        for name in ("help", "epilog"):
+            if getattr(part, name, None):
+                setattr(part, name, as_started(getattr(part, name)))
+    for below in getattr(command, "commands", {}).values():
+        _named_as_started(below)
+
 
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or of an engine with one version")

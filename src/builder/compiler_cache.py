@@ -119,10 +119,12 @@ def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: s
     of it is there.
     """
     if not file.is_file():
-        raise WorldError(f"there is no compiler cache {file}", hint="builder ccache save writes it")
+        raise WorldError(
+            f"there is no compiler cache {file}", hint="`builder ccache save` writes one"
+        )
     why = _wrong(file)
     if why:
-        raise WorldError(f"{file} is no compiler cache", why, "builder ccache save writes one")
+        raise WorldError(f"{file} is no compiler cache", why, "`builder ccache save` writes one")
     context = work / "kept"
     context.mkdir()
     try:

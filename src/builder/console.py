@@ -31,7 +31,7 @@ from builder.benchmark.comparison import Comparison
 from builder.benchmark.results import Benchmark, Generation
 from builder.desk import Change
 from builder.diagnosis import STATES, Finding
-from builder.errors import plain
+from builder.errors import as_started, plain
 from builder.image import Step
 from builder.pins import Standing
 from builder.pipeline import Outcome
@@ -51,7 +51,7 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 def say(message: str) -> None:
     """Tell people what is going on."""
-    err.print(escape(plain(message)))
+    err.print(escape(as_started(plain(message))))
 
 
 class CompileColumn(ProgressColumn):
@@ -107,7 +107,7 @@ class BuildProgress:
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
-        self._console.print(escape(plain(message)))
+        self._console.print(escape(as_started(plain(message))))
 
     def watch(self, news: Step | str) -> None:
         """What the build printed: a compile step moves the bar, a new stage is named."""
@@ -290,20 +290,20 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table; wide cells wrap on a terminal and stay on their line elsewhere."""
     if not out.is_terminal:
         for row in rows:
-            cells = [" ".join(plain(cell).split("\n")) for cell in row]
+            cells = [" ".join(as_started(plain(cell)).split("\n")) for cell in row]
             out.file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
         return
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:
         drawn.add_column(name, overflow="fold")
     for row in rows:
-        drawn.add_row(*(escape(plain(cell)) for cell in row))
+        drawn.add_row(*(escape(as_started(plain(cell))) for cell in row))
     out.print(drawn)
 
 
 def line(text: str) -> None:
     """One line of a result."""
-    out.print(plain(text), markup=False)
+    out.print(as_started(plain(text)), markup=False)
 
 
 def findings(found: Sequence[Finding], notes: Sequence[str]) -> None:

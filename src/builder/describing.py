@@ -74,7 +74,8 @@ def described(
     versions = _versions(catalogue, repository, there)
     if not versions:
         raise RegistryError(
-            f"{name} has no tag of a recipe yet", hint="builder push, then describe what is there"
+            f"{name} has no tag of a recipe yet",
+            hint="`builder push` gives it its tags; describe it then",
         )
     newest = versions[0]
     sections = [

@@ -5,18 +5,28 @@ The exit codes are part of the command line's contract and are listed in ``build
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 _USERINFO = re.compile(r"//[^/\s]+@")
+_COMMAND = re.compile(r"`builder (?=[a-z-])")
+PROGRAM = shlex.quote(os.environ.get("BUILDER_PROGRAM") or "builder")
+"""How the user started builder; ``./farm`` sets the variable."""
 
 
 def plain(text: str) -> str:
     """Text without what a terminal would obey: somebody else may have written it."""
     return _CONTROL.sub("", text)
+
+
+def as_started(text: str) -> str:
+    """Text in which builder's commands, in back ticks, begin as the user started it."""
+    return _COMMAND.sub(lambda _: f"`{PROGRAM} ", text)
 
 
 class BuilderError(Exception):
@@ -77,6 +87,10 @@ class FetchError(BuilderError):
     """An input could not be fetched, or is not what the recipe says it is."""
 
     exit_code = 5
+
+
+MIRROR_FIRST = "fetch it first, where the network is: `builder mirror`"
+"""What to do about an input that is not there, with --offline."""
 
 
 class GoneError(FetchError):
@@ -148,7 +162,7 @@ EXIT_CODES: dict[int, str] = {
     0: "done, or nothing to do",
     2: "the command line is wrong",
     RecipeError.exit_code: "a recipe is wrong",
-    WorldError.exit_code: "this machine lacks something (see builder doctor)",
+    WorldError.exit_code: "this machine lacks something (see `builder doctor`)",
     FetchError.exit_code: "an input could not be fetched or is not what was pinned",
     BuildError.exit_code: "the build failed",
     ProofError.exit_code: "the image was built and a proof failed",

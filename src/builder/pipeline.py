@@ -309,7 +309,7 @@ def _foundation(rendered: Rendered) -> Foundation | None:
         raise WorldError(
             f"the engine does not have the base of {plan.name}",
             f"looked for {base}",
-            f"builder build {plan.name}",
+            f"build it: `builder build {plan.name}`",
         )
     return Foundation(len(found["RootFS"]["Layers"]), found["Config"] or {})
 

@@ -94,7 +94,7 @@ def proved(run: Run, name: str) -> tuple[Rendered, Record]:
         raise WorldError(
             f"there is no proved image of {rendered.plan.name} as the recipe is now",
             f"looked for {references_of(run, rendered)[0]}, and for its record",
-            f"builder build {rendered.plan.name}",
+            f"build it: `builder build {rendered.plan.name}`",
         )
     return rendered, found
 
@@ -122,7 +122,7 @@ def _built_image(run: Run, rendered: Rendered) -> tuple[str, docker.Image]:
         raise WorldError(
             f"the engine has no image of {rendered.plan.name} as the recipe is now",
             f"looked for {reference}",
-            f"builder build {rendered.plan.name}",
+            f"build it: `builder build {rendered.plan.name}`",
         )
     return reference, found
 

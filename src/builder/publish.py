@@ -236,7 +236,7 @@ def _upload(
         raise RegistryError(
             f"the engine no longer has {digest}",
             f"{record.references[0]} is another image by now",
-            f"builder build {record.recipe}",
+            f"build it again: `builder build {record.recipe}`",
         )
     content = file.read_bytes()
     manifest = Manifest(content, json.loads(content)["mediaType"])

@@ -70,7 +70,9 @@ def reference(root: RegistryRoot) -> str:
     Raises ``FetchError`` where nobody was asked what the tag means.
     """
     if not root.digest:
-        raise FetchError(f"what {root.image} means is not known", hint="builder pin BASE")
+        raise FetchError(
+            f"the digest of {root.image} is not known", hint="ask the registry: `builder pin BASE`"
+        )
     return f"{root.image.rpartition(':')[0]}@{root.digest}"
 
 
@@ -114,7 +116,7 @@ def fetch(
                 raise FetchError(
                     f"{image} ({digest}) is not in the engine",
                     "nothing is fetched (--offline)",
-                    f"builder mirror, or docker pull {image}@{digest}, where the network is",
+                    f"where the network is, run `builder mirror` or `docker pull {image}@{digest}`",
                 )
             source = reference(RegistryRoot(image, digest))
             say(f"pulling {source}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from builder.errors import FetchError, GoneError
+from builder.errors import MIRROR_FIRST, FetchError, GoneError
 
 if TYPE_CHECKING:
     from requests import Session
@@ -32,9 +32,7 @@ def fetch(url: str, sha256: str, cache: Path, say: Callable[[str], None], *, off
     if found:
         return found[0]
     if offline:
-        raise FetchError(
-            f"{url} is not in the cache", "and nothing is fetched (--offline)", "builder mirror"
-        )
+        raise FetchError(f"{url} is not in the cache", "--offline fetches nothing", MIRROR_FIRST)
     import requests
 
     say(f"fetching {url}")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from builder.errors import FetchError, GoneError
+from builder.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.tools import git
 from builder.tools.git import GitError
 from builder.workspace import file_lock
@@ -244,8 +244,8 @@ class Mirror:
     def _not_mirrored(self, what: str) -> FetchError:
         return FetchError(
             f"{what} of {self.url} is not mirrored",
-            "and nothing is fetched (--offline)",
-            "run `builder mirror` where the network is",
+            "--offline fetches nothing",
+            MIRROR_FIRST,
         )
 
 

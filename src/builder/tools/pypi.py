@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from builder.errors import FetchError, GoneError
+from builder.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.tools.downloads import TIMEOUT, retrying, store
 from builder.tools.wheels import rank
 from builder.workspace import is_full
@@ -54,9 +54,7 @@ def fetch(
     missing = [file for file in wanted if cached(file, cache) is None]
     if missing and offline:
         names = ", ".join(f"{file.name} {file.version}" for file in missing)
-        raise FetchError(
-            f"not in the cache: {names}", "and nothing is fetched (--offline)", "builder mirror"
-        )
+        raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
     if missing:
         say(f"fetching {len(missing)} of {len(wanted)} files from the package index")
         with _client() as client:
