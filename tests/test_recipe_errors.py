@@ -14,6 +14,7 @@ from builder.schema import BaseRecipe, Recipe, json_schema
 from conftest import Builder
 
 BAD = Path(__file__).parent / "bad"
+every_model = pytest.mark.parametrize("model", [Recipe, BaseRecipe])
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in BAD.glob("*.toml")))
@@ -37,8 +38,34 @@ def test_no_problem_is_without_file_and_line() -> None:
             assert line.startswith(f"  recipes/{snapshot.stem}.toml:"), line
 
 
-@pytest.mark.parametrize("model", [Recipe, BaseRecipe])
+PLAIN = {
+    *("name", "engine", "version", "summary", "license", "family", "base", "package", "source"),
+    *("git", "commit", "sha256", "installed", "arguments", "command", "env", "port", "suite"),
+    *("repository", "tags", "packages", "proof", "why", "file", "option", "python", "run"),
+    # Tables: what they hold is documented key by key.
+    *("accept", "artefact", "budget", "build", "cmake", "cuda", "debian", "devel", "image"),
+    *("layout", "llama", "overlay", "probe", "published", "root", "runtime", "track", "wheel"),
+    *("add", "pick", "script"),
+}
+"""Keys whose name says all."""
+
+
+@every_model
 def test_every_key_is_documented_or_plain(model: type[Recipe] | type[BaseRecipe]) -> None:
+    schema = json_schema(base=model is BaseRecipe)
+    undocumented = {
+        f"{name}.{key}"
+        for name, table in {"": schema, **schema["$defs"]}.items()
+        for key, about in table.get("properties", {}).items()
+        if not about.get("description") and key not in PLAIN
+    }
+    assert undocumented == set()
+
+
+@every_model
+def test_no_table_takes_a_key_that_it_does_not_know(
+    model: type[Recipe] | type[BaseRecipe],
+) -> None:
     schema = json_schema(base=model is BaseRecipe)
     assert schema["additionalProperties"] is False
     for part in schema["$defs"].values():

@@ -58,9 +58,11 @@ class PullPatch(AnyPatch):
     """A pull request, frozen: the diff between two commits, whatever becomes of the request."""
 
     pull: Annotated[int, Field(ge=1)]
+    """Its number."""
     base: Commit
     """Where its branch left the target branch; an ancestor of ``head``."""
     head: Commit
+    """The last commit of its branch."""
     git: GitUrl | None = None
     """Repository of the pull request; default: the source's."""
 
@@ -76,6 +78,7 @@ class Pick(Model):
     after: Commit
     """The last commit that is not taken."""
     to: Commit
+    """The last commit that is taken."""
     git: GitUrl | None = None
     """Default: the source's."""
 

@@ -44,9 +44,11 @@ class RunProbe(Model):
     says: list[Text] = []
     """Each must stand in what it prints, on either stream."""
     says_not: list[Text] = []
+    """None may stand there."""
     matches: list[RegularExpression] = []
     """Regular expressions (Python's), each of which must match somewhere in what it prints."""
     status: Annotated[int, Field(ge=0, le=255)] = 0
+    """Its exit status."""
 
 
 class OptionProbe(Model):
@@ -56,7 +58,9 @@ class OptionProbe(Model):
     program: Text | None = None
     """Default: the image's entrypoint."""
     has: list[Text] = []
+    """Values that --help lists for it."""
     lacks: list[Text] = []
+    """Values that --help does not list for it."""
     absent: bool = False
     """True: there must be no such option."""
 
@@ -75,10 +79,13 @@ class LibraryProbe(Model):
     architectures: list[Annotated[str, StringConstraints(pattern=r"^sm_[0-9]+[af]?$"), PLAIN]] = []
     """Machine code (not only PTX) that must be there."""
     needs: list[Text] = []
+    """Names of libraries that it is linked to (DT_NEEDED): "libcuda.so.1"."""
     needs_not: list[Text] = []
+    """Names of libraries that it is not linked to."""
     symbols: list[Symbol] = []
     """Functions and data that other files can use of it, as ``nm -D`` names them."""
     symbols_not: list[Symbol] = []
+    """Names that it must not offer."""
     symbols_at_least: dict[SymbolGlob, Annotated[int, Field(ge=1)]] = {}
     """How many of its names are like a pattern, at least: { "cu*" = 200 }."""
     glibc: Annotated[str, StringConstraints(pattern=r"^[0-9]+(?:\.[0-9]+)+$"), PLAIN] | None = None
@@ -92,7 +99,9 @@ class FileProbe(Model):
     absent: bool = False
     """True: no such file may be there."""
     has: list[Text] = []
+    """Each must stand in it."""
     lacks: list[Text] = []
+    """None may stand in it."""
     matches: list[RegularExpression] = []
     """Regular expressions (Python's), each of which must match somewhere in the file."""
     sha256: Sha256 | None = None
@@ -118,6 +127,7 @@ class PythonProbe(Model):
     has: list[PythonCode] = []
     """Expressions or statements that must occur."""
     lacks: list[PythonCode] = []
+    """Expressions or statements that must not occur."""
 
 
 PROBES = ("run", "option", "library", "file", "python")
@@ -153,6 +163,7 @@ class Serve(Model):
     """
 
     dialect: Dialect
+    """Whose HTTP interface the server speaks."""
     arguments: list[Value] = []
     """After the entrypoint."""
     gpu: list[Value] = []
@@ -162,6 +173,7 @@ class Serve(Model):
     draft: list[Value] = []
     """Also these, where a draft model is given."""
     env: dict[str, Value] = {}
+    """Environment variables of the server."""
     seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     """It must be healthy by then, with a model of half a megabyte."""
     memory: Annotated[float, Field(gt=0, le=1024)] = 2.0
