@@ -5,10 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import ssl
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -103,7 +104,7 @@ class Server(ThreadingHTTPServer):
     """One that says nothing where whoever asked was killed."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):
+        if not isinstance(sys.exc_info()[1], ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 
 
@@ -160,6 +161,44 @@ def proxied(registry: str, *, referring: bool = False) -> Iterator[Proxy]:
     thread.start()
     try:
         yield proxy
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+Answer = Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]
+
+
+@contextmanager
+def answering(
+    answer: Answer, tls: ssl.SSLContext | None = None
+) -> Iterator[tuple[str, list[BaseHTTPRequestHandler]]]:
+    """A server that answers everything as it is told: its address, and what it was asked."""
+    asked: list[BaseHTTPRequestHandler] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            asked.append(self)
+            status, headers, content = answer(self)
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(content)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = Server(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}", asked
     finally:
         server.shutdown()
         server.server_close()

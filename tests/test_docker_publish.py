@@ -13,7 +13,8 @@ import requests
 
 from builder import publish
 from builder.errors import RegistryError
-from builder.tools.registry import MANIFESTS, split
+from builder.tools.registry import MANIFESTS
+from builder.tools.registry_connection import split
 from conftest import Builder
 from registries import Fault, Proxy, proxied
 from test_docker_overlay import Build, build, change, published, python
@@ -133,7 +134,7 @@ def test_what_passes_is_tried_again(
         Fault("GET .*manifests", "slow", 1),
     ]
     done = push()
-    assert "429 Too Many Requests; trying again in 2 s" in done.stderr
+    assert "429 Too Many Requests; it asks to wait 2 seconds" in done.stderr
     assert all(fault.times == 0 for fault in proxy.faults)
     assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
 
@@ -144,8 +145,8 @@ def test_a_push_that_broke_goes_on(
 ) -> None:
     proxy.faults = [Fault("PUT .*manifests", 429, 99, {"Retry-After": "9999"})]
     done = push(expect=5)
-    assert f"does not do what it is asked: put {image['digest']}" in done.stderr
-    assert "what was uploaded is not uploaded again" in done.stderr
+    assert f"asks to wait: put {image['digest']}" in done.stderr
+    assert "finished uploads are not repeated" in done.stderr
     assert tags(registry) == {}
     uploaded = proxy.count("PUT .*uploads")
     assert uploaded >= 3
@@ -170,7 +171,11 @@ def test_a_registry_that_alters_what_it_is_given(
 @docker_test
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(403, "check the namespace"), (401, "does not let one in without a login"), (400, "refuses")],
+    [
+        (403, "check the namespace"),
+        (401, "authentication failed without a login"),
+        (400, "refuses"),
+    ],
 )
 def test_what_will_not_pass_is_told_at_once(
     image: dict[str, Any], push: Any, proxy: Proxy, registry: str, status: int, said: str

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +18,16 @@ from builder.journal import Night
 from builder.nightly import _held
 from builder.served import served
 from builder.tools import registry as registries
+from builder.tools import retrying
 from builder.tools.registry import MANIFESTS, Manifest, Repository
+from registries import answering
 
 pytestmark = pytest.mark.docker
 
 
 @pytest.fixture
 def repository(registry: str, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    monkeypatch.setattr(registries, "GIVEN_UP", set())
+    monkeypatch.setattr(retrying, "GIVEN_UP", set())
     return Repository(f"{registry}/me/x", print)
 
 
@@ -218,7 +217,7 @@ def vars_of(told: Night) -> dict[str, Any]:
 
 
 def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registries, "ATTEMPTS", 1)
+    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
     for content in (b'{"manifests": 1}', b'{"config": {}}', b'{"config": {"digest": 1}}'):
         parts = json.loads(content) | {"schemaVersion": 2, "mediaType": MANIFESTS[0]}
         manifest = Manifest(json.dumps(parts).encode(), MANIFESTS[0])
@@ -237,46 +236,11 @@ def test_what_is_attached_is_listed_once(repository: Repository) -> None:
     assert found == ["a/0", "a/1"]
 
 
-Answer = Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]
-
-
-@contextmanager
-def answering(answer: Answer) -> Iterator[tuple[str, list[BaseHTTPRequestHandler]]]:
-    """A server that answers everything as it is told: its address, and what it was asked."""
-    asked: list[BaseHTTPRequestHandler] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            asked.append(self)
-            status, headers, content = answer(self)
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
-
-        do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 def test_who_stands_elsewhere_learns_no_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "ATTEMPTS", 1)
-    monkeypatch.setattr(registries, "GIVEN_UP", set())
+    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+    monkeypatch.setattr(retrying, "GIVEN_UP", set())
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
 
     def other(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
@@ -304,18 +268,18 @@ def test_who_stands_elsewhere_learns_no_password(
 
 
 def test_a_signed_url_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registries, "ATTEMPTS", 1)
-    monkeypatch.setattr(registries, "GIVEN_UP", set())
+    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+    monkeypatch.setattr(retrying, "GIVEN_UP", set())
     gone = "http://127.0.0.1:9/bucket/x?X-Amz-Signature=SECRET&X-Amz-Token=SECRET"
     with answering(lambda _: (307, {"Location": gone}, b"")) as (address, _):
         with pytest.raises(FetchError) as caught:
             Repository(f"{address}/me/x", print).blob("sha256:" + "0" * 64)
         assert "SECRET" not in str(caught.value)
-        assert "Connection" in str(caught.value)
+        assert "connection refused" in str(caught.value)
 
 
 def test_pages_that_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registries, "GIVEN_UP", set())
+    monkeypatch.setattr(retrying, "GIVEN_UP", set())
     again = {"Link": '</v2/me/x/tags/list?last=a>; rel="next"'}
     page = json.dumps({"tags": ["a"]}).encode()
     with answering(lambda _: (200, again, page)) as (address, asked):
@@ -324,38 +288,38 @@ def test_pages_that_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_referrers_of_every_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registries, "GIVEN_UP", set())
+    monkeypatch.setattr(retrying, "GIVEN_UP", set())
 
     def answer(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
         more = "page" not in request.path
         headers = {"Content-Type": MANIFESTS[1]}
         if more:
             headers["Link"] = f"<{request.path}?page=2>; rel=next"
-        entry = {"digest": "one" if more else "two"}
+        entry = {"digest": "sha256:" + ("1" if more else "2") * 64}
         return 200, headers, json.dumps({"manifests": [entry]}).encode()
 
     with answering(answer) as (address, _):
         found = artifacts.referrers(Repository(f"{address}/me/x", print), "sha256:" + "0" * 64)
-        assert [entry["digest"] for entry in found] == ["one", "two"]
+        assert [entry["digest"] for entry in found] == ["sha256:" + each * 64 for each in "12"]
 
 
 def test_a_registry_that_was_given_up_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registries, "GIVEN_UP", set())
+    monkeypatch.setattr(retrying, "GIVEN_UP", set())
     answers = {"status": 503}
     later = {"Retry-After": "0"}
     with answering(lambda _: (answers["status"], later, b"{}")) as (address, asked):
-        with pytest.raises(FetchError, match="does not do what it is asked"):
+        with pytest.raises(FetchError, match="fails: GET tags"):
             Repository(f"{address}/me/x", print).tags()
-        assert len(asked) == registries.ATTEMPTS
+        assert len(asked) == retrying.ATTEMPTS
         with pytest.raises(FetchError):
             Repository(f"{address}/me/x", print).tags()
-        assert len(asked) == registries.ATTEMPTS + 1
+        assert len(asked) == retrying.ATTEMPTS + 1
         answers["status"] = 200
         assert Repository(f"{address}/me/x", print).tags() == []
         answers["status"] = 503
         with pytest.raises(FetchError):
             Repository(f"{address}/me/x", print).tags()
-        assert len(asked) == 2 * registries.ATTEMPTS + 2
+        assert len(asked) == 2 * retrying.ATTEMPTS + 2
 
 
 def test_what_a_terminal_would_obey_is_left_out() -> None:

@@ -185,11 +185,11 @@ def test_a_registry_with_a_password_and_its_own_certificate(
         record = made(build)
         monkeypatch.setenv("DOCKER_CONFIG", str(store))
         done = push(expect=12)
-        assert "does not let one in without a login" in done.stderr
+        assert "authentication failed without a login" in done.stderr
         assert f"docker login {address}" in done.stderr
         login(store, address, "wr0ng")
         done = push(expect=12)
-        assert f"does not let one in as {USER}" in done.stderr
+        assert f"authentication failed as {USER}" in done.stderr
         assert "wr0ng" not in done.stderr
         login(store, address, PASSWORD)
         done = push("--json")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from packageurl import PackageURL
 
 from builder.tools.github import ADDRESS
-from builder.tools.registry import split
+from builder.tools.registry_connection import split
 
 
 def public(url: str) -> str:

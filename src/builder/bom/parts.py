@@ -26,7 +26,7 @@ from builder.plan import (
     SourceTree,
 )
 from builder.schema import PathSource
-from builder.tools.registry import split
+from builder.tools.registry_connection import split
 
 Kind = Literal["engine", "python", "debian", "base", "script"]
 OWN = {"gitCommit": "builder:commit", "builderTree": "builder:tree", "builderKey": "builder:key"}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from builder.errors import RegistryError, WorldError
 from builder.tools.credentials import HUB, HUB_KEY, login_for
-from builder.tools.registry import certificate_of, split
+from builder.tools.registry_connection import certificate_of, split
 
 PATIENCE = 300.0  # seconds
 UNSIGNED = re.compile(

@@ -177,7 +177,7 @@ class Hub:
         if status == 401:
             return RegistryError(f"Docker Hub does not let {who} in: {what}", why, SCOPE)
         if status == 403:
-            return RegistryError(f"{who} may not do that on Docker Hub: {what}", why, SCOPE)
+            return RegistryError(f"{who} has no permission on Docker Hub: {what}", why, SCOPE)
         if status in ABSENT:
             return RegistryError(
                 f"Docker Hub has nothing to {what}, or does not show it to {who}",

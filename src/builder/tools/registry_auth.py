@@ -1,0 +1,91 @@
+"""How a registry is asked as somebody: tokens, and to whom a login is sent.
+
+https://distribution.github.io/distribution/spec/auth/token/.  Only the registry's own 401 counts:
+what it redirects to gets neither a login nor a token.
+"""
+
+from __future__ import annotations
+
+from builder.errors import RegistryError
+from builder.tools import registry_answers
+from builder.tools.credentials import Login, login_for
+from builder.tools.web_client import Answer, Client, loopback, origin, parts_of
+from builder.tools.web_errors import WebError
+
+
+class Authorization:
+    """The login for one registry ("docker.io"), at ``base``, and the tokens that it gave."""
+
+    def __init__(self, registry: str, base: str, client: Client) -> None:
+        self._registry = registry
+        self._origin = origin(base)
+        self._client = client
+        self._login: Login | None = None
+        self._asked_login = False
+        self._known: dict[str, str] = {}
+
+    @property
+    def user(self) -> str:
+        """Whose login is used; empty: nobody's."""
+        return self._login.user if self._login else ""
+
+    def concerns(self, url: str) -> bool:
+        """Whether an address is the registry's own."""
+        return origin(url) == self._origin
+
+    def header(self, url: str, scope: str) -> dict[str, str]:
+        """The header that authorizes a request, where one is known and the address is ours."""
+        known = self._known.get(scope)
+        return {"Authorization": known} if known and self.concerns(url) else {}
+
+    def answered(self, answer: Answer, scope: str) -> bool:
+        """Whether a 401 could be answered: the request is worth another try.
+
+        Raises ``RegistryError`` where the login would be sent in the clear or the token is
+        damaged, ``WebError`` where it is not given.
+        """
+        kind, named = registry_answers.challenge(answer.headers.get("WWW-Authenticate", ""))
+        if not self._asked_login:
+            self._login, self._asked_login = login_for(self._registry), True
+        value = ""
+        if kind == "basic" and self._login:
+            value = f"Basic {self._login.basic}"
+        elif kind == "bearer":
+            given = self._token(named.get("realm", ""), named.get("service", ""), scope)
+            value = f"Bearer {given}" if given else ""
+        if value:
+            self._known[scope] = value
+        return bool(value)
+
+    def _token(self, realm: str, service: str, scope: str) -> str:
+        """A token, or an empty text."""
+        from urllib.parse import urlencode
+
+        self._need_safe(realm)
+        query = urlencode({"service": service, "scope": scope})
+        headers = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
+        url = f"{realm}{'&' if '?' in realm else '?'}{query}"
+        # A redirect names a host that the registry did not name.
+        answer = self._client.request("GET", url, headers=headers, elsewhere=False)
+        if not answer.good:
+            raise answer.error(registry_answers.error_text(answer.content))
+        return registry_answers.token(answer, self._registry)
+
+    def _need_safe(self, realm: str) -> None:
+        """Raise ``RegistryError`` unless logins may be sent to a realm.
+
+        They go over TLS; without it only within this machine, for a registry that is there, too.
+        """
+        try:
+            parts = parts_of(realm)
+        except WebError as error:
+            raise RegistryError(
+                f"{self._registry} names no valid address for tokens", error.why
+            ) from None
+        here = self._origin[0] == "http" and loopback(parts.hostname or "")
+        if parts.username is not None or not (parts.scheme == "https" or here):
+            raise RegistryError(
+                f"{self._registry} wants the login to be sent without TLS",
+                f"its address for tokens is at {parts.hostname}",
+                "nothing was sent; check the registry, and the proxy before it",
+            )

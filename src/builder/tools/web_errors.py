@@ -1,0 +1,169 @@
+"""Why a request over HTTP failed, in plain words, and when a server wants to be asked again.
+
+One place for downloads, registries, Docker Hub and GitHub.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from datetime import UTC
+
+A_YEAR = 31_536_000.0  # seconds
+LONGEST = 1e12  # seconds: more than any server means
+UNITS = ((31_557_600.0, "years"), (86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"))
+
+
+class WebError(Exception):
+    """A request that got no usable answer.
+
+    ``why`` says it in plain words.  ``status`` is that of the answer, 0 where there was none;
+    ``asked`` the seconds that the server asks to wait; ``passing``: another try may succeed;
+    ``untrusted``: the server's TLS certificate is not trusted; ``url``: who answered.
+    """
+
+    def __init__(
+        self,
+        why: str,
+        *,
+        status: int = 0,
+        asked: float | None = None,
+        passing: bool = True,
+        untrusted: bool = False,
+        url: str = "",
+    ) -> None:
+        super().__init__(why)
+        self.why = why
+        self.status = status
+        self.asked = asked
+        self.passing = passing
+        self.untrusted = untrusted
+        self.url = url
+
+
+def refused(status: int, why: str, later: str, url: str) -> WebError:
+    """The error for an answer's status; ``later`` is its Retry-After.
+
+    429 and 5xx may pass (RFC 6585, section 4; RFC 9110, section 15.6).
+    """
+    passing = status == 429 or status >= 500
+    return WebError(why, status=status, asked=retry_after(later), passing=passing, url=url)
+
+
+def explained(error: BaseException) -> WebError | None:
+    """What ``requests`` or ``urllib3`` raised, in plain words; None where it is another error."""
+    import requests
+    import urllib3
+
+    if isinstance(error, WebError):
+        return error
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        answer = error.response
+        why = f"{answer.status_code} {answer.reason}"
+        later = answer.headers.get("Retry-After", "")
+        return refused(answer.status_code, why, later, answer.url)
+    web = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException)
+    if not isinstance(error, (*web, ConnectionError, TimeoutError, ssl.SSLError)):
+        return None
+    broken = (
+        *(requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError),
+        *(urllib3.exceptions.ProtocolError, urllib3.exceptions.TimeoutError),
+        *(ConnectionError, TimeoutError, ssl.SSLError),
+    )
+    chain = list(_chain(error))
+    untrusted = any(
+        isinstance(each, ssl.SSLError) and not isinstance(each, ssl.SSLEOFError) for each in chain
+    )
+    passing = isinstance(error, broken) and not untrusted
+    proxy = any(isinstance(each, urllib3.exceptions.ProxyError) for each in chain)
+    why = f"{'the proxy: ' if proxy else ''}{_cause(chain)}"
+    return WebError(why, passing=passing, untrusted=untrusted)
+
+
+def cause(error: BaseException) -> str:
+    """Why a request failed, in plain words."""
+    found = explained(error)
+    return found.why if found is not None else str(error)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and all that it wraps: ``urllib3`` keeps causes in ``reason`` and in arguments."""
+    seen: set[int] = set()
+    waiting: list[object] = [error]
+    while waiting:
+        each = waiting.pop(0)
+        if isinstance(each, BaseException) and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            inner = (each.__cause__, each.__context__, getattr(each, "reason", None))
+            waiting += [*inner, *each.args]
+
+
+def _cause(chain: list[BaseException]) -> str:
+    import urllib3
+
+    errors = urllib3.exceptions
+    words: tuple[tuple[type[BaseException], str], ...] = (
+        (ssl.SSLCertVerificationError, "the TLS certificate is not trusted"),
+        (ssl.SSLEOFError, "the server closed the connection"),
+        (ssl.SSLError, "no TLS connection could be made"),
+        (socket.gaierror, "the host name cannot be resolved"),
+        (ConnectionRefusedError, "connection refused"),
+        (http.client.RemoteDisconnected, "the server closed the connection without an answer"),
+        (ConnectionResetError, "the server reset the connection"),
+        (ConnectionError, "the server closed the connection"),
+        (errors.ConnectTimeoutError, "no connection in time"),
+        (errors.TimeoutError, "no answer in time"),
+        (TimeoutError, "no answer in time"),
+        (http.client.IncompleteRead, "the server closed the connection within its answer"),
+        (errors.IncompleteRead, "the server closed the connection within its answer"),
+        (errors.DecodeError, "the compression of the answer is damaged"),
+        (errors.LocationParseError, "the address is not valid"),
+        (http.client.HTTPException, "the answer is not HTTP"),
+        (ValueError, "the address is not valid"),  # requests' InvalidURL and InvalidSchema
+    )
+    for kind, said in words:
+        for each in chain:
+            if isinstance(each, kind):
+                detail = getattr(each, "verify_message", "") or (
+                    getattr(each, "reason", "") if isinstance(each, ssl.SSLError) else ""
+                )
+                return f"{said} ({detail})" if isinstance(detail, str) and detail else said
+    number = next((e.errno for e in chain if isinstance(e, OSError) and e.errno), None)
+    return os.strerror(number).lower() if number else "the connection failed"
+
+
+def retry_after(value: str) -> float | None:
+    """The seconds that a Retry-After asks for; None where it asks for nothing that is known.
+
+    RFC 9110, section 10.2.3: seconds, or a date.  Docker Hub has sent a point in time, in seconds
+    since 1970 (docker/hub-feedback#2459).
+    """
+    if value.isascii() and value.isdigit():
+        seconds = min(float(value), LONGEST)
+        return seconds if seconds <= A_YEAR else max(0.0, seconds - time.time())
+    passed = seconds_since(value)
+    return max(0.0, -passed) if passed is not None else None
+
+
+def seconds_since(date: str) -> float | None:
+    """Seconds from a date (RFC 9110, section 5.6.7) until now; None where it is none."""
+    from email.utils import parsedate_to_datetime
+
+    try:
+        found = parsedate_to_datetime(date)
+        return time.time() - (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+def time_span(seconds: float) -> str:
+    """A time as people read it: "90 minutes", "26 years"."""
+    for size, name in UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return "1 second" if 0.5 <= seconds < 1.5 else f"{seconds:.0f} seconds"

@@ -1,0 +1,152 @@
+"""What a registry may answer: nothing of it makes another error than one that explains itself."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from requests.structures import CaseInsensitiveDict
+
+from builder.errors import BuilderError, RegistryError
+from builder.tools import registry_answers as answers
+from builder.tools.registry import Manifest, blobs_of
+from builder.tools.web_client import Answer
+from builder.tools.web_errors import retry_after, seconds_since, time_span
+from damaged import DIGEST, cuts, damaged, fuzzed, pieces, places, values
+
+DESCRIPTOR = {
+    "mediaType": answers.IMAGE_MANIFEST,
+    "digest": DIGEST,
+    "size": 5,
+    "artifactType": "a/b",
+    "annotations": {"builder.move.before": DIGEST},
+    "platform": {"os": "linux", "architecture": "amd64"},
+}
+MANIFEST = {
+    "schemaVersion": 2,
+    "mediaType": answers.IMAGE_MANIFEST,
+    "config": DESCRIPTOR,
+    "layers": [DESCRIPTOR],
+    "subject": DESCRIPTOR,
+    "annotations": {"a": "b"},
+}
+CONFIGURATION = {"created": "2026-01-01T00:00:00Z", "config": {"Labels": {"a": "b"}}}
+ERRORS = {"errors": [{"code": "DENIED", "message": "no", "detail": None}]}
+
+
+def answer(content: bytes = b"", **headers: str) -> Answer:
+    named = CaseInsensitiveDict({k.replace("_", "-"): v for k, v in headers.items()})
+    return Answer("GET", "https://r.example.invalid/v2/x/tags/list", 200, "OK", named, content)
+
+
+def index_digests(content: bytes) -> list[str]:
+    return [each.digest for each in Manifest(content, "").body.manifests or []]
+
+
+DOCUMENTS: list[tuple[Any, Any]] = [
+    (MANIFEST, lambda content: list(blobs_of(Manifest(content, "")))),
+    (MANIFEST, lambda content: Manifest(content, "").parsed().get("config")),
+    ({"manifests": [DESCRIPTOR], "mediaType": answers.INDEX}, index_digests),
+    (CONFIGURATION, lambda content: answers.checked(answers.Configuration, content, "x").config),
+    ({"tags": ["a", "b"]}, lambda content: answers.tags(answer(content), "x")),
+    ({"manifests": [DESCRIPTOR]}, lambda content: answers.referrers(answer(content), "x")),
+    ({"token": "abc", "access_token": "abc"}, lambda content: answers.token(answer(content), "x")),
+    (ERRORS, answers.error_text),
+]
+
+
+@fuzzed
+@given(places, values, cuts)
+@example(0, [], None)
+@example(0, [None], None)
+@example(1, 5, None)
+def test_no_document_of_a_registry_is_an_internal_error(place: int, value: Any, cut: Any) -> None:
+    for good, read in DOCUMENTS:
+        with suppress(BuilderError):
+            read(damaged(good, place, value, cut))
+
+
+GOOD_HEADERS = [
+    *("5", "\u00b2", "9" * 400, str(time.time() + 60), formatdate(time.time() + 60, usegmt=True)),
+    *(
+        "Mon, 01 Jan 0001 00:00:00 +9999",
+        "Mon, 01 Jan 9999 23:59:59 -9999",
+        "</v2/x?n=1>; rel=next",
+    ),
+    *(
+        "https://[::1",
+        "//h:99999/x",
+        "http://h/x",
+        "file:///x",
+        'Bearer realm="https://h",service="x"',
+    ),
+    *("application/json; charset=utf-8", DIGEST, "Bearer realm=", "\x00", "Mon, 32 Foo 2026"),
+]
+
+
+@fuzzed
+@given(st.sampled_from(GOOD_HEADERS), st.integers(0, 40), pieces)
+def test_no_header_of_a_registry_is_an_internal_error(good: str, at: int, piece: bytes) -> None:
+    value = good[:at] + piece.decode("latin-1") + good[at + len(piece) :]
+    told = answer(b"", Location=value, Link=f"<{value}>; rel=next", Content_Type=value)
+    for read in (answers.upload_address, answers.next_page):
+        with suppress(RegistryError):
+            read(told, "x")
+    asked = retry_after(value)
+    assert asked is None or asked >= 0
+    assert time_span(asked or 0.0)
+    assert isinstance(seconds_since(value), float | None)
+    answers.challenge(value)
+    assert answers.media_type(told.headers).isprintable()
+    assert answers.digest(CaseInsensitiveDict({"Docker-Content-Digest": value})) in {"", value}
+
+
+@pytest.mark.parametrize("nested", [b"[", b'{"config":', b'{"a":[', b'{"manifests":['])
+def test_what_is_nested_too_deep_is_damaged(nested: bytes) -> None:
+    for _, read in DOCUMENTS[:-1]:
+        with pytest.raises(RegistryError, match="is damaged"):
+            read(nested * 200_000)
+    assert answers.error_text(nested * 200_000) == ""
+
+
+@pytest.mark.parametrize(
+    "content", [b"[]", b"[null]", b'{"manifests":[null]}', b'{"manifests":[{"size":5}]}']
+)
+def test_a_damaged_list_of_referrers(content: bytes) -> None:
+    with pytest.raises(RegistryError, match="list of referrers of me/x is damaged") as caught:
+        answers.referrers(answer(content), "me/x")
+    assert caught.value.why
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "given", ["s3cret\nSet-Cookie: x", "s3cret\x00", "s3cret\u202e", "s3 cret"]
+)
+def test_a_token_that_is_no_token_is_not_shown(given: str) -> None:
+    from json import dumps
+
+    with pytest.raises(RegistryError, match="the token for x is damaged") as caught:
+        answers.token(answer(dumps({"token": given}).encode()), "x")
+    assert "s3" not in str(caught.value)
+    assert "s3" not in repr(caught.value.__context__)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("5", 5.0), ("0", 0.0), ("\u00b2", None), ("", None), ("soon", None), ("-1", None)],
+)
+def test_retry_after_in_seconds(value: str, seconds: float | None) -> None:
+    assert retry_after(value) == seconds
+
+
+def test_retry_after_as_a_point_in_time() -> None:
+    for value in (formatdate(time.time() + 60, usegmt=True), str(int(time.time()) + 60)):
+        asked = retry_after(value)
+        assert asked is not None
+        assert 55 < asked <= 61
+    assert retry_after(formatdate(time.time() - 60, usegmt=True)) == 0.0
