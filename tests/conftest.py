@@ -18,6 +18,7 @@ import pytest
 import requests
 from platformdirs import user_cache_path
 
+from builder.tools import retrying
 from builder.workspace import file_lock
 from proving import Judge
 
@@ -103,6 +104,7 @@ def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(SHARED_CACHE))
     monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(retrying, "GIVEN_UP", set())
     folder = Path.cwd()
     yield
     assert Path.cwd() == folder, "the test changed the working directory"

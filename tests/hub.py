@@ -51,6 +51,8 @@ class DockerHub(Proxy):
     as_date: bool = False
     lifetime: float = 600.0
     """Seconds that a token lives."""
+    damaged: bytes | None = None
+    """What is answered to whoever is logged in."""
     tokens: dict[str, tuple[str, set[str], float]] = field(default_factory=dict)
 
     def log_in(self, body: dict[str, Any]) -> tuple[int, Any]:
@@ -155,10 +157,14 @@ def docker_hub() -> Iterator[DockerHub]:
             else:
                 token = self.headers.get("Authorization", "").removeprefix("Bearer ")
                 body = json.loads(content) if content else {}
-                self.send(*hub.answer(self.command, self.path, token, body), {})
+                status, value = hub.answer(self.command, self.path, token, body)
+                self.send(status, value, {}, hub.damaged if token else None)
 
-        def send(self, status: int, value: Any, headers: dict[str, str]) -> None:
+        def send(
+            self, status: int, value: Any, headers: dict[str, str], instead: bytes | None = None
+        ) -> None:
             content = b"" if value is None else json.dumps(value).encode()
+            content = content if instead is None else instead
             self.send_response(status)
             for name, text in {"Content-Type": "application/json", **headers}.items():
                 self.send_header(name, text)

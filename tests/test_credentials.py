@@ -6,16 +6,20 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from hypothesis import given
 
 from builder.errors import RegistryError, WorldError
+from builder.tools import credentials
 from builder.tools.credentials import Login, login_for
 from builder.tools.registry import Repository
+from damaged import damaged, fuzzed, seeds
 
 SECRET = "dckr_pat_s3cret"
 
@@ -71,15 +75,51 @@ def test_a_helper_is_asked(store: Path, tmp_path: Path, monkeypatch: pytest.Monk
         login_for("ghcr.io")
     helper.write_text("#!/bin/sh\necho nothing\n")
     store.write_text(json.dumps({"credsStore": "seen"}))
-    with pytest.raises(WorldError, match="answers what is no login"):
+    with pytest.raises(WorldError, match="is not a login"):
         login_for("ghcr.io")
 
 
-@pytest.mark.parametrize("text", ["{", '{"auths": {"ghcr.io": {"auth": "%%%"}}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "[]", "5", '{"auths": []}', '{"auths": 5}', '{"auths": {"ghcr.io": 5}}'),
+        *('{"auths": {"ghcr.io": {"auth": "%%%"}}}', '{"auths": {"ghcr.io": {"auth": "\u00e4"}}}'),
+        *('{"credHelpers": []}', '{"credsStore": 5}', "[" * 200_000, "\udcff"),
+    ],
+)
 def test_a_broken_store(store: Path, text: str) -> None:
-    store.write_text(text)
-    with pytest.raises(WorldError, match="cannot be read"):
+    store.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(WorldError, match="cannot be read") as caught:
         login_for("ghcr.io")
+    assert caught.value.why
+    assert caught.value.hint
+
+
+def test_an_entry_that_is_null_is_no_login(store: Path) -> None:
+    for text in ("null", "{}", '{"auth": null}'):
+        store.write_text(f'{{"auths": {{"ghcr.io": {text}}}, "credHelpers": null}}')
+        assert login_for("ghcr.io") is None
+
+
+def test_a_damaged_store_shows_no_password(store: Path) -> None:
+    store.write_text(json.dumps({"auths": {"ghcr.io": {"auth": [SECRET]}}}))
+    with pytest.raises(WorldError) as caught:
+        login_for("ghcr.io")
+    assert caught.value.why == "auths.ghcr.io.auth: Input should be a valid string"
+
+
+def test_no_store_is_an_internal_error(store: Path) -> None:
+    good = {"auths": {"ghcr.io": auth("me", SECRET)}, "credHelpers": {"a": "b"}}
+
+    @fuzzed
+    @given(seeds)
+    def fuzz(seed: bytes) -> None:
+        content = damaged(good, seed)
+        with suppress(WorldError):
+            config = credentials.parsed(content, store)
+            credentials.kept(config, "ghcr.io")
+
+    fuzz()
 
 
 @pytest.fixture

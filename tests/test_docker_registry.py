@@ -26,8 +26,7 @@ pytestmark = pytest.mark.docker
 
 
 @pytest.fixture
-def repository(registry: str, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    monkeypatch.setattr(retrying, "GIVEN_UP", set())
+def repository(registry: str) -> Repository:
     return Repository(f"{registry}/me/x", print)
 
 
@@ -240,7 +239,6 @@ def test_who_stands_elsewhere_learns_no_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retrying, "ATTEMPTS", 1)
-    monkeypatch.setattr(retrying, "GIVEN_UP", set())
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
 
     def other(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
@@ -269,7 +267,6 @@ def test_who_stands_elsewhere_learns_no_password(
 
 def test_a_signed_url_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrying, "ATTEMPTS", 1)
-    monkeypatch.setattr(retrying, "GIVEN_UP", set())
     gone = "http://127.0.0.1:9/bucket/x?X-Amz-Signature=SECRET&X-Amz-Token=SECRET"
     with answering(lambda _: (307, {"Location": gone}, b"")) as (address, _):
         with pytest.raises(FetchError) as caught:
@@ -278,8 +275,7 @@ def test_a_signed_url_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "connection refused" in str(caught.value)
 
 
-def test_pages_that_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "GIVEN_UP", set())
+def test_pages_that_never_end() -> None:
     again = {"Link": '</v2/me/x/tags/list?last=a>; rel="next"'}
     page = json.dumps({"tags": ["a"]}).encode()
     with answering(lambda _: (200, again, page)) as (address, asked):
@@ -287,8 +283,7 @@ def test_pages_that_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(asked) == 2
 
 
-def test_referrers_of_every_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "GIVEN_UP", set())
+def test_referrers_of_every_page() -> None:
 
     def answer(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
         more = "page" not in request.path
@@ -303,8 +298,7 @@ def test_referrers_of_every_page(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [entry["digest"] for entry in found] == ["sha256:" + each * 64 for each in "12"]
 
 
-def test_a_registry_that_was_given_up_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "GIVEN_UP", set())
+def test_a_registry_that_was_given_up_is_asked_once() -> None:
     answers = {"status": 503}
     later = {"Retry-After": "0"}
     with answering(lambda _: (answers["status"], later, b"{}")) as (address, asked):

@@ -15,7 +15,6 @@ from builder import journal
 from builder.errors import StaleError
 from builder.settings import Settings
 from builder.status import Status, need_fresh, statuses
-from builder.tools import retrying
 from builder.tools.registry import Repository
 from builder.tools.repositories import Repositories
 from conftest import REPOSITORY
@@ -71,8 +70,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, registry: str, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(retrying, "GIVEN_UP", set())
+def world(tmp_path: Path, registry: str) -> World:
     return World(tmp_path, registry)
 
 

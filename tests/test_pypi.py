@@ -12,7 +12,7 @@ import pytest
 
 from builder.errors import FetchError
 from builder.lock import Locked
-from builder.tools import downloads, pypi
+from builder.tools import pypi, retrying
 
 BODY = b"a wheel, for all that anyone checks" * 1000
 FILE = Locked("thing", "1.0", hashlib.sha256(BODY).hexdigest())
@@ -128,7 +128,7 @@ def test_other_bytes_than_were_pinned_are_refused(
 def test_an_index_that_is_away_is_told(
     fetch: Callable[[Locked], list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "ATTEMPTS", 1)
+    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
     with pytest.raises(FetchError, match=r"cannot fetch thing 1\.0"):
         fetch(FILE)

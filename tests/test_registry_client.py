@@ -29,8 +29,7 @@ Given = tuple[int, dict[str, str], bytes]
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Docker's configuration, of the test's own; nothing was given up before."""
-    monkeypatch.setattr(retrying, "GIVEN_UP", set())
+    """Docker's configuration, of the test's own."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""Who one is to a registry: Docker's own store, and the variables that CI sets.
+"""Registry credentials: Docker's own store, and the variables that CI sets.
 
 https://docs.docker.com/reference/cli/docker/login/#credential-stores; the helpers' protocol is
 https://github.com/docker/docker-credential-helpers#development.
@@ -7,15 +7,15 @@ https://github.com/docker/docker-credential-helpers#development.
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 import os
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from pydantic import ValidationError
 
 from builder.errors import WorldError
+from builder.tools.answers import Part, first_fault
 
 HUB = "docker.io"
 HUB_KEY = "https://index.docker.io/v1/"
@@ -35,6 +35,25 @@ class Login:
         return base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
+class _Entry(Part):
+    auth: str | None = None
+
+
+class _Config(Part):
+    """What is read of Docker's configuration; null is nothing there, as in Docker."""
+
+    auths: dict[str, _Entry | None] | None = None
+    credHelpers: dict[str, str] | None = None  # noqa: N815
+    credsStore: str | None = None  # noqa: N815
+
+
+class _Helped(Part):
+    """What a helper answers."""
+
+    Username: str
+    Secret: str
+
+
 def login_for(registry: str) -> Login | None:
     """What is known for a registry ("docker.io", "ghcr.io", "127.0.0.1:5000"), or None.
 
@@ -45,58 +64,76 @@ def login_for(registry: str) -> Login | None:
         user, token = os.environ.get("DOCKERHUB_USERNAME"), os.environ.get("DOCKERHUB_TOKEN")
         if user and token:
             return Login(user, token)
-    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
-    file = folder / "config.json"
-    try:
-        config = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise WorldError(f"Docker's configuration {file} cannot be read", str(error)) from error
+    config = _config()
     keys = (HUB_KEY, HUB) if registry == HUB else (registry, f"https://{registry}")
-    helper = next(
-        (config["credHelpers"][key] for key in keys if key in config.get("credHelpers", {})),
-        config.get("credsStore"),
-    )
+    helpers = config.credHelpers or {}
+    helper = next((helpers[key] for key in keys if key in helpers), config.credsStore)
     for key in keys:
-        found = _asked(helper, key) if helper else _kept(config, key)
+        found = _asked(helper, key) if helper else kept(config, key)
         if found is not None:
             return found
     return None
 
 
-def _kept(config: dict[str, Any], key: str) -> Login | None:
-    entry = config.get("auths", {}).get(key, {})
+def _config() -> _Config:
+    """Docker's configuration; an empty one where there is no file."""
+    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    file = folder / "config.json"
     try:
-        decoded = base64.b64decode(entry.get("auth", ""), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError) as error:
+        return parsed(file.read_bytes(), file)
+    except FileNotFoundError:
+        return _Config()
+    except OSError as error:
+        raise _unreadable(file, error.strerror or "") from error
+
+
+def parsed(content: bytes, file: Path) -> _Config:
+    """Docker's configuration; raises ``WorldError`` where it is damaged."""
+    try:
+        return _Config.model_validate_json(content)
+    except ValidationError as error:
+        raise _unreadable(file, first_fault(error)) from None
+
+
+def _unreadable(file: Path, why: str) -> WorldError:
+    hint = "mend the file, or move it away and use `docker login`"
+    return WorldError(f"Docker's configuration {file} cannot be read", why, hint)
+
+
+def kept(config: _Config, key: str) -> Login | None:
+    """The login that the configuration itself holds, or None; raises ``WorldError``."""
+    entry = (config.auths or {}).get(key)
+    try:
+        decoded = base64.b64decode((entry.auth if entry else None) or "", validate=True).decode()
+    except ValueError:  # no base64, not ASCII, or no UTF-8
         raise WorldError(
-            f"Docker's login for {key} cannot be read", hint=f"docker logout {key}; docker login"
-        ) from error
+            f"Docker's login for {key} cannot be read",
+            "it is not in base64, as `docker login` writes it",
+            f"docker logout {key}; docker login",
+        ) from None
     user, _, password = decoded.partition(":")
     return Login(user, password) if user else None
 
 
 def _asked(helper: str, key: str) -> Login | None:
+    name = f"docker-credential-{helper}"
     try:
         done = subprocess.run(
-            [f"docker-credential-{helper}", "get"],
-            input=key,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
+            [name, "get"], input=key.encode(), capture_output=True, check=False, timeout=PATIENCE
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        late = f"no answer within {PATIENCE:.0f} seconds"
         raise WorldError(
-            f"docker-credential-{helper} does not answer",
-            str(error),
+            f"{name} does not answer",
+            late if isinstance(error, subprocess.TimeoutExpired) else str(error),
             "install it, or take credsStore and credHelpers out of Docker's config.json",
         ) from error
     if done.returncode != 0:
         return None  # it knows nothing of this registry
     try:
-        told = json.loads(done.stdout)
-        return Login(told["Username"], told["Secret"])
-    except (ValueError, KeyError) as error:
-        raise WorldError(f"docker-credential-{helper} answers what is no login") from error
+        told = _Helped.model_validate_json(done.stdout)
+    except ValidationError as error:
+        raise WorldError(
+            f"the answer of {name} is not a login", first_fault(error), f"try `{name} get`"
+        ) from None
+    return Login(told.Username, told.Secret)

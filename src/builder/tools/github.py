@@ -10,7 +10,14 @@ import os
 import re
 from dataclasses import dataclass
 
-TIMEOUT = 15.0  # seconds
+from pydantic import ValidationError
+
+from builder.tools.answers import Part
+from builder.tools.web_client import Client
+from builder.tools.web_errors import WebError
+
+SECONDS = 15.0  # for the whole answer
+LARGEST = 4 << 20  # bytes: a pull request's text is part of the answer
 ADDRESS = re.compile(
     r"(?:https?|ssh|git)://(?:[^/@]*@)?github\.com/([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?/?"
 )
@@ -27,6 +34,18 @@ class PullRequest:
     base_ref: str
 
 
+class _Base(Part):
+    ref: str
+
+
+class _Answer(Part):
+    title: str
+    state: str
+    merged_at: str | None = None
+    merge_commit_sha: str | None = None
+    base: _Base
+
+
 def pull_request(api: str, url: str, number: int) -> PullRequest | None:
     """Ask the API at ``api`` for a pull request of the repository at ``url``.
 
@@ -36,29 +55,31 @@ def pull_request(api: str, url: str, number: int) -> PullRequest | None:
     found = ADDRESS.fullmatch(url)
     if found is None:
         return None
-    import requests
-
     headers = {
         "Accept": "application/vnd.github+json",
         "X-GitHub-Api-Version": "2022-11-28",
     }
-    token = os.environ.get("GITHUB_TOKEN") or os.environ.get("GH_TOKEN")
-    if token:
+    token = (os.environ.get("GITHUB_TOKEN") or os.environ.get("GH_TOKEN") or "").strip()
+    if token and token.isascii() and token.isprintable():
         headers["Authorization"] = f"Bearer {token}"
+    address = f"{api.rstrip('/')}/repos/{found[1]}/{found[2]}/pulls/{number}"
     try:
-        answer = requests.get(
-            f"{api.rstrip('/')}/repos/{found[1]}/{found[2]}/pulls/{number}",
-            headers=headers,
-            timeout=TIMEOUT,
-        )
-        answer.raise_for_status()
-        told = answer.json()
-        return PullRequest(
-            title=str(told["title"]),
-            state=str(told["state"]),
-            merged_at=str(told.get("merged_at") or ""),
-            merge_commit=str(told.get("merge_commit_sha") or ""),
-            base_ref=str(told["base"]["ref"]),
-        )
-    except (requests.RequestException, ValueError, KeyError, TypeError):
+        answer = Client().request("GET", address, headers=headers, limit=LARGEST, whole=SECONDS)
+    except WebError:
         return None
+    return parsed(answer.content) if answer.good else None
+
+
+def parsed(content: bytes) -> PullRequest | None:
+    """What GitHub answers of a pull request; None where that is damaged."""
+    try:
+        told = _Answer.model_validate_json(content)
+    except ValidationError:
+        return None
+    return PullRequest(
+        told.title,
+        told.state,
+        told.merged_at or "",
+        told.merge_commit_sha or "",
+        told.base.ref,
+    )

@@ -8,25 +8,25 @@ is not there, by the older one (docker/actions-toolkit, docker/hub-tool).
 
 from __future__ import annotations
 
-import math
-import time
+import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from builder.errors import FetchError, RegistryError
+from builder.tools import hub_answers
 from builder.tools.credentials import HUB, Login, login_for
-from builder.tools.downloads import retrying
-
-if TYPE_CHECKING:
-    from requests import Response
+from builder.tools.hub_answers import Grant, Shown, TagPage
+from builder.tools.retrying import Patience
+from builder.tools.web_client import Answer, Client
+from builder.tools.web_errors import WebError, cause
 
 SHORT = 100
 """Characters of a short description: a longer one is answered with 400."""
 FULL = 25_000
 """Bytes of a full description, which is Markdown: likewise."""
 PAGE = 100  # tags: the most that a page may have
-TIMEOUT = 60.0  # seconds without a byte
-A_YEAR = 31_536_000.0  # seconds
+LARGEST_PAGE = 16 << 20  # bytes: the images of 100 tags
+MOST_PAGES = 1000
 ABSENT = frozenset({404, 405})
 SCOPE = (
     "it takes a personal access token with the scopes Read, Write and Delete, of somebody who "
@@ -37,30 +37,29 @@ SCOPE = (
 class Hub:
     """Docker Hub at ``api`` ("https://hub.docker.com"), as whoever the login says.
 
-    Repositories are named by their path, NAMESPACE/NAME.  ``say`` is told where it has to wait.
-    What may pass (429, 5xx, a broken connection) is tried again within a bound and ends in
-    ``FetchError``; what will not raises ``RegistryError`` at once.
+    Repositories are named by their path, NAMESPACE/NAME.  ``say`` gets a line where it has to
+    wait.  A failure that may pass (429, 5xx, a broken connection) is tried again within a bound
+    and ends in ``FetchError``; another one raises ``RegistryError`` at once.
     """
 
     def __init__(self, api: str, say: Callable[[str], None]) -> None:
-        import requests
-
         self._api = api.rstrip("/")
-        self._say = say
-        self._session = requests.Session()
-        self._session.hooks["response"].append(self._in_seconds)
+        self._client = Client()
+        self._patience = Patience("Docker Hub", say)
         self._login: Login | None = None
         self._token = ""
 
     def describe(self, repository: str, short: str, full: str) -> None:
         """Write the two descriptions of a repository: at most ``SHORT`` characters, and Markdown
-        of at most ``FULL`` bytes."""
+        of at most ``FULL`` bytes.  Then look whether Docker Hub has them."""
         body = {"description": short, "full_description": full}
         answer = self._either("PATCH", repository, "", body)
-        if not answer.ok:
+        if answer.good:
+            answer = self._either("GET", repository, "")
+        if not answer.good:
             raise self._refused(answer, f"describe {repository}")
-        shown = str(_data(answer).get("full_description", full))
-        if shown.split() != full.split():  # a redirect may have made a mere look of it
+        shown = hub_answers.checked(Shown, answer.content).full_description or ""
+        if shown.split() != full.split():
             raise RegistryError(
                 f"Docker Hub took the description of {repository}, and shows another one",
                 f"{len(full)} characters were sent, {len(shown)} are shown",
@@ -71,46 +70,45 @@ class Hub:
         """All tags, sorted; none where there is no such repository."""
         namespace, name = _parts(repository)
         path = f"/v2/namespaces/{namespace}/repositories/{name}/tags"
-        found: list[str] = []
-        page, more = 1, True
-        while more:
+        found: set[str] = set()
+        for page in range(1, MOST_PAGES + 1):
             answer = self._authorized("GET", f"{path}?page={page}&page_size={PAGE}")
-            if answer.status_code == 404:
+            if answer.status == 404:
                 break
-            if not answer.ok:
+            if not answer.good:
                 raise self._refused(answer, f"list the tags of {repository}")
-            told = _data(answer)
-            names = [entry["name"] for entry in told.get("results") or []]
-            found += names
-            page, more = page + 1, bool(names and told.get("next"))
-        return sorted(set(found))
+            listed = hub_answers.checked(TagPage, answer.content)
+            found.update(listed.names)
+            if not listed.names or not listed.next:
+                break
+        return sorted(found)
 
     def delete_tag(self, repository: str, tag: str) -> bool:
         """Delete a tag, and no other that leads to the same image; whether it was there."""
         answer = self._either("DELETE", repository, f"/tags/{tag}")
-        if answer.status_code == 404:
+        if answer.status == 404:
             return False
-        if not answer.ok or answer.request.method != "DELETE":
+        if not answer.good:
             raise self._refused(answer, f"delete the tag {tag} of {repository}")
         return True
 
-    def _either(self, method: str, repository: str, rest: str, body: Any = None) -> Response:
+    def _either(self, method: str, repository: str, rest: str, body: Any = None) -> Answer:
         """The answer of the newer path, or of the older one where that is not there."""
         namespace, name = _parts(repository)
         answer = self._authorized(
             method, f"/v2/namespaces/{namespace}/repositories/{name}{rest}", body
         )
-        if answer.status_code in ABSENT:
+        if answer.status in ABSENT:
             answer = self._authorized(method, f"/v2/repositories/{namespace}/{name}{rest}/", body)
         return answer
 
-    def _authorized(self, method: str, path: str, body: Any = None) -> Response:
+    def _authorized(self, method: str, path: str, body: Any = None) -> Answer:
         """An answer to somebody who is logged in; a token lives for ten minutes."""
         fresh = not self._token
         if fresh:
             self._token = self._log_in()
         answer = self._ask(method, path, body)
-        if answer.status_code == 401 and not fresh:
+        if answer.status == 401 and not fresh:
             self._token = self._log_in()
             answer = self._ask(method, path, body)
         return answer
@@ -121,61 +119,56 @@ class Hub:
         self._login = login_for(HUB)
         if self._login is None:
             raise RegistryError(
-                "Docker Hub does nothing for somebody without a login",
+                "Docker Hub: login required",
                 hint="docker login, or set DOCKERHUB_USERNAME and DOCKERHUB_TOKEN",
             )
         body = {"identifier": self._login.user, "secret": self._login.password}
         answer = self._ask("POST", "/v2/auth/token", body)
-        token = _data(answer).get("access_token") if answer.status_code == 200 else None
-        if not token:
+        if answer.status != 200:
             raise self._refused(answer, "log in")
-        return str(token)
+        return hub_answers.checked(Grant, answer.content).access_token
 
-    def _ask(self, method: str, path: str, body: Any) -> Response:
+    def _ask(self, method: str, path: str, body: Any) -> Answer:
         """An answer that will not be another one for being asked for again."""
-        import requests
 
-        def once() -> Response:
+        def once() -> Answer:
             headers = {"Accept": "application/json"}
             if self._token:
                 headers["Authorization"] = f"Bearer {self._token}"
-            answer = self._session.request(
+            if body is not None:
+                headers["Content-Type"] = "application/json"
+            answer = self._client.request(
                 method,
                 self._api + path,
-                json=body,
                 headers=headers,
-                timeout=TIMEOUT,
-                allow_redirects=bool(self._token),  # a secret goes nowhere else
+                data=None if body is None else json.dumps(body).encode(),
+                limit=LARGEST_PAGE,
             )
-            if answer.status_code == 429 or answer.status_code >= 500:
-                answer.raise_for_status()
+            failure = answer.error(hub_answers.error_text(answer.content))
+            if not answer.good and failure.passing:
+                raise failure
             return answer
 
+        what = f"{method} {path.partition('?')[0]}"
         try:
-            return retrying(once)
-        except requests.RequestException as error:
-            answer = getattr(error, "response", None)
+            return self._patience.retrying(once)
+        except WebError as error:
+            if not error.passing:
+                raise RegistryError(
+                    f"Docker Hub's answer cannot be used: {what}", error.why
+                ) from error
+            does = "asks to wait" if error.asked else "fails" if error.status else "does not answer"
             raise FetchError(
-                f"Docker Hub does not do what it is asked: {method} {path.partition('?')[0]}",
-                f"{type(error).__name__}: {error}" if answer is None else _told(answer),
-                "try again later: what is done already is not done twice",
+                f"Docker Hub {does}: {what}",
+                cause(error),
+                "try again later: finished changes are not repeated",
             ) from error
 
-    def _in_seconds(self, answer: Response, **_: Any) -> None:
-        """Mend Retry-After, which Docker Hub has given as a point in time where HTTP has seconds
-        (docker/hub-feedback#2459)."""
-        value = answer.headers.get("Retry-After", "")
-        if value.isdigit() and float(value) > A_YEAR:
-            value = str(max(0, math.ceil(float(value) - time.time())))
-            answer.headers["Retry-After"] = value
-        if answer.status_code == 429 and value:
-            self._say(f"Docker Hub: too many requests; it asks to wait for {value} s")
-
-    def _refused(self, answer: Response, what: str) -> RegistryError:
-        status, why = answer.status_code, _told(answer)
-        who = self._login.user if self._login else "nobody"
+    def _refused(self, answer: Answer, what: str) -> RegistryError:
+        status, why = answer.status, answer.error(hub_answers.error_text(answer.content)).why
+        who = self._login.user if self._login else "access without a login"
         if status == 401:
-            return RegistryError(f"Docker Hub does not let {who} in: {what}", why, SCOPE)
+            return RegistryError(f"Docker Hub: authentication failed as {who}: {what}", why, SCOPE)
         if status == 403:
             return RegistryError(f"{who} has no permission on Docker Hub: {what}", why, SCOPE)
         if status in ABSENT:
@@ -196,29 +189,3 @@ def _parts(repository: str) -> tuple[str, str]:
             "check BUILDER_NAMESPACE, and image.repository in the recipe",
         )
     return namespace, name
-
-
-def _data(answer: Response) -> dict[str, Any]:
-    """The JSON of a good answer; raises ``FetchError`` where it has none: something between us."""
-    try:
-        told = answer.json()
-    except ValueError as error:
-        raise FetchError(
-            f"what answers at {answer.url} is not Docker Hub",
-            f"{answer.headers.get('Content-Type', 'something')} came, where JSON was to come",
-            "check BUILDER_HUB_API, and the proxy",
-        ) from error
-    return told if isinstance(told, dict) else {}
-
-
-def _told(answer: Response) -> str:
-    """What an answer says of an error: Docker Hub has ``message`` or ``detail``, and its fields."""
-    text = f"{answer.status_code} {answer.reason}"
-    try:
-        told = answer.json()
-        said = told.get("message") or told.get("detail") or ""
-        fields = (told.get("errinfo") or {}).get("fielderrors") or {}
-    except (ValueError, AttributeError):
-        return text
-    parts = [str(said), *(f"{name}: {wrong}" for name, wrong in fields.items())]
-    return ": ".join([text, *filter(None, parts)])

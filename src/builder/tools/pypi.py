@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.tools.downloads import TIMEOUT, retrying, store
+from builder.tools.web_errors import cause
 from builder.tools.wheels import rank
 from builder.workspace import is_full
 
@@ -97,7 +98,7 @@ def _fetch_one(client: PyPISimple, file: File, cache: Path, say: Callable[[str],
         size = f" ({package.size / 1e6:.1f} MB)" if package.size else ""
         say(f"fetching {package.filename}{size}")
         name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
-        retrying(lambda: store(client.s, package.url, name, file.sha256, folder))
+        store(client.s, package.url, name, file.sha256, folder)
 
 
 def check(file: File) -> None:
@@ -214,7 +215,7 @@ def _explained(file: File) -> Iterator[None]:
             raise
         raise FetchError(
             f"cannot fetch {file.name} {file.version}",
-            f"{type(error).__name__}: {error}",
+            cause(error),
             "try again; `pip config list` shows which index is used",
         ) from error
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from pydantic_core import from_json
 
 from builder.errors import RegistryError
+from builder.tools.answers import Part, first_fault
 from builder.tools.web_client import Answer, origin
 from builder.tools.web_errors import WebError
 
@@ -35,10 +36,10 @@ Token = Annotated[str, StringConstraints(pattern=PRINTABLE)]
 Annotations = dict[str, str] | None
 
 
-class _Part(BaseModel):
-    """What it does not name stays; an error does not show what came."""
+class _Part(Part):
+    """What it does not name stays."""
 
-    model_config = ConfigDict(extra="allow", hide_input_in_errors=True, strict=True)
+    model_config = ConfigDict(extra="allow")
 
 
 class Platform(_Part):
@@ -111,13 +112,6 @@ def checked(model: type[Model], content: bytes, what: str) -> Model:
             first_fault(error),
             "check that the address is a registry's, and the proxy before it; try again",
         ) from None
-
-
-def first_fault(error: ValidationError) -> str:
-    """The place and the kind of the first thing that is wrong, without its value."""
-    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(part) for part in fault["loc"])[:100]
-    return f"{place}: {fault['msg']}" if place else fault["msg"]
 
 
 def json_object(content: bytes, model: type[BaseModel], what: str) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from builder.errors import FetchError, RegistryError
 from builder.tools import registry_answers
 from builder.tools.credentials import HUB
 from builder.tools.registry_auth import Authorization
-from builder.tools.retrying import Patience, given_up
+from builder.tools.retrying import Patience
 from builder.tools.web_client import Answer, Client, loopback, origin
-from builder.tools.web_errors import WebError, seconds_since
+from builder.tools.web_errors import WebError, cause, seconds_since
 
 HUB_HOST = "registry-1.docker.io"
 CERTIFICATES = Path("/etc/docker/certs.d")
@@ -105,7 +105,7 @@ class Connection:
                 raise self._refused(error, what) from error
             hint = "try again later" + (": finished uploads are not repeated" if uploads else "")
             does = "asks to wait" if error.asked else "fails" if error.status else "does not answer"
-            raise FetchError(f"{self._registry} {does}: {what}", given_up(error), hint) from error
+            raise FetchError(f"{self._registry} {does}: {what}", cause(error), hint) from error
 
     def once(
         self,

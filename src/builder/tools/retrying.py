@@ -79,9 +79,3 @@ class Patience:
         if failure.asked is not None:
             self._waited += seconds
             self.alive()
-
-
-def given_up(failure: WebError) -> str:
-    """Why a server was given up, with the time that it asks for."""
-    later = f"; it asks to wait {time_span(failure.asked)}" if failure.asked else ""
-    return failure.why + later

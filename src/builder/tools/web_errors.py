@@ -85,9 +85,11 @@ def explained(error: BaseException) -> WebError | None:
 
 
 def cause(error: BaseException) -> str:
-    """Why a request failed, in plain words."""
+    """Why a request failed, in plain words, with the time that the server asks to wait."""
     found = explained(error)
-    return found.why if found is not None else str(error)
+    if found is None:
+        return str(error)
+    return f"{found.why}; it asks to wait {time_span(found.asked)}" if found.asked else found.why
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
