@@ -19,7 +19,7 @@ import requests
 from platformdirs import user_cache_path
 
 from builder.tools import retrying
-from builder.workspace import file_lock
+from builder.tools.files import file_lock
 from proving import Judge
 
 REPOSITORY = Path(__file__).resolve().parents[1]

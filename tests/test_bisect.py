@@ -29,8 +29,8 @@ from builder.errors import (
 from builder.image import Log
 from builder.questions import End, Judgement, Question, QuestionError, State, Step, Trace
 from builder.tools.bisection import Bisection, Commit, described, roots_of
+from builder.tools.files import alone
 from builder.tools.repositories import Repositories
-from builder.workspace import alone
 from conftest import Builder
 from overlaid import write_catalogue
 from upstreams import Upstream, numbered

@@ -17,7 +17,7 @@ from builder.baking import lock_of
 from builder.context import Context
 from builder.errors import BuildError
 from builder.publish import _saved
-from builder.workspace import alone
+from builder.tools.files import alone
 from conftest import REPOSITORY, Builder
 from machines import REMOTE, Machine
 from overlaid import PACKAGE, StandIn, write_catalogue

@@ -18,8 +18,8 @@ import pytest
 import requests
 
 import upstreams
+from builder.tools.files import alone
 from builder.tools.registry import MANIFESTS
-from builder.workspace import alone
 from conftest import REPOSITORY as FARM
 from overlaid import PACKAGE, StandIn, write_catalogue
 from proving import docker

@@ -25,9 +25,9 @@ from builder.cli import main
 from builder.errors import GoneError, RegistryError, WorldError
 from builder.moves import MOVE, note
 from builder.served import CREATED
+from builder.tools.files import alone
 from builder.tools.hub import Hub
 from builder.tools.registry import MANIFESTS, Manifest, Repository
-from builder.workspace import alone
 from conftest import REPOSITORY
 from hub import DockerHub, Page, docker_hub
 from registries import Fault, proxied

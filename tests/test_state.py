@@ -19,7 +19,7 @@ from builder import record
 from builder.errors import BusyError, SpaceError, WorldError
 from builder.record import Record
 from builder.smoke.verdict import Check, Verdict
-from builder.workspace import alone, file_lock, need_space, workspace
+from builder.tools.files import alone, file_lock, need_space, workspace
 
 VERDICT = Verdict("sha256:1", (Check("runs", "x", "0", "0", True, 0.5),), 10, 20)
 RECORD = Record("x-1", "k" * 64, "c", ("x:1",), "sha256:1", VERDICT, "2026", {"plan": 1.0})
@@ -41,7 +41,7 @@ def other(code: str) -> Iterator[subprocess.Popen[str]]:
 
 def holding(call: str) -> str:
     return (
-        "from pathlib import Path\nfrom builder.workspace import alone, workspace\n"
+        "from pathlib import Path\nfrom builder.tools.files import alone, workspace\n"
         f"with {call} as value:\n    print('ready', flush=True)\n    input()\n"
     )
 
@@ -189,7 +189,7 @@ def test_the_disk_that_filled_up_is_named(
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(disk / "cache"))
     program = (
         "import os\nfrom pathlib import Path\nfrom builder import crashes\n"
-        "from builder.tools import git\nfrom builder.workspace import keep_json, workspace\n"
+        "from builder.tools import git\nfrom builder.tools.files import keep_json, workspace\n"
         f"disk = Path({str(disk)!r})\ntry:\n    {code}\n"
         "except Exception as error:\n    print(repr(crashes.explained(error)))\n"
     )
@@ -241,7 +241,7 @@ def test_nobody_sweeps_between_a_directory_and_its_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = (
-        "from pathlib import Path\nfrom builder.workspace import workspace\n"
+        "from pathlib import Path\nfrom builder.tools.files import workspace\n"
         f"with workspace(Path({str(tmp_path)!r})):\n    pass\n"
     )
     others: list[subprocess.Popen[bytes]] = []

@@ -22,7 +22,7 @@ from builder.errors import BuilderError, RecipeError, WorldError
 from builder.pipeline import Run
 from builder.plan import BasePlan, Plan, RegistryRoot
 from builder.tools import docker
-from builder.workspace import alone, need_space, need_writable
+from builder.tools.files import alone, need_space, need_writable
 
 ENGINES, BASES = "engines", "bases"
 OURS = ".builder"

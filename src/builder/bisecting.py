@@ -23,7 +23,7 @@ from builder.questions import SHORT, End, Judgement, Question, QuestionError, St
 from builder.schema import Recipe
 from builder.settings import Settings
 from builder.tools.bisection import Bisection, Commit, described
-from builder.workspace import alone
+from builder.tools.files import alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def save(
     the recipe compiles nothing, nothing is done. The cache itself does not change.
     """
     from builder import compiler_cache, pipeline
-    from builder.workspace import workspace
+    from builder.tools.files import workspace
 
     run = new_run(catalogue, builder=builder)
     image = compiler_cache.place(run, pipeline.resolve(run, recipe))
@@ -85,7 +85,7 @@ def load(
     would not build for.
     """
     from builder import compiler_cache, pipeline
-    from builder.workspace import workspace
+    from builder.tools.files import workspace
 
     run = new_run(catalogue, builder=builder)
     image = compiler_cache.place(run, pipeline.resolve(run, recipe))

@@ -52,8 +52,8 @@ def prune(
 
     from builder import channels, console, moves, pruning, publish, settings
     from builder.tools.credentials import HUB
+    from builder.tools.files import alone
     from builder.tools.hub import Hub
-    from builder.workspace import alone
 
     recipes, chosen = catalogue_at(catalogue), settings.load()
     (own,) = channels.channels(recipes, chosen, [recipe])

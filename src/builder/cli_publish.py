@@ -71,7 +71,7 @@ def push(
     from builder.channels import tag_of
     from builder.proving import proved
     from builder.releasing import release
-    from builder.workspace import workspace
+    from builder.tools.files import workspace
 
     run = new_run(catalogue)
     rendered, record = proved(run, recipe)
@@ -193,7 +193,7 @@ def _alone() -> AbstractContextManager[None]:
     """Nothing is deleted here meanwhile: it could be what the tag is moved to."""
     from builder import settings
     from builder.publish import TAGS
-    from builder.workspace import alone
+    from builder.tools.files import alone
 
     chosen = settings.load()
     chosen.need_directories()

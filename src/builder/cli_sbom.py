@@ -91,7 +91,7 @@ def _made(recipe: str, catalogue: Path | None, kind: str) -> str:
     """A document of the image in the engine."""
     from builder.proving import proved
     from builder.releasing import documents
-    from builder.workspace import workspace
+    from builder.tools.files import workspace
 
     run = new_run(catalogue)
     rendered, record = proved(run, recipe)
@@ -143,7 +143,7 @@ def thaw(
 
 
 def _write(output: Path, text: str) -> None:
-    from builder.workspace import whole
+    from builder.tools.files import whole
 
     try:
         with whole(output) as waiting:

@@ -24,7 +24,7 @@ from builder.image import Log
 from builder.pipeline import Run, build_base
 from builder.tools import buildx
 from builder.tools.buildx import Builder
-from builder.workspace import says_full, whole
+from builder.tools.files import says_full, whole
 
 ID = "builder-ccache"
 """The cache mount of every template that compiles."""

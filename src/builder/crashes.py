@@ -14,7 +14,7 @@ from platformdirs import user_cache_path, user_state_path
 
 from builder import __version__
 from builder.errors import BuilderError, WorldError
-from builder.workspace import full_disk, is_full
+from builder.tools.files import full_disk, is_full
 
 
 def explained(error: BaseException) -> BuilderError | None:

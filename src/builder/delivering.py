@@ -7,7 +7,7 @@ from pathlib import Path
 from builder.errors import RecipeError, WorldError
 from builder.schema import Recipe
 from builder.tools import containers
-from builder.workspace import need_writable, whole
+from builder.tools.files import need_writable, whole
 
 
 def need_artefact(recipe: Recipe, folder: Path) -> None:

@@ -20,8 +20,8 @@ from builder.recipe import parse
 from builder.schema import Recipe, ScriptPatch
 from builder.settings import Settings
 from builder.tools import docker
+from builder.tools.files import workspace
 from builder.tools.repositories import Repositories
-from builder.workspace import workspace
 
 Say = Callable[[str], None]
 

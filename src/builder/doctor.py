@@ -15,7 +15,7 @@ from builder.errors import BuilderError
 from builder.platforms import architecture
 from builder.settings import Settings
 from builder.tools import apt, docker, git
-from builder.workspace import standing
+from builder.tools.files import standing
 
 ENOUGH_DISK = 30.0  # GiB: base 6, a real engine's build tree and layers 12, room to breathe
 ENOUGH_MEMORY = 6.0  # GiB: two nvcc jobs

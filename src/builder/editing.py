@@ -12,8 +12,8 @@ from tomlkit.items import AoT, Array
 
 from builder.errors import WorldError
 from builder.schema import GitSource, PullPatch, Recipe
+from builder.tools.files import whole
 from builder.upstream import Target
-from builder.workspace import whole
 
 Keys = tuple[str | int, ...]
 SHORT_COMMIT = 7  # digits: fewer are not taken for a commit

@@ -13,7 +13,7 @@ from builder.context import Context
 from builder.errors import BuilderError, BuildError, WorldError
 from builder.tools import buildx, docker
 from builder.tools.buildx import Builder
-from builder.workspace import says_full
+from builder.tools.files import says_full
 
 # "#14 26.59   [22/339] ccache ..." : step, seconds, what the command printed.
 STEP_LINE = re.compile(r"#(\d+) (\d+\.\d+) (.*)")

@@ -24,9 +24,9 @@ from builder.pruning import is_nightly
 from builder.releasing import release
 from builder.served import CREATED, served
 from builder.tools import docker
+from builder.tools.files import alone
 from builder.tools.registry import Repository
 from builder.upstream import Target
-from builder.workspace import alone
 
 KEPT = 2
 """Images of a channel's nights that stay in the engine."""

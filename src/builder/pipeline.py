@@ -27,7 +27,7 @@ from builder.smoke.contents import Foundation
 from builder.smoke.gpu import Trial
 from builder.smoke.verdict import Check, Verdict
 from builder.tools import buildx, docker
-from builder.workspace import alone, need_space, workspace
+from builder.tools.files import alone, need_space, workspace
 
 BASE_NAME = "org.opencontainers.image.base.name"
 BASE_DIGEST = "org.opencontainers.image.base.digest"

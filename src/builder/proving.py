@@ -23,7 +23,7 @@ from builder.record import Record
 from builder.schema import Recipe
 from builder.smoke.verdict import Verdict
 from builder.tools import docker
-from builder.workspace import workspace
+from builder.tools.files import workspace
 
 REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from builder.errors import GoneError, WorldError
 from builder.served import CREATED, configuration
+from builder.tools.files import keep_json
 from builder.tools.hub import Hub
 from builder.tools.registry import Manifest, Repository
-from builder.workspace import keep_json
 
 KEY = r"[0-9a-f]{12}"
 # What cosign and others name after the digest of an image, and the "Referrers Tag Schema" of the

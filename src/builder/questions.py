@@ -17,7 +17,7 @@ from builder.errors import BuilderError
 from builder.plan import resolve_patches
 from builder.schema import Recipe
 from builder.tools.bisection import Commit, Word
-from builder.workspace import keep_json
+from builder.tools.files import keep_json
 
 SHORT = 9  # digits of a commit that people are shown
 BuildFails = Literal["skip", "bad"]

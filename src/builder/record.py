@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.smoke.verdict import Check, Verdict
-from builder.workspace import keep_json
+from builder.tools.files import keep_json
 
 
 @dataclass(frozen=True, slots=True)

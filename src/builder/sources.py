@@ -19,9 +19,9 @@ from builder.patches import Workshop, apply_all
 from builder.plan import SCRIPTS, BasePlan, BootstrappedRoot, GitCommit, Plan
 from builder.platforms import Platforms
 from builder.tools import apt, pypi
+from builder.tools.files import full_disk, says_full
 from builder.tools.repositories import Repositories
 from builder.tools.scratch import EMPTY_TREE
-from builder.workspace import full_disk, says_full
 
 Say = Callable[[str], None]
 PATH_EXCLUDES = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")

@@ -18,9 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from builder import workspace
 from builder.errors import BuildError, SpaceError, WorldError
-from builder.tools import docker
+from builder.tools import docker, files
 
 TARGET = "linux/amd64"  # what images are for
 FIELD = re.compile(r"(?m)^(Driver|Error|Platforms): *(.*)$")
@@ -82,9 +81,9 @@ def full_disk(builder: Builder, why: str, *others: Path) -> SpaceError:
         hint = f"`docker buildx prune --builder {builder.name}` drops what the builder keeps"
         return SpaceError(what, why, f"{hint}; then run the same command again")
     try:
-        return workspace.full_disk(why, docker.engine().root, *others)
+        return files.full_disk(why, docker.engine().root, *others)
     except WorldError:  # a full disk may end an engine
-        return SpaceError("the disk of the engine is full", why, workspace.FREE_SOME)
+        return SpaceError("the disk of the engine is full", why, files.FREE_SOME)
 
 
 def build(builder: Builder, arguments: Sequence[str], on_line: Callable[[str], None]) -> int:

@@ -27,7 +27,7 @@ from builder.errors import (
     WorldError,
 )
 from builder.tools import archives
-from builder.workspace import full_disk, says_full
+from builder.tools.files import full_disk, says_full
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from builder.errors import BuilderError, FetchError, GoneError, WorldError
-from builder.workspace import full_disk, says_full
+from builder.tools.files import full_disk, says_full
 
 ATTEMPTS = 4
 # What git and curl say when asking again may help; everything else is an answer.

@@ -23,8 +23,8 @@ from uuid import uuid4
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.tools import git
+from builder.tools.files import file_lock
 from builder.tools.git import GitError
-from builder.workspace import file_lock
 
 Say = Callable[[str], None]
 

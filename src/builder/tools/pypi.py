@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.tools.downloads import TIMEOUT, retrying, store
+from builder.tools.files import is_full
 from builder.tools.web_errors import cause
 from builder.tools.wheels import rank
-from builder.workspace import is_full
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage, PyPISimple
