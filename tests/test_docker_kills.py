@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +37,8 @@ class Farm:
         self.image = image
         self.registry = registry
         self.version = 0
+        self.asserted: Counter[str] = Counter()
+        """How many tags were followed to their last blob, how many verdicts were read."""
 
     def next_version(self) -> None:
         self.version += 1
@@ -86,6 +89,7 @@ class Farm:
             config = self.get(f"{REPOSITORY}/blobs/{manifest['config']['digest']}").json()
             version = config["config"]["Labels"]["org.opencontainers.image.version"]
             assert tag == "latest" or tag.partition("-")[0] == version
+            self.asserted["tags"] += 1
         named = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
         for name in named:
             if name.startswith(f"{self.registry}/{REPOSITORY}:") and ":unproved-" not in name:
@@ -100,6 +104,7 @@ class Farm:
         if record.exists():
             told: dict[str, Any] = json.loads(record.read_text())
             assert all(check["passed"] for check in told["verdict"]["checks"])
+            self.asserted["verdicts"] += 1
 
 
 @pytest.fixture
@@ -149,3 +154,7 @@ def test_killed_at_any_moment(farm: Farm, request: pytest.FixtureRequest) -> Non
             assert latest == fixed
             farm.next_version()
     assert interrupted >= kills // 2
+    # What was whole before the kills has at every look three tags or more (its version, its own
+    # tag, latest) and two names with a record for each of two versions.
+    assert farm.asserted["tags"] >= 3 * kills
+    assert farm.asserted["verdicts"] >= 2 * 2 * kills
