@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -250,6 +251,26 @@ def test_commands_are_named_as_the_user_started_builder(tmp_path: Path) -> None:
     assert "builder prune" not in farm("promote", "--help")
     assert "./farm prune" in farm("promote", "--help")
     assert "./farm doctor" in farm("--help")
+
+
+def test_an_environment_that_cannot_be_made_is_explained_by_pip(tmp_path: Path) -> None:
+    shutil.copy(REPOSITORY / "farm", tmp_path)
+    digest = "0" * 64
+    (tmp_path / "requirements.lock").write_text(f"iniconfig==2.3.1 --hash=sha256:{digest}\n")
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}
+    environment = os.environ | nowhere | {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1"}
+    environment.pop("PIP_FIND_LINKS", None)
+    done = subprocess.run(
+        [tmp_path / "farm", "list"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 4
+    assert "ERROR: No matching distribution found for iniconfig==2.3.1" in done.stderr
+    assert "farm: pip could not install the locked requirements" in done.stderr
+    assert not (tmp_path / ".venv" / ".farm-stamp").exists()
 
 
 def test_commands_stand_in_back_ticks() -> None:
