@@ -280,7 +280,7 @@ def test_a_file_of_ours_is_told_with_its_text_and_what_is_absent_only_as_an_inpu
 
 def test_what_is_patched_at_every_start_is_told_as_such() -> None:
     patches = engine_of(cyclonedx("vllm-0.20.0-genesis"))["pedigree"]["patches"]
-    assert sorted(patch["type"] for patch in patches) == ["monkey", "unofficial"]
+    assert sorted(patch["type"] for patch in patches) == ["monkey", "unofficial", "unofficial"]
     assert scopes(cyclonedx("vllm-0.20.0-genesis"))["start.py"] == "required"
     assert scopes(cyclonedx("vllm-0.20.2"))["start.py"] == "excluded"
 

@@ -413,12 +413,15 @@ def explanation(told: dict[str, Any]) -> None:
             "discussed at": patch["upstream"],
             "may go when": patch["drop_when"],
             "allowed": ", ".join(patch["allowed"]),
+            "must print": ", ".join(patch["prints"]),
+            "installed as": patch["installed_as"],
             "proved by": patch["proved_by"] or "nothing in the image",
         }
         _pairs([(f"  {name}", value) for name, value in about.items() if value])
     for start in told["starts"]:
         line(f"\nPatched at every start by {start['run']}: {start['why']}")
-        _pairs([("  may go when", start["drop_when"])] if start["drop_when"] else [])
+        about = {"may go when": start["drop_when"], "must print": ", ".join(start["prints"])}
+        _pairs([(f"  {name}", value) for name, value in about.items() if value])
     for base in told["bases"]:
         line(f"\nOn the base {base['name']}: {base['summary']}")
         lines = {

@@ -11,12 +11,14 @@ from builder.families.compiling import definition_value
 from builder.plan import complete, resolve_patches, where
 from builder.platforms import Platforms
 from builder.schema import (
+    AddPatch,
     ArchiveSource,
     FileProbe,
     GitSource,
     InstalledSource,
     LibraryProbe,
     OptionProbe,
+    Patch,
     PathSource,
     Probe,
     Published,
@@ -24,6 +26,7 @@ from builder.schema import (
     PythonProbe,
     Recipe,
     RunProbe,
+    ScriptPatch,
 )
 
 
@@ -52,12 +55,19 @@ def explained(catalogue: Catalogue, name: str) -> dict[str, Any]:
                 "where": planned.url,
                 "expect": planned.patch.expect,
                 "allowed": _allowed(planned.patch.model_dump()),
+                "prints": _says(planned.patch),
+                "installed_as": _installed_as(planned.patch),
                 "proved_by": _probe(planned.patch.probe) if planned.patch.probe else "",
             }
             for planned in resolve_patches(entry, catalogue.root)
         ],
         "starts": [
-            {"run": " ".join(step.run), "why": step.why, "drop_when": step.drop_when or ""}
+            {
+                "run": " ".join(step.run),
+                "why": step.why,
+                "drop_when": step.drop_when or "",
+                "prints": list(step.says),
+            }
             for step in recipe.start
         ],
         "bases": [_base(catalogue, base) for base in catalogue.chain(recipe.base)],
@@ -120,6 +130,15 @@ def _allowed(patch: dict[str, Any]) -> list[str]:
     return found
 
 
+def _says(patch: Patch) -> list[str]:
+    return list(patch.script.says) if isinstance(patch, ScriptPatch) else []
+
+
+def _installed_as(patch: Patch) -> str:
+    distribution = patch.add.distribution if isinstance(patch, AddPatch) else None
+    return str(distribution) if distribution else ""
+
+
 def _base(catalogue: Catalogue, name: str) -> dict[str, Any]:
     base = catalogue.base(name).recipe
     assert base is not None
@@ -159,7 +178,8 @@ def _probe(probe: Probe) -> str:
             said += _listed("offers", probe.symbols) + _listed("does not offer", probe.symbols_not)
             said += [f"offers {n} names like {like}" for like, n in probe.symbols_at_least.items()]
             said += [f"needs glibc {probe.glibc} at most"] if probe.glibc else []
-            return ", ".join([f"{probe.library} is there", *said])
+            names = " or ".join([probe.library, *probe.alternatives])
+            return ", ".join([f"{names} is there", *said])
         case FileProbe():
             said = _listed("has", probe.has) + _listed("lacks", probe.lacks)
             said += [f"matches /{pattern}/" for pattern in probe.matches]

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from builder import diffs
 from builder.diffs import FileDiff, NotADiffError
+from builder.distributions import dist_info
 from builder.errors import PatchError, UntriedError
 from builder.patching import FITS, Fate, attempt, is_absent, targets_of
 from builder.plan import PlannedPatch
@@ -21,6 +22,7 @@ from builder.tools.repositories import Repositories
 from builder.tools.scratch import EMPTY_TREE, Scratch
 
 Say = Callable[[str], None]
+MOST_PRINTED = 12  # lines of a script that are shown
 SCRIPT_LIMITS = ("--memory=2g", "--ulimit=fsize=268435456", "--env=HOME=/tmp")
 
 
@@ -29,7 +31,7 @@ class AbsentError(PatchError):
 
 
 class HalfDoneError(PatchError):
-    """A script failed after it had changed something."""
+    """A script changed something, and failed or did not print all that it must."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Piece:
 
     name: str
     text: bytes
+    printed: tuple[str, ...] = ()
+    """The last lines that a script printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ def pieces(workshop: Workshop, planned: PlannedPatch, tree: str) -> Iterator[Pie
         case PickPatch(pick=pick):
             yield from _picked(workshop.repositories, planned, pick.after, pick.to)
         case ScriptPatch(script=script):
-            yield Piece(planned.name, _scripted(workshop, planned, script, tree))
+            yield _scripted(workshop, planned, script, tree)
         case AddPatch(add=add):
             yield Piece(planned.name, _added(workshop.repositories, planned, add, tree))
         case _:
@@ -221,10 +225,11 @@ def _picked(
         yield Piece(name, text)
 
 
-def _scripted(workshop: Workshop, planned: PlannedPatch, script: Script, tree: str) -> bytes:
+def _scripted(workshop: Workshop, planned: PlannedPatch, script: Script, tree: str) -> Piece:
     """Run a script on a copy of the tree, sealed off; what it changed is the diff.
 
-    Raises ``PatchError`` when it fails, does not end, or changes nothing.
+    Raises ``PatchError`` when it fails, does not end, changes nothing, or does not print what the
+    recipe says.
     """
     if is_absent(workshop.scratch, tree, script.edits):
         raise AbsentError(
@@ -246,28 +251,50 @@ def _scripted(workshop: Workshop, planned: PlannedPatch, script: Script, tree: s
         file = folder / Path(script.path).name
         file.write_bytes(program)
         file.chmod(0o755)
-        failure = _run_script(workshop.image, planned.name, script, file, copy)
+        done = _run_script(workshop.image, planned.name, script, file, copy)
         changed = workshop.scratch.take(copy)
         text = workshop.scratch.diff(tree, changed)
         touched = [item.path for _, item in workshop.scratch.changes(tree, changed)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if failure is not None:
-        raise HalfDoneError(failure.what, failure.why, failure.hint) if text else failure
+    printed = tuple(done.output.strip().splitlines()[-MOST_PRINTED:])
+    _require_success(planned.name, script, done, touched, "\n".join(printed))
+    return Piece(planned.name, text, printed)
+
+
+def _require_success(
+    name: str, script: Script, done: containers.Finished, touched: list[str], printed: str
+) -> None:
+    """Raise ``PatchError`` unless a script ended well, edited what it may, and printed ``says``.
+
+    ``HalfDoneError`` where it has edited something all the same.
+    """
+    if done.status != 0:
+        raise (HalfDoneError if touched else PatchError)(
+            f"{name} failed with exit status {done.status}",
+            printed,
+            "it sees the tree and nothing else, read-only, without network",
+        )
     others = sorted(set(touched) - set(script.edits)) if script.edits else []
     if others:
         raise PatchError(
-            f"{planned.name} changes more than the recipe says",
+            f"{name} changes more than the recipe says",
             f"it also changed {', '.join(others)}",
             "name the files in edits, or pin a revision that leaves them alone",
         )
-    if not text:
+    if not touched:
         raise PatchError(
-            f"{planned.name} exited 0 and changed nothing",
-            "it did not find what it edits, and did not say so",
+            f"{name} exited 0 and changed nothing",
+            f"it printed:\n{printed}" if printed else "it printed nothing",
             "drop it, or pin a revision that fits the source",
         )
-    return text
+    missing = [text for text in script.says if text not in done.output]
+    if missing:
+        raise HalfDoneError(
+            f"{name} exited 0 and did not print {', '.join(map(repr, missing))}",
+            f"it printed:\n{printed}" if printed else "it printed nothing",
+            "it applied in part only: pin a revision that fits the source, or correct says",
+        )
 
 
 def _program(repositories: Repositories, planned: PlannedPatch, script: Script) -> bytes:
@@ -289,15 +316,17 @@ def _program(repositories: Repositories, planned: PlannedPatch, script: Script) 
     return program
 
 
-def _run_script(image: str, name: str, script: Script, file: Path, tree: Path) -> PatchError | None:
-    """Run the program on a copy of the tree; how it failed, or None.
+def _run_script(
+    image: str, name: str, script: Script, file: Path, tree: Path
+) -> containers.Finished:
+    """Run the program on a copy of the tree.
 
     Raises ``PatchError`` when it does not end.
     """
     where = f"/patch/{file.name}"
     python = script.path.endswith(".py")
     try:
-        done = containers.run(
+        return containers.run(
             image,
             [*([where] if python else []), *script.arguments],
             entrypoint="python3" if python else where,
@@ -316,13 +345,6 @@ def _run_script(image: str, name: str, script: Script, file: Path, tree: Path) -
             f"it was stopped after {script.seconds} s",
             "it runs without network: does it wait for one? [script] seconds gives it more time",
         ) from error
-    if done.status == 0:
-        return None
-    return PatchError(
-        f"{name} failed with exit status {done.status}",
-        "\n".join(done.output.strip().splitlines()[-12:]),
-        "it sees the tree and nothing else, read-only, without network",
-    )
 
 
 def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: str) -> bytes:
@@ -345,6 +367,10 @@ def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: st
             raise PatchError(
                 f"{planned.name} would replace what is there", ", ".join(there[:5]), "see `to`"
             )
+        if add.distribution is not None:
+            files = {path: scratch.read(item.object) for path, item in found.items()}
+            for path, content in dist_info(add.distribution, files).items():
+                found[path] = scratch.blob(path, content)
         return scratch.diff(tree, scratch.place(tree, found))
 
     return repositories.sound(place)

@@ -3,7 +3,7 @@ FROM base-runtime AS image
 ARG REBUILD=no
 ARG BASE_USER
 USER root
-RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=source,target=/run/overlay ["python3", "/run/inside/overlay.py", "/run/overlay", "--package", "vllm", "--version", "0.20.0", "--start", "[{\"run\": [\"python3\", \"-m\", \"vllm._genesis.patches.apply_all\"], \"says\": [], \"seconds\": 300}]"]
+RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=source,target=/run/overlay ["python3", "/run/inside/overlay.py", "/run/overlay", "--package", "vllm", "--version", "0.20.0", "--start", "[{\"run\": [\"python3\", \"-m\", \"vllm._genesis.patches.apply_all\"], \"says\": [\"kv_cache_utils=applied\", \"scheduler=applied\", \"applied: P60 \", \"applied: P62 \", \"applied: P64 \", \"applied: P65 \", \"applied: P66 \"], \"seconds\": 300}]"]
 COPY --from=inside --chmod=0755 healthcheck /usr/local/bin/healthcheck
 ENV GENESIS_ENABLE_P60_GDN_NGRAM_FIX="1" GENESIS_ENABLE_P62_STRUCT_OUT_SPEC_TIMING="1" GENESIS_ENABLE_P64_QWEN3CODER_MTP_STREAMING="1" GENESIS_ENABLE_P65_TURBOQUANT_SPEC_CG_DOWNGRADE="1" GENESIS_ENABLE_P66_CUDAGRAPH_SIZE_FILTER="1"
 USER $BASE_USER

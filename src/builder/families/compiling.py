@@ -10,7 +10,7 @@ from builder import lock
 from builder.errors import RecipeError
 from builder.lock import Lock, Locked
 from builder.platforms import GNU_TRIPLETS, Platforms
-from builder.schema import Cmake, InstalledSource, Recipe
+from builder.schema import AddPatch, Cmake, InstalledSource, Recipe
 from builder.scopes import Scope
 
 Definitions = Mapping[str, str | int | bool]
@@ -117,6 +117,11 @@ def unused(recipe: Recipe, family: str, *known: str) -> Iterator[tuple[tuple[str
     for name, table in TABLES.items():
         if name not in known and name in recipe.model_fields_set and getattr(recipe, name):
             yield (name,), f"the family {family} has no use for {table}"
+    if "overlay" not in known:
+        for index, patch in enumerate(recipe.patch):
+            if isinstance(patch, AddPatch) and patch.add.distribution is not None:
+                place = ("patch", index, "add", "distribution")
+                yield place, f"the family {family} has no installed packages to add to"
     if "layout" not in known:
         for index, part in enumerate(recipe.cmake):
             if part.place is not None:

@@ -22,7 +22,7 @@ from builder.families.compiling import (
 from builder.families.llama_cpp import ALWAYS
 from builder.lock import Locked
 from builder.platforms import GNU_TRIPLETS, Platforms
-from builder.schema import Cmake, Recipe
+from builder.schema import Cmake, Image, Recipe
 
 TEMPLATE = "ggml-python.Dockerfile.j2"
 SCRIPTS: tuple[str, ...] = ("jobs", "collect.py")
@@ -43,6 +43,7 @@ def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("python",), "the family ggml-python compiles no Python package"
     if not recipe.image.entrypoint:
         yield ("image",), "the family ggml-python needs an entrypoint"
+    yield from _port(recipe.image)
     yield from unused(recipe, "ggml-python", "cmake", "python", "layout")
     places: set[str] = set()
     for index, part in enumerate(recipe.cmake):
@@ -54,6 +55,14 @@ def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
         for name in part.define:
             if name in ALWAYS or name == NO_VMM:
                 yield ("cmake", index, "define", name), "is the family's: it holds for every tree"
+
+
+def _port(image: Image) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The server's own default port is not known: the image must name the one that it exposes."""
+    told = (*image.entrypoint, *image.command, *image.env.values())
+    if image.port and str(image.port) not in told:
+        message = f"{image.port} must stand in entrypoint, command or env: the server has a default"
+        yield ("image", "port"), message
 
 
 def _place(place: str | None) -> str:

@@ -45,6 +45,7 @@ CMAKE_TARGET = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 VERSION = r"^[a-zA-Z0-9]+(?:[._-][a-zA-Z0-9]+)*$"
 
 PROJECT = r"^[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*$"  # packaging specification, "Names"
+PEP440 = r"^[0-9]+(?:\.[0-9]+)*[A-Za-z0-9.+]*$"
 VERSION_GLOB = r"^[A-Za-z0-9.!+_*-]+$"
 USER = r"^[a-z0-9_][a-z0-9_-]*(?::[a-z0-9_][a-z0-9_-]*)?$"
 
@@ -67,6 +68,7 @@ PATTERNS = {
     IMAGE_PATH: "must be an absolute path in the image; * stands for anything, ? for one character",
     CMAKE_TARGET: "must be the name of a cmake target",
     PROJECT: "must be the name of a Python project: letters, digits and . _ -",
+    PEP440: "must be the version of a Python project",
     VERSION_GLOB: "must be a version; * stands for anything",
     USER: "must be a user, or user:group, by name or number",
 }

@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from builder.schema.fields import (
+    PEP440,
     PLAIN,
     Commit,
     GitUrl,
     Model,
     PathGlob,
+    PythonProject,
     Sha256,
     Text,
     TreePath,
@@ -110,6 +112,8 @@ class Script(Model):
     """It is stopped after that."""
     edits: list[TreePath] = []
     """Files of the tree that it changes, and no others; empty: any."""
+    says: list[Text] = []
+    """Each must stand in what it prints, or it has applied in part only, whatever its status."""
 
     @model_validator(mode="after")
     def _not_over_the_system(self) -> Script:
@@ -140,6 +144,31 @@ class ScriptPatch(AnyPatch):
         return self
 
 
+ENTRY_POINT = r"^[A-Za-z_][\w.]*(?::[A-Za-z_][\w.]*)?$"
+EntryPointName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*$"), PLAIN]
+EntryPoint = Annotated[str, StringConstraints(pattern=ENTRY_POINT), PLAIN]
+
+
+class Distribution(Model):
+    """What makes added files an installed Python project: pip and ``importlib.metadata`` see it.
+
+    Python packaging, "Recording installed projects" and "Entry points specification".
+    """
+
+    name: PythonProject
+    version: Annotated[str, StringConstraints(pattern=PEP440), PLAIN]
+    entry_points: dict[EntryPointName, dict[EntryPointName, EntryPoint]] = {}
+    """"module:function" by group and name."""
+
+    def __str__(self) -> str:
+        points = [
+            f"{group}: {name} = {value}"
+            for group, found in self.entry_points.items()
+            for name, value in found.items()
+        ]
+        return ", ".join([f"{self.name} {self.version}", *points])
+
+
 class Add(Model):
     """A directory, or a file, of a pinned commit, as new files of the tree."""
 
@@ -149,6 +178,8 @@ class Add(Model):
     """In the tree of ``commit``."""
     to: TreePath
     """In the source; nothing may be there."""
+    distribution: Distribution | None = None
+    """The project that it is installed as, where it is one of its own."""
 
 
 class AddPatch(AnyPatch):

@@ -33,6 +33,7 @@ PythonCode = Annotated[Text, AfterValidator(_code)]
 DottedName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$"), PLAIN
 ]
+LibraryName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+/-]+$"), PLAIN]
 Symbol = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_.$][A-Za-z0-9_.$@]*$"), PLAIN]
 SymbolGlob = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.$@*?]+$"), PLAIN]
 
@@ -74,8 +75,10 @@ class OptionProbe(Model):
 class LibraryProbe(Model):
     """A library of the image: its GPU code, what it needs, what it offers."""
 
-    library: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+/-]+$"), PLAIN]
+    library: LibraryName
     """File name, or the end of its path."""
+    alternatives: list[LibraryName] = []
+    """What it may be called instead, the first that is there; where newer builds name it anew."""
     architectures: list[Annotated[str, StringConstraints(pattern=r"^sm_[0-9]+[af]?$"), PLAIN]] = []
     """Machine code (not only PTX) that must be there."""
     needs: list[Text] = []

@@ -104,7 +104,8 @@ def _behind_links(
     libraries = {
         posixpath.basename(file.path)
         for probe in _symbol_probes(recipe)
-        for file, _ in architectures.matching(contents, probe.library)
+        for name in (probe.library, *probe.alternatives)
+        for file, _ in architectures.matching(contents, name)
         if file.symbols is None
     }
     return reading.Wanted(wanted.texts | texts, wanted.symbols | libraries)
@@ -133,7 +134,9 @@ def _wanted(recipe: Recipe | None) -> reading.Wanted:
         texts.add(starts.PLAN)
     texts |= {probe.python for probe in probes if isinstance(probe, PythonProbe)}
     libraries = {
-        posixpath.basename(probe.library).partition(".so")[0] for probe in _symbol_probes(recipe)
+        posixpath.basename(name).partition(".so")[0]
+        for probe in _symbol_probes(recipe)
+        for name in (probe.library, *probe.alternatives)
     }
     return reading.Wanted(frozenset(texts), frozenset(libraries))
 

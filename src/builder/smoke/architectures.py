@@ -83,9 +83,11 @@ def matching(contents: Contents, name: str) -> list[tuple[File, ElfFile]]:
 
 def prove_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
     """What a recipe's ``[[probe]] library`` says."""
-    libraries = matching(contents, probe.library)
+    names = [probe.library, *probe.alternatives]
+    libraries = next(filter(None, (matching(contents, name) for name in names)), [])
     if not libraries:
-        yield Check("library", probe.library, "is in the image", "no such ELF file", False)
+        subject = " or ".join(names)
+        yield Check("library", subject, "is in the image", "no such ELF file", False)
     for file, parsed in libraries:
         found = _machine_code(parsed)
         for name in probe.architectures:

@@ -101,6 +101,11 @@ class Scratch:
         """The contents of a blob."""
         return self.run("cat-file", "blob", name)
 
+    def blob(self, path: str, content: bytes) -> Item:
+        """A new file, to be placed in a tree."""
+        name = self.run("hash-object", "-w", "--stdin", stdin=content).decode().strip()
+        return Item("100644", name, path)
+
     def file(self, tree: str, path: str) -> bytes | None:
         """The contents of a file of a tree, or None where there is none."""
         for item in self.items(tree, path):
