@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ def test_two_cmake_calls_and_a_server_in_python(
         library = f"/opt/engine/{place}/libggml-cuda.so.0.1.2"
         assert ("library", library, "machine code for sm_120") in found
         assert ("library", library, "does not need libcuda.so.1") in found
+    assert ("says", "/opt/engine/bin/llama-server --version", "(b6ffab4a9)") in found
     started = subprocess.run(
         ["docker", "run", "--rm", image, "--target", "m.gguf", "--draft", "d", "--port", "no"],
         capture_output=True,
@@ -72,6 +74,18 @@ def test_two_cmake_calls_and_a_server_in_python(
         check=False,
     )
     assert "invalid int value: 'no'" in started.stderr  # server.py has all that it imports
+    name = docker("run", "--detach", image, "--target", "m.gguf", "--draft", "d")
+    try:
+        healthy = "--format={{json .Config.Healthcheck.Test}}"
+        _, *test = json.loads(docker("inspect", healthy, name))
+        for _ in range(100):
+            done = subprocess.run(["docker", "exec", name, *test], check=False)
+            if done.returncode == 0:
+                break
+            time.sleep(0.2)
+        assert done.returncode == 0, docker("logs", name)
+    finally:
+        docker("rm", "--force", name)
     code = "import layout, subprocess; subprocess.run([layout.PROGRAM, 'a b'], check=True)"
     scripts = "--env=PYTHONPATH=/opt/engine/dflash/scripts"
     said = docker("run", "--rm", scripts, "--entrypoint=python", image, "-c", code)

@@ -143,6 +143,13 @@ def test_what_a_recipe_says_of_a_library_is_checked(images: dict[str, str], judg
         smoke.LibraryProbe(library="libk.so", needs_not=["libcuda.so.1"]),
         smoke.LibraryProbe(library="libk.so", needs=["libcuda.so.1"]),
         smoke.LibraryProbe(library="libnowhere.so"),
+        smoke.LibraryProbe(library="liba.so", alternatives=["libnowhere.so"]),
+        smoke.LibraryProbe(
+            library="libk.so", alternatives=["libnowhere.so"], architectures=["sm_120"]
+        ),
+        smoke.LibraryProbe(
+            library="liba.so", alternatives=["libb.so", "libk.so"], architectures=["sm_120"]
+        ),
     ]
     verdict = judge(compiled(images, how), probe=probes)
     said = [(check.expected, check.passed) for check in verdict.checks if check.proof == "library"]
@@ -151,6 +158,13 @@ def test_what_a_recipe_says_of_a_library_is_checked(images: dict[str, str], judg
         ("does not need libcuda.so.1", False),
         ("needs libcuda.so.1", True),
         ("is in the image", False),
+        ("is in the image", False),
+        ("machine code for sm_120", True),
+        ("machine code for sm_120", True),
+    ]
+    assert [c.subject for c in verdict.checks if c.expected == "is in the image"] == [
+        "libnowhere.so",
+        "liba.so or libnowhere.so",
     ]
     driver = [check for check in verdict.failures if "vmm = false" in check.subject]
     assert "libk.so needs libcuda.so.1" in driver[0].found

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from builder import roots
+from builder.diagnosis import Case, Finding, on_pin
 from builder.errors import PatchError, UntriedError
 from builder.patches import Workshop, apply_all
-from builder.plan import PlannedPatch
+from builder.plan import GitCommit, PlannedPatch
 from builder.schema import Script, ScriptPatch
 from builder.tools.repositories import Repositories
 from catalogues import rendered
@@ -38,17 +39,26 @@ class Bench:
         patch = ScriptPatch(script=Script.model_validate(about), why="a test")
         return PlannedPatch(patch, self.scripts.url)
 
-    def apply(self, planned: PlannedPatch) -> Path:
+    def workshop(self) -> Workshop:
         self.count += 1
         work = self.folder / f"work-{self.count}"
         work.mkdir()
         repositories = Repositories(self.folder / "cache", work, lambda _: None)
-        workshop = Workshop(repositories, work, self.image, lambda _: None)
-        tree = repositories.tree(self.engine.url, self.pin, moved={})
+        return Workshop(repositories, work, self.image, lambda _: None)
+
+    def apply(self, planned: PlannedPatch) -> Path:
+        workshop = self.workshop()
+        tree = workshop.repositories.tree(self.engine.url, self.pin, moved={})
         target = self.folder / f"tree-{self.count}"
-        repositories.scratch.export(apply_all(workshop, tree, (planned,)), target)
-        assert not list(work.glob("script-*")), "the copy is gone"
+        workshop.scratch.export(apply_all(workshop, tree, (planned,)), target)
+        assert not list(workshop.work.glob("script-*")), "the copy is gone"
         return target
+
+    def finding(self, planned: PlannedPatch) -> Finding:
+        """What the doctor says of it on the pin."""
+        source = GitCommit(self.engine.url, self.pin)
+        (found,) = on_pin(Case("engine", source, None, (planned,), self.workshop()))
+        return found
 
 
 @pytest.fixture
@@ -103,6 +113,39 @@ def test_a_script_that_fails_shows_what_it_printed(bench: Bench) -> None:
     with pytest.raises(PatchError, match="failed with exit status 3") as caught:
         bench.apply(bench.planned("import sys\nprint('anchor not found')\nsys.exit(3)\n"))
     assert "anchor not found" in caught.value.why
+
+
+# Of the shape of patch_tolist_cudagraph.py: it edits what it finds, tells, and exits 0.
+TWO_SITES = """
+from pathlib import Path
+file = Path("pkg/attn.py")
+text = file.read_text()
+found = {}
+for site, old in {"A": "y = max(", "B": "x = 1"}.items():
+    found[site] = "applied" if old in text else "anchor-not-found"
+    text = text.replace(old, "guarded: " + old)
+file.write_text(text.replace("guarded: ", "z = 0; "))
+print(f"Patched {file}. Site A={found['A']}, Site B={found['B']}")
+"""
+SAYS = ["Site A=applied", "Site B=applied"]
+
+
+def test_a_script_that_applied_in_part_is_no_patch(bench: Bench) -> None:
+    with pytest.raises(PatchError, match="exited 0 and did not print 'Site A=applied'") as caught:
+        bench.apply(bench.planned(TWO_SITES, says=SAYS))
+    assert "Patched pkg/attn.py. Site A=anchor-not-found, Site B=applied" in caught.value.why
+    half = bench.finding(bench.planned(TWO_SITES, says=SAYS))
+    assert (half.state, half.good) == ("partly", False)
+    assert "Site A=anchor-not-found, Site B=applied" in "\n".join(half.details)
+    # Without says it passes: what it printed is shown.
+    (shown,) = bench.finding(bench.planned(TWO_SITES)).details
+    assert shown == "printed: Patched pkg/attn.py. Site A=anchor-not-found, Site B=applied"
+    bench.pin = bench.engine.commit("two", **{"pkg__attn.py": "x = 1\ny = max([1])\n"})
+    tree = bench.apply(bench.planned(TWO_SITES, says=SAYS))
+    assert (tree / "pkg/attn.py").read_text() == "z = 0; x = 1\nz = 0; y = max([1])\n"
+    whole = bench.finding(bench.planned(TWO_SITES, says=SAYS))
+    assert (whole.state, whole.good) == ("applies", True)
+    assert whole.details == ("printed: Patched pkg/attn.py. Site A=applied, Site B=applied",)
 
 
 def test_a_script_that_never_ends_is_stopped(bench: Bench) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from uuid import uuid4
 
 import pytest
 
+from conftest import REPOSITORY
 from overlaid import PACKAGE, SITE, StandIn
 from proving import docker
 from test_docker_overlay import NAME, Build, build, published, python
+from upstreams import Upstream
 
 __all__ = ["build", "published", "python"]
 pytestmark = pytest.mark.docker
@@ -147,6 +150,93 @@ def test_a_step_that_fails_everywhere_is_never_published(build: Build, published
     done = build(START, expect=7)
     assert "start: the steps, stopping before the engine: expected exit status 0" in done.stderr
     assert "exit status 1" in done.stderr
+
+
+# Of the shape of Genesis' P8: two files, of which each is patched where its anchor is there; an
+# import of the second from the first; exit 0 also where one was skipped, or all of it.
+GENESIS = """
+import os
+from pathlib import Path
+
+import vllm
+
+CORE = Path(vllm.__file__).parent / "v1" / "core"
+HELPER = "def token_capacity(groups):\\n    return len(groups)\\n"
+IMPORT = "from vllm.v1.core.kv_cache_utils import token_capacity\\n"
+
+
+def edit(name, anchor, added):
+    file = CORE / name
+    text = file.read_text()
+    if added in text:
+        return "applied(idempotent)"
+    if anchor not in text:
+        return "skipped(required_anchor_missing)"
+    file.write_text(text.replace(anchor, added + anchor))
+    return "applied(ok)"
+
+
+def main():
+    utils = edit("kv_cache_utils.py", "{anchor}", HELPER)
+    scheduler = edit("sched.py", "class Scheduler", IMPORT)
+    states = f"kv_cache_utils={{utils}}, scheduler={{scheduler}}"
+    print(f"[Genesis] applied: P8 KV hybrid reporting — {{states}}")
+    for number, name in ((60, "GDN"), (62, "x"), (64, "x"), (65, "x"), (66, "x")):
+        enabled = any(key.startswith(f"GENESIS_ENABLE_P{{number}}_") for key in os.environ)
+        print(f"[Genesis] {{'applied' if enabled else 'skipped'}}: P{{number}} {{name}}")
+    print("[Genesis] applied: P60b Triton")
+
+
+if __name__ == "__main__":
+    main()
+"""
+PLUGIN = """
+def register():
+    from vllm._genesis.patches import apply_all
+    apply_all.main()
+"""
+VLLM = {
+    **PACKAGE,
+    "vllm/v1/__init__.py": "",
+    "vllm/v1/core/__init__.py": "",
+    "vllm/v1/core/kv_cache_utils.py": "def report(groups):\n    return groups\n",
+    "vllm/v1/core/sched.py": "class Scheduler:\n    pass\n",
+}
+
+
+def genesis(build: Build, published: StandIn, anchor: str, *enabled: int, expect: int) -> str:
+    """Build the recipe's patches and steps on a tree of Genesis' shape; what was told."""
+    upstream = Upstream(published.work / f"genesis-{uuid4().hex[:8]}")
+    upstream.write("vllm/_genesis/__init__.py", "")
+    upstream.write("vllm/_genesis/patches/__init__.py", "")
+    upstream.write("vllm/_genesis/patches/apply_all.py", GENESIS.format(anchor=anchor))
+    upstream.write("genesis_vllm_plugin/genesis_v7/__init__.py", PLUGIN)
+    commit = upstream.record("one")
+    text = (REPOSITORY / "recipes" / "vllm-0.20.0-genesis.toml").read_text()
+    parts = text[text.index("[[patch]]") : text.index("[cuda]")]
+    parts = re.sub(r'(?m)^git    = ".*"', f'git    = "{upstream.url}"', parts)
+    parts = re.sub(r'(?m)^commit = ".*"', f'commit = "{commit}"', parts)
+    published.files = VLLM
+    published.more = "".join(f"ENV GENESIS_ENABLE_P{number}_X=1\n" for number in enabled)
+    return build(parts, expect=expect).stderr
+
+
+def test_genesis_is_whole_and_in_every_process_or_is_not_published(
+    build: Build, published: StandIn
+) -> None:
+    named = (60, 62, 64, 65, 66)
+    said = genesis(build, published, "def nowhere", *named, expect=7)  # a8c202d on 0.20.0
+    assert "did not say 'kv_cache_utils=applied': the engine is not started" in said
+    said = genesis(build, published, "def report", *named[1:], expect=7)
+    assert "did not say 'applied: P60 ': the engine is not started" in said
+    genesis(build, published, "def report", *named, expect=0)
+    live = (
+        "import importlib.metadata as m; "
+        "[e] = m.entry_points(group='vllm.general_plugins'); e.load()(); "
+        "import vllm.v1.core.sched"
+    )
+    told = docker("run", "--rm", "--entrypoint=python3", NAME, "-c", live)
+    assert "kv_cache_utils=applied(ok), scheduler=applied(ok)" in told
 
 
 def test_nothing_can_follow_where_the_base_has_no_entrypoint(

@@ -17,8 +17,11 @@ from builder.families.llama_cpp import NO_VMM
 from builder.plan import Plan
 from builder.platforms import Platforms
 from builder.schema import GitSource, OptionProbe, PullPatch, Recipe
+from builder.tools.repositories import Repositories
+from builder.upstream import tracked
 from catalogues import load, rendered
 from conftest import REPOSITORY
+from upstreams import Upstream
 
 COLLECT = Path(builder.__file__).parent / "inside" / "collect.py"
 RECIPE = """
@@ -222,6 +225,17 @@ def test_atomic_has_its_pull_request_and_indras_no_submodules() -> None:
     source = recipe_of("llama-cpp-mtp-b9074").source
     assert isinstance(source, GitSource)
     assert not source.submodules
+
+
+def test_atomics_tags_are_followed_as_it_names_them_now(tmp_path: Path) -> None:
+    upstream = Upstream(tmp_path / "atomic")
+    old = "feature-turboquant-kv-cache-b8995-2e81dc5"
+    for tag in (old, "b10018-1.0.0", "b9090", "b10018-1.1.0", "b10018-1.0.10", "beta-2"):
+        upstream.git("tag", tag, upstream.record(tag))
+    (tmp_path / "work").mkdir()
+    repositories = Repositories(tmp_path / "cache", tmp_path / "work", print)
+    track = recipe_of("atomic-b8995").track
+    assert tracked(upstream.url, track, repositories).name == "b10018-1.1.0"
 
 
 # What runs inside the stage

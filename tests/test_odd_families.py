@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.dockerfile import link_lints
+from builder.explaining import explained
 from builder.families import ggml_python
 from builder.plan import Plan
 from catalogues import load, rendered
@@ -37,6 +38,11 @@ WHEEL = f'[source]\npypi = "vllm"\nversion = "1.0"\nsha256 = "{"0" * 64}"\n'
 OVERLAY = '[overlay]\npackage = "vllm"\nversion = "1.0"\n'
 CALL = '[[cmake]]\ntargets = ["a"]\n'
 START = '[[start]]\nrun = ["x"]\nwhy = "x"\n'
+ADDED = (
+    f'[[patch]]\nwhy = "x"\n[patch.add]\ngit = "https://git.example.invalid/y"\n'
+    f'commit = "{COMMIT}"\npath = "p"\nto = "p"\n'
+    '[patch.add.distribution]\nname = "p"\nversion = "1.0"\n'
+)
 FILE = '[[patch]]\nfile = "x.patch"\nwhy = "x"\n'
 LOCKED = '[python]\nlock = "lock.toml"\n'
 RUNS = 'entrypoint = ["x"]'
@@ -61,6 +67,7 @@ def problems(catalogue: Path, family: str, *parts: str, image: str = "", vmm: st
         ((WHEEL, LOCKED), "", "the family vllm-overlay has no use for [python]"),
         ((WHEEL, '[debian]\nruntime = ["jq"]\n'), "", "installs nothing"),
         ((WHEEL, START), RUNS, "the base's own entrypoint is what follows"),
+        ((WHEEL, ADDED), "", ""),
     ],
 )
 def test_an_overlay(catalogue: Path, parts: tuple[str, ...], image: str, said: str) -> None:
@@ -112,12 +119,31 @@ def test_a_recipe_says_how_its_artefact_is_optimised(catalogue: Path) -> None:
         ((GIT, LOCKED, "[[cmake]]\n"), "name the targets"),
         ((GIT, LOCKED, CALL + "define = { GGML_CUDA_NO_VMM = true }\n"), "is the family's"),
         ((GIT, LOCKED, CALL + "define = { GGML_NATIVE = true }\n"), "is the family's"),
+        ((GIT, LOCKED, CALL, ADDED), "has no installed packages to add to"),
     ],
 )
 def test_programs_and_a_server_in_python(
     catalogue: Path, parts: tuple[str, ...], said: str
 ) -> None:
     assert said in problems(catalogue, "ggml-python", *parts)
+
+
+@pytest.mark.parametrize(
+    ("image", "wrong"),
+    [
+        ('entrypoint = ["x"]\nport = 8000', True),
+        ('entrypoint = ["x", "--port", "80001"]\nport = 8000', True),
+        ('entrypoint = ["x", "--port", "8000"]\nport = 8000', False),
+        ('entrypoint = ["x"]\nport = 8000\nenv = { PORT = "8000" }', False),
+        ('entrypoint = ["x"]', False),
+    ],
+)
+def test_a_server_is_told_the_port_that_its_image_exposes(
+    catalogue: Path, image: str, wrong: bool
+) -> None:
+    found = problems(catalogue, "ggml-python", GIT, LOCKED, CALL, image=image)
+    assert ("8000 must stand in entrypoint, command or env" in found) is wrong
+    assert bool(found) is wrong
 
 
 @pytest.mark.parametrize("vmm", ["false", "true"])
@@ -199,6 +225,20 @@ def test_bases(catalogue: Path, family: str, parts: str, said: str) -> None:
     )
     found = "\n".join(str(problem) for problem in load(catalogue).problems())
     assert said in found if said else not found
+
+
+def test_explain_tells_what_must_be_printed_and_what_is_installed() -> None:
+    told = explained(load(REPOSITORY), "vllm-0.20.0-genesis")
+    (start,) = told["starts"]
+    assert "kv_cache_utils=applied" in start["prints"]
+    plugin = (
+        "genesis-vllm-plugin 7.0.0.dev0, vllm.general_plugins: genesis_v7 = genesis_v7:register"
+    )
+    assert [patch["installed_as"] for patch in told["patches"]] == ["", plugin]
+    (patch,) = explained(load(REPOSITORY), "vllm-0.20.2")["patches"]
+    assert patch["prints"] == ["Site A=applied", "Site B=applied"]
+    promised = "\n".join(explained(load(REPOSITORY), "vllm-nightly")["promises"])
+    assert "vllm/_C.abi3.so or vllm/_C_stable_libtorch.abi3.so is there" in promised
 
 
 def test_what_runs_at_start_is_data(catalogue: Path) -> None:

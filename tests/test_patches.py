@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import importlib.metadata
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from builder.diffs import NotADiffError
 from builder.errors import FetchError, PatchError
 from builder.patches import Workshop, apply_all
 from builder.plan import PlannedPatch
-from builder.schema import FilePatch, Pick, PickPatch, PullPatch
+from builder.schema import Add, AddPatch, FilePatch, Pick, PickPatch, PullPatch
 from builder.tools.repositories import Repositories
 from upstreams import Upstream, numbered
 
@@ -134,6 +137,31 @@ def test_lines_that_moved_and_stand_twice_are_not_guessed(bench: Bench) -> None:
     with pytest.raises(PatchError, match="does not apply") as caught:
         bench.apply(bench.file(patch))
     assert "its lines stand in 2 places" in caught.value.why
+
+
+def test_added_files_are_installed_as_the_project_that_the_recipe_names(bench: Bench) -> None:
+    other = Upstream(bench.folder / "other")
+    other.write("plugin/genesis_shaped/__init__.py", "def register():\n    return 'live'\n")
+    other.write("plugin/genesis_shaped/a.py", "A = 1\n")
+    commit = other.record("one")
+    points = {"vllm.general_plugins": {"shaped": "genesis_shaped:register"}}
+    about = {"name": "Genesis-Shaped.plugin", "version": "7.0.0.dev0", "entry_points": points}
+    where = {"path": "plugin/genesis_shaped", "to": "genesis_shaped"}
+    add = Add.model_validate({"git": other.url, "commit": commit, "distribution": about} | where)
+    tree = bench.apply(PlannedPatch(AddPatch(add=add, why="a test"), other.url))
+    (found,) = importlib.metadata.distributions(path=[str(tree)])
+    assert (found.name, found.version) == ("Genesis-Shaped.plugin", "7.0.0.dev0")
+    assert [(p.group, p.name, p.value) for p in found.entry_points] == [
+        ("vllm.general_plugins", "shaped", "genesis_shaped:register")
+    ]
+    # What pip would take away again is all that was added, each file with its digest.
+    recorded = {str(path): path.hash for path in found.files or []}
+    there = {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file()}
+    assert there - set(recorded) == {"a.c", "b.c"}
+    for name, digest in recorded.items():
+        content = hashlib.sha256((tree / name).read_bytes()).digest()
+        expected = base64.urlsafe_b64encode(content).decode().rstrip("=")
+        assert name.endswith("RECORD") if digest is None else digest.value == expected
 
 
 def test_fuzz_and_three_way_only_where_the_recipe_allows_it(bench: Bench) -> None:
