@@ -176,7 +176,8 @@ def _probe(probe: Probe) -> str:
             said = _listed("has code for", probe.architectures) + _listed("needs", probe.needs)
             said += _listed("does not need", probe.needs_not)
             said += _listed("offers", probe.symbols) + _listed("does not offer", probe.symbols_not)
-            said += [f"offers {n} names like {like}" for like, n in probe.symbols_at_least.items()]
+            counts = probe.symbols_at_least.items()
+            said += [f"offers at least {least} names like {like}" for like, least in counts]
             said += [f"needs glibc {probe.glibc} at most"] if probe.glibc else []
             names = " or ".join([probe.library, *probe.alternatives])
             return ", ".join([f"{names} is there", *said])
@@ -199,6 +200,8 @@ def _limits(recipe: Recipe) -> list[str]:
     said = [f"at most {most} MB {what}" for what, most in limits if most is not None]
     said += [f"driver {recipe.cuda.driver} or newer is enough"] if recipe.cuda.driver else []
     said += ["the server serves a model and ends on SIGTERM"] if recipe.serve else []
+    undefined = recipe.artefact.undefined if recipe.artefact else {}
+    said += [f"{name} may be undefined: {why}" for name, why in undefined.items()]
     return said + [f"{each.path} may break {each.proof}: {each.why}" for each in recipe.accept]
 
 
