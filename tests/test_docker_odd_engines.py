@@ -252,9 +252,9 @@ def test_a_library_that_never_ends_loading_has_failed(hami: Path, builder: Build
 def test_only_artefacts_are_files(builder: Builder, tmp_path: Path) -> None:
     done = builder("build", "hello-sm120", "--output", tmp_path / "out")
     assert done.returncode == 3
-    assert "hello-sm120-0.1.0 is an engine: it is an image, and no file" in done.stderr
+    assert "hello-sm120-0.1.0 has no files that --output could write" in done.stderr
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").write_text("")
     done = builder("build", RECIPE, "--output", tmp_path / "file" / "below")
     assert done.returncode == 4
-    assert "nothing can be written to" in done.stderr
+    assert "cannot write to the directory" in done.stderr

@@ -193,16 +193,31 @@ def test_the_disk_that_filled_up_is_named(
         f"disk = Path({str(disk)!r})\ntry:\n    {code}\n"
         "except Exception as error:\n    print(repr(crashes.explained(error)))\n"
     )
+    said = with_a_disk("size=2m", disk, program)
+    assert f"SpaceError('the disk mounted at {disk} is full: 0.0 of its 0.0 GiB" in said
+    assert "then run the same command again" in said
+
+
+def with_a_disk(options: str, place: Path, program: str) -> str:
+    """What a Python program prints that alone sees a small disk mounted at ``place``."""
     as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    mounted = 'mount -t tmpfs -o size=2m tmpfs "$0" && exec "$@"'
-    command = ["unshare", *as_root, "--mount", "sh", "-euc", mounted, disk, sys.executable]
-    done = subprocess.run(
-        [*command, "-c", program], capture_output=True, text=True, check=False, cwd="/"
+    mount = f'mount -t tmpfs -o {options} tmpfs "$0" && exec "$@"'
+    command = ["unshare", *as_root, "--mount", "sh", "-euc", mount, place, sys.executable, "-c"]
+    done = subprocess.run([*command, program], capture_output=True, text=True, check=False, cwd="/")
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["cache_dir", "state_dir"])
+def test_a_read_only_directory_is_told_before_anything_is_done(tmp_path: Path, name: str) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    program = (
+        "from pathlib import Path\nfrom builder.settings import Settings\n"
+        f"Settings({name}=Path({str(disk)!r})).need_directories()\n"
     )
-    assert f"SpaceError('the disk mounted at {disk} is full: 0.0 of its 0.0 GiB" in done.stdout, (
-        done.stdout + done.stderr
-    )
-    assert "then run the same command again" in done.stdout
+    said = with_a_disk("ro", disk, program)
+    assert f"WorldError: cannot write to the directory {disk}" in said
+    assert f"set BUILDER_{name.upper()} to a directory that you can write to" in said
 
 
 def test_a_write_that_fails_leaves_the_record_that_was_there(tmp_path: Path) -> None:

@@ -25,12 +25,14 @@ def explained(error: BaseException) -> BuilderError | None:
         return None
     if is_full(error):
         named = [Path(error.filename)] if isinstance(error.filename, str) else []
-        return full_disk(str(error), *(named or [*_directories(), Path(tempfile.gettempdir())]))
+        why = ": ".join([*map(str, named), str(error.strerror)])
+        return full_disk(why, *(named or [*_directories(), Path(tempfile.gettempdir())]))
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return WorldError(
-            "this user may not read or write a file that builder needs",
-            str(error),
-            "check who owns it; BUILDER_CACHE_DIR and BUILDER_STATE_DIR say where builder writes",
+            f"cannot read or write {error.filename or 'a file that builder needs'}",
+            str(error.strerror or error),
+            "check who owns it; BUILDER_CACHE_DIR and BUILDER_STATE_DIR name the directories that "
+            "builder writes to",
         )
     return None
 

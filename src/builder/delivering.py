@@ -15,8 +15,9 @@ def need_artefact(recipe: Recipe, folder: Path) -> None:
     no directory."""
     if recipe.artefact is None:
         raise RecipeError(
-            f"{recipe.name} is an engine: it is an image, and no file",
-            hint="--output is for the family artefact; `docker image save` saves an image",
+            f"{recipe.name} has no files that --output could write",
+            "it is an engine, whose result is an image; --output is for the family artefact",
+            "leave --output away; `docker image save` writes an image to a file",
         )
     need_writable(folder)
 

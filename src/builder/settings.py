@@ -21,6 +21,7 @@ from pydantic_settings import (
 
 from builder.errors import WorldError
 from builder.schema.fields import REPOSITORY
+from builder.tools.files import need_writable
 
 API = r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$"
 
@@ -89,17 +90,19 @@ class Settings(BaseSettings):
         return f"{self.namespace}/{name}" if self.namespace else name
 
     def need_directories(self) -> None:
-        """Make the cache's and the state's directory; raises ``WorldError`` where it cannot."""
+        """Make the cache's and the state's directory.
+
+        Raises ``WorldError`` where one cannot be made, or not be written to.
+        """
         for name in ("cache_dir", "state_dir"):
             folder: Path = getattr(self, name)
+            hint = f"set BUILDER_{name.upper()} to a directory that you can write to"
+            need_writable(folder, hint)
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise WorldError(
-                    f"the directory {folder} cannot be made",
-                    error.strerror or str(error),
-                    f"set BUILDER_{name.upper()} to one that can",
-                ) from error
+                why = error.strerror or str(error)
+                raise WorldError(f"cannot make the directory {folder}", why, hint) from error
 
 
 def load() -> Settings:
@@ -110,7 +113,7 @@ def load() -> Settings:
         raise WorldError(
             "the settings are wrong",
             "\n".join(_told(item) for item in error.errors(include_url=False)),
-            f"see {settings_file()} and BUILDER_*",
+            f"correct them in {settings_file()}, or in the environment (BUILDER_JOBS sets jobs)",
         ) from error
     except ValueError as error:
         raise WorldError(f"{settings_file()} is not TOML", str(error)) from error

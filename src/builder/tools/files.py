@@ -191,11 +191,14 @@ def standing(path: Path) -> Path:
     return path
 
 
-def need_writable(folder: Path) -> None:
+def need_writable(folder: Path, hint: str = "") -> None:
     """Raise ``WorldError`` where ``folder``, there or not, can be no directory of ours."""
     there = standing(folder)
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise WorldError(f"nothing can be written to {folder}", f"see {there}")
+    why = "" if there.is_dir() else f"{there} is not a directory"
+    if not why and not os.access(there, os.W_OK):
+        why = f"this user may not write to {there}, or its disk is read-only"
+    if why:
+        raise WorldError(f"cannot write to the directory {folder}", why, hint)
 
 
 def need_space(folder: Path, gib: float, what: str) -> None:
@@ -241,7 +244,7 @@ def _naming_the_full_disk(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if is_full(error) and _disk_of(folder)[1] <= HARDLY_ANY:
-            raise full_disk(str(error), folder) from error
+            raise full_disk(f"writing to {folder}: {error.strerror}", folder) from error
         raise
 
 
