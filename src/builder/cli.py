@@ -78,7 +78,7 @@ def _main(
 def list_recipes(catalogue: CatalogueOption = None, as_json: JsonOption = False) -> None:
     """List all recipes: name, family, base and what the engine is.
 
-    A recipe that is wrong is listed with what is wrong with it, and the exit code is 3.
+    The problems of a wrong recipe are listed too; then the exit code is 3.
     """
     found = catalogue_at(catalogue)
     if as_json:
@@ -122,8 +122,8 @@ def show(
 ) -> None:
     """Show the resolved plan of a recipe: every input, the base, the key.
 
-    Nothing is fetched or built. Where a Docker engine answers, the plan is for its platform and
-    stands on the Debian root that it has.
+    Nothing is fetched or built. If a Docker engine answers, the plan is made for its platform and
+    with the Debian root that it has.
     """
     import platform
 
@@ -165,11 +165,11 @@ def _describe(rendered: Any) -> dict[str, Any]:
 def explain(
     recipe: RecipeName, catalogue: CatalogueOption = None, as_json: JsonOption = False
 ) -> None:
-    """Tell what the image of a recipe will be made of, and who decides each part.
+    """Explain what the image of a recipe is made of, and why.
 
-    The source and its patches, each with its reason and when it may go; every cmake definition
-    with its origin (builder, the family, or the recipe); the base; what the image must prove.
-    Nothing is fetched or built.
+    It shows the source; the patches, each with its reason and when it can be dropped; every cmake
+    definition with its origin (builder, the family, or the recipe); the base; and the checks that
+    the image must pass. Nothing is fetched or built.
     """
     from builder import console
     from builder.explaining import explained
@@ -189,7 +189,7 @@ def build(
         bool,
         typer.Option(
             "--rebuild",
-            help="Build although the image is there. The compiler cache still helps; bases stay.",
+            help="Build again an image that exists. The compiler cache is used, bases are kept.",
         ),
     ] = False,
     jobs: Annotated[
@@ -197,8 +197,8 @@ def build(
         typer.Option(
             min=1,
             max=4096,
-            help="Compile jobs at once. Default: what cores and memory of the machine that "
-            "compiles carry.",
+            help="Number of parallel compile jobs. Default: as many as the cores and the memory of "
+            "the machine that compiles allow.",
         ),
     ] = None,
     builder: BuilderOption = None,
@@ -209,7 +209,7 @@ def build(
             "--output",
             metavar="DIR",
             file_okay=False,
-            help="Write the files of an artefact (a library, no engine) there as well.",
+            help="Also write an artefact's files (a library, not an engine) to this directory.",
         ),
     ] = None,
     junit: JunitOption = None,
@@ -218,9 +218,10 @@ def build(
 ) -> None:
     """Build the image of a recipe, prove it, and give it its tags.
 
-    Fetches and verifies every input, builds the base where it is missing, compiles without
-    network, and checks the finished image against what the recipe promises. An image whose key is
-    already there, proved, is not built again. Ctrl-C leaves nothing that the next run trips over.
+    The command fetches and verifies every input, builds the base if it is missing, compiles
+    without network, and checks the image against what the recipe promises. An image that was
+    built and proved with the same inputs is not built again. After Ctrl-C the next run starts
+    clean.
     """
     from builder import console, delivering, pipeline
     from builder.smoke.gpu import Trial
@@ -255,9 +256,9 @@ def build(
 
 @app.command(rich_help_panel=EVERYDAY)
 def doctor(as_json: JsonOption = False) -> None:
-    """Tell what this machine has and lacks for building, and what to do about each.
+    """Show what this machine has and lacks for building, and what to do about it.
 
-    The exit code is 4 when something is lacking without which nothing can be built.
+    The exit code is 4 when the machine lacks something that every build needs.
     """
     from dataclasses import asdict
 
@@ -280,12 +281,12 @@ def doctor(as_json: JsonOption = False) -> None:
 @app.command(rich_help_panel=PLUMBING)
 def schema(
     base: Annotated[
-        bool, typer.Option("--base", help="The schema of a base instead of an engine's.")
+        bool, typer.Option("--base", help="Print the schema of bases instead.")
     ] = False,
 ) -> None:
     """Print the JSON Schema of recipes, for editors.
 
-    Editors that know TOML take it from the first line of a recipe:
+    An editor with TOML support finds it by the first line of a recipe:
     #:schema ../schemas/recipe.schema.json
     """
     from builder.schema import json_schema

@@ -28,12 +28,14 @@ def bake(
             "--output",
             metavar="DIR",
             file_okay=False,
-            help="Where docker-bake.json and contexts/ are written; an earlier one is replaced.",
+            help="Directory for docker-bake.json and contexts/; an earlier bake in it is replaced.",
         ),
     ],
     recipes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RECIPE", help="Default: all whose inputs can be had."),
+        typer.Argument(
+            metavar="RECIPE", help="Names of recipes. Default: all whose inputs can be fetched."
+        ),
     ] = None,
     catalogue: CatalogueOption = None,
     builder: BuilderOption = None,
@@ -42,14 +44,14 @@ def bake(
 ) -> None:
     """Write a bake file of recipes, for `docker buildx bake`: one command builds them all.
 
-    It holds everything but Debian's packages: sources with their patches applied, wheels, rendered
-    Dockerfiles. Bases are targets that the recipes on them share. Run it in DIR, on whatever
-    buildx builds with, with --load for the engine or --push for a registry; `docker buildx bake
-    on-BASE` takes the recipes on one base, `bases` the bases alone. buildx has read the file when
-    this is done.
+    The directory contains everything but Debian's packages: patched sources, wheels, rendered
+    Dockerfiles. Each base is a target that its recipes share. Run `docker buildx bake` in DIR with
+    any builder, with --load for the engine or --push for a registry. The target on-BASE builds the
+    recipes of one base, the target bases only the bases. The command ends after buildx has
+    accepted the file.
 
-    What is baked is named unproved-KEY, because nothing has proved it. Once the engine has such an
-    image, `builder build RECIPE` proves it and gives it its tags, and compiles nothing.
+    The images are tagged unproved-KEY, because nothing has proved them yet. When the engine has
+    such an image, `builder build RECIPE` proves and tags it without compiling.
     """
     from builder import baking, console
 

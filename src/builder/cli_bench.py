@@ -39,7 +39,10 @@ app.add_typer(bench, name="bench", rich_help_panel=EVERYDAY)
 PlotOption = Annotated[
     list[Path] | None,
     typer.Option(
-        "--plot", metavar="FILE", dir_okay=False, help="Draw it: a .png or .svg. May be repeated."
+        "--plot",
+        metavar="FILE",
+        dir_okay=False,
+        help="Draw a chart: a .png or .svg file. May be repeated.",
     ),
 ]
 
@@ -50,17 +53,17 @@ def run_benchmark(
         str,
         typer.Argument(
             metavar="RECIPE|IMAGE|URL",
-            help="What is measured: the image of a recipe, any image that a recipe knows how to "
-            "start, or a server that speaks OpenAI's API (http://host:8000)",
+            help="A recipe, whose image is measured; an image that a recipe knows how to start; "
+            "or the URL of a server with OpenAI's API (http://host:8000)",
         ),
     ],
     flags: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FLAG", help="After --: more flags for the image's server."),
+        typer.Argument(metavar="FLAG", help="More flags for the image's server, after --."),
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="GGUF file that an image serves."),
+        typer.Option(exists=True, dir_okay=False, help="GGUF file that the image serves."),
     ] = None,
     draft: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Its draft model.")
@@ -69,13 +72,13 @@ def run_benchmark(
         str,
         typer.Option(
             metavar="TOKENS[,...]",
-            help="Size of the context; several make a sweep: 32K,64K,128K,256K.",
+            help="Context size; a list measures each one: 32K,64K,128K,256K.",
         ),
     ] = "32K",
     fill: Annotated[
         float,
         typer.Option(
-            min=0.0, max=0.95, help="Share of the context that is filled before the prompt."
+            min=0.0, max=0.95, help="Fraction of the context that is filled before the prompt."
         ),
     ] = 0.0,
     prompt: Annotated[
@@ -83,45 +86,55 @@ def run_benchmark(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="Text to ask with. Default: for a Space Invaders game in one HTML file.",
+            help="File with the prompt. Default: asks for a Space Invaders game in one HTML file.",
         ),
     ] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer, at most.")] = 2000,
+    tokens: Annotated[
+        int, typer.Option(min=1, help="Maximum number of tokens to generate.")
+    ] = 2000,
     temperature: Annotated[
-        float, typer.Option(min=0.0, help="How freely the next token is drawn; 0: never.")
+        float, typer.Option(min=0.0, help="Sampling temperature (0 = greedy).")
     ] = 0.6,
     top_k: Annotated[
-        int, typer.Option("--top-k", min=0, help="Of how many likeliest tokens; 0: of all.")
+        int,
+        typer.Option("--top-k", min=0, help="Sample from this many most likely tokens (0 = all)."),
     ] = 20,
     min_p: Annotated[
         float,
         typer.Option(
-            "--min-p", min=0.0, max=1.0, help="Least share of the likeliest one's probability."
+            "--min-p",
+            min=0.0,
+            max=1.0,
+            help="Minimum probability, relative to the most likely token.",
         ),
     ] = 0.0,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of the first run; each later one has the next.")
+        int, typer.Option(min=0, help="Seed of the first run; each later run adds 1.")
     ] = 1,
-    warm_ups: Annotated[int, typer.Option("--warm-ups", min=0, help="Runs that do not count.")] = 2,
+    warm_ups: Annotated[
+        int, typer.Option("--warm-ups", min=0, help="Runs before those that count.")
+    ] = 2,
     runs: Annotated[int, typer.Option(min=1, help="Runs that count.")] = 10,
-    name: Annotated[str, typer.Option(help="Name of the model, where a URL offers several.")] = "",
+    name: Annotated[
+        str, typer.Option(help="The model to ask for, if the server offers several.")
+    ] = "",
     save: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             dir_okay=False,
-            help="Keep everything as JSON: for compare, and to do it again.",
+            help="Save the results and all settings as JSON, for `bench compare`.",
         ),
     ] = None,
     plot: PlotOption = None,
     catalogue: CatalogueOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure an image, or a server by its URL: run by run, one stream.
+    """Measure an image, or a server by its URL: run by run, one request at a time.
 
-    The settings are those that people publish with: 2 warm-ups and 10 runs of one prompt, 2000
-    tokens, temperature 0.6, top-k 20, min-p 0. Speeds are the server's own, where it tells them.
-    A key for a URL is taken from OPENAI_API_KEY.
+    The defaults are the settings of published benchmarks: 2 warm-ups and 10 runs of one prompt,
+    2000 tokens, temperature 0.6, top-k 20, min-p 0. If the server reports its own speeds, those
+    are used. The API key of a server is read from OPENAI_API_KEY.
     """
     import os
 
@@ -204,7 +217,9 @@ def _draw(found: list[tuple[str, Benchmark]], files: list[Path]) -> None:
 
 SavedFile = Annotated[
     Path,
-    typer.Argument(metavar="FILE.json", exists=True, dir_okay=False, help="As --save wrote it"),
+    typer.Argument(
+        metavar="FILE.json", exists=True, dir_okay=False, help="A file that --save wrote"
+    ),
 ]
 
 
@@ -212,11 +227,11 @@ SavedFile = Annotated[
 def compare(
     first: SavedFile, second: SavedFile, plot: PlotOption = None, as_json: JsonOption = False
 ) -> None:
-    """Compare two benchmarks of the same hardware: how much faster the second is, how surely.
+    """Compare two benchmarks of the same hardware: how much faster is the second one?
 
-    For every context that both have: the means, their ratio with its 95 % confidence interval,
-    and whether that shows a difference at all. What differs beside the engine is told; where the
-    GPU, the model or the question differ, it is no comparison of engines, and the exit code is 4.
+    For every context size that both have, it shows the means, their ratio with its 95 % confidence
+    interval, and whether the difference is significant. It lists what else differs. If the GPU,
+    the model or the prompt differ, the engines cannot be compared, and the exit code is 4.
     """
     from dataclasses import asdict
 
@@ -242,7 +257,9 @@ def compare(
 def draw(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE.json", exists=True, dir_okay=False, help="Benchmarks"),
+        typer.Argument(
+            metavar="FILE.json", exists=True, dir_okay=False, help="Files that --save wrote"
+        ),
     ],
     plot: PlotOption = None,
 ) -> None:

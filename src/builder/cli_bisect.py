@@ -37,38 +37,36 @@ def bisect(
     builder: BuilderOption = None,
     good: Annotated[
         str | None,
-        typer.Option(metavar="REF", help="A tag, a branch or a commit that was good still."),
+        typer.Option(metavar="REF", help="The last known good tag, branch or commit."),
     ] = None,
     bad: Annotated[
-        str | None, typer.Option(metavar="REF", help="One that is bad, and came after it.")
+        str | None, typer.Option(metavar="REF", help="A later tag, branch or commit that is bad.")
     ] = None,
     test: Annotated[
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="What decides, instead of the proofs: a shell command, run here wherever the "
-            "bisect goes on, that finds the image's name in $IMAGE and the commit in $COMMIT. It "
-            "ends with 0 for good, 125 for skip, 1 to 124 for bad; anything else is no verdict, "
-            "and stops the bisect.",
+            help="A shell command that decides instead of the proofs. It runs in the directory "
+            "where the bisect began, with the image in $IMAGE and the commit in $COMMIT. Exit code "
+            "0: good; 125: skip; 1 to 124: bad; any other stops the bisect.",
         ),
     ] = None,
     build_fails: Annotated[
         BuildFails,
         typer.Option(
             metavar="skip|bad",
-            help="What a commit is that does not compile. bad finds what broke the build.",
+            help="How to treat a commit that does not compile. With bad, the bisect finds the "
+            "commit that broke the build.",
         ),
     ] = BuildFails.SKIP,
     first_parent: Annotated[
         bool,
-        typer.Option(
-            "--first-parent", help="Look for the merge that brought it, not inside of it."
-        ),
+        typer.Option("--first-parent", help="Find the merge; do not search the commits inside it."),
     ] = False,
     trust_ends: Annotated[
         bool,
         typer.Option(
-            "--trust-ends", help="Do not try first whether the ends are what they are said to be."
+            "--trust-ends", help="Do not check first that --good is good and --bad is bad."
         ),
     ] = False,
     skip: Annotated[
@@ -76,46 +74,46 @@ def bisect(
         typer.Option(
             "--skip",
             metavar="COMMIT",
-            help="Do not try this commit: seven digits of it, or more. May be given several times.",
+            help="Do not try this commit (seven digits or more). May be given several times.",
         ),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the image of every commit in the engine.")
+        bool, typer.Option("--keep", help="Keep the image of every commit in the engine.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Compile jobs at once, as for build.")
+        int | None,
+        typer.Option(min=1, max=4096, help="Number of parallel compile jobs, as for build."),
     ] = None,
     restart: Annotated[
         bool,
         typer.Option(
             "--restart",
-            help="Forget what is known, and begin anew: what is not said is as it was before, "
-            "unless both ends are said.",
+            help="Discard the progress and start again. Options that are not given keep their "
+            "previous values, unless both --good and --bad are given.",
         ),
     ] = False,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Forget what is known, and do nothing else.")
+        bool, typer.Option("--reset", help="Discard the progress, and do nothing else.")
     ] = False,
     status: Annotated[
-        bool, typer.Option("--status", help="Print what is known, and try nothing.")
+        bool, typer.Option("--status", help="Print the progress, and try nothing.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find the commit of upstream that broke an engine, by building and proving some of them.
 
-    git chooses the commits; each takes the place of the recipe's pin and is built with the warm
-    compiler cache. It is bad when a proof of the image fails, or when --test says so, and skipped
-    when it cannot be built, or a patch of the recipe does not fit it; a patch that upstream has
-    already is left out. Both ends are tried first: a wrong one would give a wrong answer that
-    looks right. Where the good end is no ancestor of the bad one, so is the place where they part.
+    git chooses the commits; each one replaces the recipe's pin and is built with the compiler
+    cache. A commit is bad when the image fails a check, or when --test says so. It is skipped when
+    it does not compile, or when a patch of the recipe does not fit; a patch that upstream already
+    contains is left out. Both ends are tried first, because a wrong end gives a wrong answer that
+    looks right. If the good end is no ancestor of the bad one, their merge base is tried too.
 
-    After Ctrl-C, a crash, a broken network or a build that memory did not suffice for, the same
-    command goes on from there, and so does `builder bisect RECIPE` alone. The images of the commits
-    do not stay, unless they were there before; the logs do.
+    After Ctrl-C, a crash, a broken network or a build that ran out of memory, the same command
+    goes on where it stopped, and so does `builder bisect RECIPE`. The images of the commits are
+    removed, except those that existed before; the logs are kept.
 
-    The exit code is 0 when the first bad commit is found, 8 when only skipped commits are left
-    that it may be, or a build or the test broke off, and 2 when an end is not what it was said to
-    be.
+    The exit code is 0 when the first bad commit is found, 8 when only skipped commits are left or
+    a build or the test broke off, and 2 when an end is not as good or bad as given.
     """
     from builder import bisecting, console
     from builder.asking import Asked

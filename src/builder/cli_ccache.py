@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ccache = typer.Typer(
     no_args_is_help=True,
-    help="Carry the compiler cache to another machine: a file instead of a mount of the engine's.",
+    help="Save the compiler cache of the engine to a file, and load it on another machine.",
 )
 app.add_typer(ccache, name="ccache", rich_help_panel=PLUMBING)
 
@@ -33,7 +33,10 @@ app.add_typer(ccache, name="ccache", rich_help_panel=PLUMBING)
 def save(
     recipe: RecipeName,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", dir_okay=False, help="A tar; it is replaced whole.")
+        Path,
+        typer.Argument(
+            metavar="FILE", dir_okay=False, help="A tar file; an existing one is replaced."
+        ),
     ],
     catalogue: CatalogueOption = None,
     builder: BuilderOption = None,
@@ -43,15 +46,15 @@ def save(
             metavar="GIB",
             min=0.01,
             max=1000,
-            help="Of more than this, what was not used for longest stays behind.",
+            help="Size limit; the entries that were not used for longest are left out.",
         ),
     ] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
     """Write the compiler cache of the engine into a file.
 
-    It is the cache that the recipe compiles with, which all recipes share on one engine. Where
-    the recipe compiles nothing, nothing is done. The cache itself does not change.
+    All recipes share one cache on an engine. The command does nothing if the recipe compiles
+    nothing. It does not change the cache.
     """
     from builder import compiler_cache, pipeline
     from builder.tools.files import workspace
@@ -71,18 +74,19 @@ def save(
 def load(
     recipe: RecipeName,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", dir_okay=False, help="As `ccache save` wrote it.")
+        Path,
+        typer.Argument(metavar="FILE", dir_okay=False, help="A file that `ccache save` wrote."),
     ],
     catalogue: CatalogueOption = None,
     builder: BuilderOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add what a file holds to the compiler cache of the engine, before a build.
+    """Add the contents of a file to the compiler cache of the engine, before a build.
 
-    The recipe's base is built where it is missing: the cache is put in place inside of it. Where
-    the recipe compiles nothing, nothing is done. A file that is cut off, or is anything else, is
-    refused whole. Whoever wrote the file decides what is compiled: take none from people whom you
-    would not build for.
+    The recipe's base is built if it is missing, because the cache is loaded inside it. The command
+    does nothing if the recipe compiles nothing. An incomplete file, or one that `ccache save` did
+    not write, is refused. Whoever wrote the file decides what your builds contain: load only files
+    from people whom you trust.
     """
     from builder import compiler_cache, pipeline
     from builder.tools.files import workspace

@@ -47,9 +47,10 @@ def lock(
 ) -> None:
     """Resolve the requirements of a recipe or a base into its lock file.
 
-    The newest versions that fit together, as wheels for linux x86_64, each by name, version and
-    sha256; nothing is installed, and nothing but their metadata is fetched. Shows what changes.
-    The exit code is 3 when nothing fits together, 5 when the package index does not answer.
+    The lock lists the newest versions that fit together, as wheels for linux x86_64, each by name,
+    version and sha256. Nothing is installed, and only metadata is fetched. The command shows what
+    changes. The exit code is 3 when no versions fit together, 5 when the package index does not
+    answer.
     """
     from builder import console, settings
     from builder.editing import write
@@ -76,10 +77,10 @@ def pin(
     catalogue: CatalogueOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Write the digest that the registry has today for a base's image into the base.
+    """Write the digest that a base's image has in the registry today into the base.
 
-    Until then the tag is asked for at every build, and what it means is said aloud. The exit code
-    is 5 when the registry does not answer.
+    Without a digest, every build asks the registry for the tag and prints the digest that it
+    finds. The exit code is 5 when the registry does not answer.
     """
     from builder import console
     from builder.editing import difference, write

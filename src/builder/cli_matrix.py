@@ -28,27 +28,30 @@ def matrix(
         str | None,
         typer.Option(
             metavar="REV",
-            help="Only those whose image, or what it must prove, is another than at this commit "
-            "of the catalogue's repository.",
+            help="Only recipes whose image, or whose checks, changed since this commit of the "
+            "catalogue's repository.",
         ),
     ] = None,
     own: Annotated[
         bool,
         typer.Option(
             "--own",
-            help="With --changed-since: only those whose image is another because the recipe says "
-            "so (it, its lock, its patches, its source), not a base or builder alone.",
+            help="With --changed-since: only recipes that changed themselves (the file, its lock, "
+            "its patches, its source), not those whose base or builder changed.",
         ),
     ] = False,
     tracked: Annotated[
-        bool, typer.Option("--tracked", help="Only those with a channel that nights move.")
+        bool,
+        typer.Option(
+            "--tracked", help="Only recipes with a channel, which `builder nightly` moves."
+        ),
     ] = False,
     large_runner: Annotated[
         str,
         typer.Option(
             metavar="LABEL",
-            help="Where recipes run that need more disk than GitHub's standard runner has. "
-            "Without it they are left out, aloud.",
+            help="The runner of recipes that need more disk than GitHub's standard runner has. "
+            "Without it they are left out, with a warning.",
         ),
     ] = "",
     as_json: JsonOption = False,

@@ -36,15 +36,15 @@ def smoke(
         str | None,
         typer.Option(
             metavar="RECIPE",
-            help="Hold an image to this recipe's promises. Default: the recipe that its label "
-            "builder.recipe names, else only what holds for every image.",
+            help="Check the image against this recipe. Default: the recipe in its label "
+            "builder.recipe; without one, only what every image must fulfil is checked.",
         ),
     ] = None,
     gpu: Annotated[
         bool | None,
         typer.Option(
             "--gpu/--no-gpu",
-            help="Also prove it on the GPU. Default: where the engine offers NVIDIA's runtime.",
+            help="Also run the checks on the GPU. Default: if the engine has NVIDIA's runtime.",
             rich_help_panel=GPU,
             show_default=False,
         ),
@@ -54,7 +54,7 @@ def smoke(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="Model for the collapse test. Default: a tiny one of random weights.",
+            help="Model for the collapse test. Default: a tiny one with random weights.",
             rich_help_panel=GPU,
         ),
     ] = None,

@@ -39,8 +39,8 @@ From = Annotated[
     str | None,
     reference_option(
         "--from",
-        "Of the image that the registry has under this tag, as it is attached there. Default: of "
-        "the proved image in the engine.",
+        "Take the document that is attached to this image in the registry. Default: describe the "
+        "proved image in the engine.",
     ),
 ]
 
@@ -59,16 +59,19 @@ def sbom(
     published: From = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", dir_okay=False, help="Default: print it."),
+        typer.Option(
+            "--output", metavar="FILE", dir_okay=False, help="Write to this file. Default: print."
+        ),
     ] = None,
 ) -> None:
-    """Tell what the proved image of a recipe is made of: always JSON.
+    """Print the bill of materials of a recipe's proved image, as JSON.
 
-    Also what a scanner of the image cannot see: the fork and its commit, each patch and pull
-    request with its reason, CUDA's libraries out of wheels, the base, the GPUs; and the Debian
-    packages that the image lists. What only took part in the build is told apart, and what is in
-    the image and not listed is said. The registry keeps the texts that an image was pushed with.
-    The exit code is 4 when there is no proved image, 12 when the registry has nothing of it.
+    It includes what a scanner of the image cannot see: the fork and its commit, each patch and
+    pull request with its reason, CUDA's libraries from wheels, the base, the GPUs; and the Debian
+    packages that the image lists. Tools that were only used in the build are marked as such, and
+    files of unknown origin are mentioned. The registry keeps the documents that an image was
+    pushed with. The exit code is 4 when there is no proved image, 12 when the registry has no
+    document of it.
     """
     from builder import bom
 
@@ -114,16 +117,19 @@ def thaw(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", metavar="DIR", file_okay=False, help="Default: recipes/ of the catalogue."
+            "--output",
+            metavar="DIR",
+            file_okay=False,
+            help="Write the recipe to this directory. Default: recipes/ of the catalogue.",
         ),
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Write the recipe that a published image was made of, so that it can be built again.
 
-    For an image of a channel that is the recipe as the night froze it; its first lines name the
-    commit of the farm whose bases, locks and patches it was built with. A file that is there with
-    other contents stays, and the exit code is 4.
+    For an image of a channel, this is the recipe with the pins of that night; its first lines name
+    the commit of the farm whose bases, locks and patches were used. An existing file with other
+    contents is not overwritten; then the exit code is 4.
     """
     from builder import console, releasing
     from builder.editing import write

@@ -145,11 +145,11 @@ def freeze(
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Write a pull request into a recipe as the two commits that it is today.
+    """Write a pull request into a recipe, as the two commits that it consists of today.
 
-    The base is where its branch left the target branch, so the diff is the one that people
-    review. A pull request that the recipe has already gets its new commits. Comments and order
-    of the file stay; then the patch is tried on the recipe's pin.
+    The first commit is where its branch left the target branch, so the patch is the diff that
+    people review. If the recipe has the pull request already, its commits are updated. Comments
+    and order of the file stay. Afterwards the patch is tried on the recipe's pin.
     """
     from builder import console
     from builder.repinning import freeze as frozen
@@ -171,11 +171,11 @@ def drift(
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell of every frozen pull request whether it moved, was merged or is gone.
+    """Show whether frozen pull requests have new commits, were merged or are gone.
 
-    What changed since it was frozen is shown as a range-diff. Merged means that upstream has the
-    commits, or their contents; GitHub's API, where it answers, adds what only it knows (closed,
-    or merged as another commit).
+    Changes since a pull request was frozen are shown as a range-diff. Merged means that upstream
+    contains the commits, or their contents. If GitHub's API answers, it adds what git does not
+    know: closed, or merged as another commit.
     """
     from builder import console, settings
     from builder.pulls import drift as drifted
@@ -207,8 +207,8 @@ def update(
 ) -> None:
     """Move the pin of a recipe, show the difference, and try its patches on the result.
 
-    The commit, the ref and the build number are written anew, and a version or tag that names
-    the old pin names the new one; then the file is renamed as well. Comments and order stay.
+    The commit, the ref and the build number are replaced. A version or tag that names the old pin
+    is changed to the new one, and the file is renamed. Comments and order stay.
     """
     from builder import console
     from builder.repinning import update as updated
@@ -230,7 +230,7 @@ def outdated(
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List where upstream is ahead of a pin: by how many commits, and since when."""
+    """List pins that are behind their upstream: by how many commits, and since when."""
     from builder import console, upstream
 
     found = catalogue_at(catalogue)
@@ -253,10 +253,10 @@ def outdated(
 def verify_pins(
     recipe: SomeRecipe = None, catalogue: CatalogueOption = None, as_json: JsonOption = False
 ) -> None:
-    """Ask whether everything that is pinned can still be fetched, from where the recipe says.
+    """Check that every pinned input can still be fetched from where the recipe says.
 
-    Commits and their submodules, the commits of patches, files of PyPI, archives, images of
-    bases. Mirrors do not count. The exit code is 5 when something is gone.
+    Inputs are commits and their submodules, commits of patches, files of PyPI, archives, and
+    images of bases. Mirrors do not count. The exit code is 5 when something is gone.
     """
     from builder import console
     from builder.pins import verify
@@ -281,12 +281,12 @@ def verify_pins(
 
 @app.command(rich_help_panel=SOURCES)
 def mirror(recipe: SomeRecipe = None, catalogue: CatalogueOption = None) -> None:
-    """Fetch everything that is pinned and keep it, so that nothing of it can vanish.
+    """Fetch and keep every pinned input, so that none can vanish.
 
-    Bare mirrors of the repositories with the pinned commits, submodules and pull requests, the
-    histories that the patch doctor reads, wheels, sdists and archives, all below the cache
-    directory (BUILDER_CACHE_DIR): keep that. Then `builder build --offline` and `builder patches
-    --offline` need no network. Debian's packages are not mirrored: a base must be built before.
+    The cache directory (BUILDER_CACHE_DIR) then has bare mirrors of the repositories with the
+    pinned commits, submodules and pull requests, the histories that `builder patches` reads,
+    wheels, sdists and archives. With it `builder build --offline` and `builder patches --offline`
+    need no network. Debian's packages are not mirrored: build the base before.
     """
     from builder import console, pins
 

@@ -82,8 +82,8 @@ CatalogueOption = Annotated[
         "--catalogue",
         metavar="DIR",
         envvar="BUILDER_CATALOGUE",
-        help="Repository that holds recipes/. Default: the one around the working directory, "
-        "else the one that builder was installed from.",
+        help="The repository that contains recipes/. Default: the one around the working "
+        "directory, else the one that builder was installed from.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
@@ -93,7 +93,7 @@ OfflineOption = Annotated[
     bool,
     typer.Option(
         "--offline",
-        help="Fetch nothing: what is neither mirrored nor cached is an error that names it.",
+        help="Fetch nothing. An input that is neither mirrored nor cached is an error.",
     ),
 ]
 
@@ -102,13 +102,13 @@ BuilderOption = Annotated[
     typer.Option(
         "--builder",
         metavar="NAME",
-        help="The builder of buildx that compiles: another machine's, a cluster's. What it makes "
-        "comes to the engine and is proved there. Default: BUILDX_BUILDER, else the engine's own.",
+        help="The buildx builder that compiles, for example on another machine. The engine loads "
+        "the image from it and proves it. Default: BUILDX_BUILDER, else the engine's own builder.",
     ),
 ]
 
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")
+    bool, typer.Option("--dry-run", help="Show what would be written, but write nothing.")
 ]
 
 JunitOption = Annotated[
@@ -121,8 +121,8 @@ SummaryOption = Annotated[
         "--summary",
         metavar="FILE",
         dir_okay=False,
-        help="Add the verdict to this file as Markdown. In GitHub's workflows it is added to the "
-        "job's summary unasked.",
+        help="Append the verdict to this file as Markdown. On GitHub it is always appended to the "
+        "job's summary.",
     ),
 ]
 

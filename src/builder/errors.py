@@ -159,11 +159,11 @@ INTERNAL = 70  # EX_SOFTWARE of sysexits.h: a fault of builder's own
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 EXIT_CODES: dict[int, str] = {
-    0: "done, or nothing to do",
+    0: "success, or nothing to do",
     2: "the command line is wrong",
     RecipeError.exit_code: "a recipe is wrong",
     WorldError.exit_code: "this machine lacks something (see `builder doctor`)",
-    FetchError.exit_code: "an input could not be fetched or is not what was pinned",
+    FetchError.exit_code: "an input could not be fetched, or differs from its pin",
     BuildError.exit_code: "the build failed",
     ProofError.exit_code: "the image was built and a proof failed",
     UntriedError.exit_code: "a proof could not be tried",
