@@ -199,6 +199,11 @@ def test_a_journal_that_is_damaged_is_told_and_begun_anew(
     assert [each.reason for each in journal.nights(repository, "nightly")] == ["three"]
 
 
+def test_a_journal_names_no_directory_of_this_machine(repository: Repository) -> None:
+    journal.write(repository, night(reason="see /root/.cache/builder/logs/x-1.log"))
+    assert [each.reason for each in journal.nights(repository, "nightly")] == ["see .../x-1.log"]
+
+
 def test_a_journal_keeps_what_it_can(repository: Repository) -> None:
     for number in range(3):
         journal.write(repository, night(reason=str(number)))

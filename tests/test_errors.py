@@ -42,3 +42,22 @@ def test_a_recipe_holds_no_password(url: str, taken: bool) -> None:
     text = f'source = {{ git = "{url}", commit = "{"0" * 40}" }}\n'
     _, problems = parse(text, Path("x.toml"), Recipe)
     assert ("source.git" not in {problem.key for problem in problems}) is taken
+
+
+def test_what_cannot_be_seen_is_escaped() -> None:
+    seen = "\u00e4\u00a0\u4e2d\U0001f600"
+    said = FetchError("tag v1\u202egpj", "a\u200bb\u2066c\ufeff\ud800", f"{seen}\u3164")
+    assert said.what == "tag v1\\u202egpj"
+    assert said.why == "a\\u200bb\\u2066c\\ufeff\\ud800"
+    assert said.hint == f"{seen}\\u3164"
+
+
+def test_tables_and_lines_show_what_cannot_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    from builder import console
+
+    console.line("x\u202ey")
+    console.table(("a",), [("v1\u200b",)])
+    console.say("z\u2069")
+    shown = capsys.readouterr()
+    assert shown.out == "x\\u202ey\nv1\\u200b\n"
+    assert shown.err == "z\\u2069\n"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from builder import describing
 from builder.describing import described, shortened, whole_paragraphs
 from builder.errors import FetchError, RegistryError
 from builder.tools import github
@@ -381,3 +382,39 @@ def test_a_token_that_is_no_token_is_not_shown() -> None:
     with pytest.raises(FetchError) as caught:
         checked(Grant, json.dumps({"access_token": f"{SECRET}\nX: y"}).encode())
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\u202eb\u200bc", r"a\\u202eb\\u200bc"),
+        ("x](https://evil.example) [y", r"x\](https://evil.example) \[y"),
+        ("# not a title", r"\# not a title"),
+        ("> no quote", r"\> no quote"),
+        ("- no item", r"\- no item"),
+        ("1. no item", r"1\. no item"),
+        ("one\n\n# two\n- three", "one # two - three"),
+        ("~~gone~~ &copy; <b> a_b __c__", r"\~\~gone\~\~ \&copy; \<b> a_b \_\_c\_\_"),
+        ("--flag is 3.5 & more", "--flag is 3.5 & more"),
+        ("---", r"\---"),
+    ],
+)
+def test_a_text_of_a_recipe_is_no_markup(text: str, shown: str) -> None:
+    assert describing._escaped(text) == shown
+
+
+def test_a_command_of_a_recipe_stays_code() -> None:
+    assert describing._code("a b") == "`a b`"
+    assert describing._code("a `b` ``c") == "``` a `b` ``c ```"
+    assert describing._console(["x ```", "y"]) == "````console\n$ x ```\n$ y\n````"
+
+
+def test_a_summary_shows_what_cannot_be_seen(recipes: Path) -> None:
+    file = recipes / "recipes" / "hello-sm120-0.10.0.toml"
+    file.write_text(
+        file.read_text().replace("The smallest engine", "The \\u202esmallest \\u200bone")
+    )
+    told = described(load(recipes), "hello-sm120", NAME)
+    assert told.short.startswith("The \\u202esmallest \\u200bone")
+    assert "The \\\\u202esmallest \\\\u200bone" in told.full
+    assert (told.short + told.full).replace("\n", "").isprintable()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -38,8 +40,8 @@ class Handler(BaseHTTPRequestHandler):
         kind = "page" if self.path.startswith("/simple/") else "file"
         faults = self.server.faults.get(kind, [])
         fault = faults.pop(0) if faults else ""
-        if fault.isdigit():
-            self.answer(int(fault), b"no")
+        if fault[:3].isdigit():
+            self.answer(int(fault[:3]), b"no", later=fault[4:])
         elif self.path == "/simple/thing/":
             self.answer(200, PAGE.encode())
         elif self.path.startswith("/files/"):
@@ -47,8 +49,10 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.answer(404, b"no")
 
-    def answer(self, status: int, body: bytes, cut: bool = False) -> None:
+    def answer(self, status: int, body: bytes, cut: bool = False, later: str = "") -> None:
         self.send_response(status)
+        if later:
+            self.send_header("Retry-After", later)
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -94,6 +98,27 @@ def test_what_passes_is_tried_again(
     assert path.read_bytes() == BODY
 
 
+@pytest.mark.parametrize("kind", ["page", "file"])
+def test_a_date_to_ask_again_at_is_waited_for(
+    index: Index, fetch: Callable[[Locked], list[Path]], kind: str
+) -> None:
+    then = formatdate(time.time() + 3, usegmt=True)
+    index.faults = {kind: [f"503 {then}"]}
+    begun = time.monotonic()
+    fetch(FILE)
+    assert time.monotonic() - begun > 1.5
+    assert len([path for path in index.requests if path.startswith("/files/")]) < 3
+
+
+def test_a_date_too_far_away_is_named(index: Index, fetch: Callable[[Locked], list[Path]]) -> None:
+    then = formatdate(time.time() + 3 * 3600, usegmt=True)
+    index.faults = {"page": [f"429 {then}"]}
+    with pytest.raises(FetchError) as caught:
+        fetch(FILE)
+    assert caught.value.why == "429 Too Many Requests; it asks to wait 3 hours"
+    assert index.requests == ["/simple/thing/"]
+
+
 def test_what_does_not_pass_is_not(
     index: Index, fetch: Callable[[Locked], list[Path]], tmp_path: Path
 ) -> None:
@@ -101,8 +126,9 @@ def test_what_does_not_pass_is_not(
         fetch(Locked("nothing", "1.0", "0" * 64))
     assert index.requests == ["/simple/nothing/"]
     index.faults = {"file": ["403"]}
-    with pytest.raises(FetchError, match=r"cannot fetch thing 1\.0"):
+    with pytest.raises(FetchError, match=r"cannot fetch thing 1\.0") as caught:
         fetch(FILE)
+    assert caught.value.why == "403 Forbidden"
     assert len([path for path in index.requests if path.startswith("/files/")]) == 1
     assert kept(tmp_path) == []
 
@@ -130,5 +156,6 @@ def test_an_index_that_is_away_is_told(
 ) -> None:
     monkeypatch.setattr(retrying, "ATTEMPTS", 1)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
-    with pytest.raises(FetchError, match=r"cannot fetch thing 1\.0"):
+    with pytest.raises(FetchError, match=r"cannot fetch thing 1\.0") as caught:
         fetch(FILE)
+    assert caught.value.why == "connection refused"

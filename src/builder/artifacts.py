@@ -54,12 +54,12 @@ def files_of(repository: Repository, artifact: Manifest) -> list[File]:
     """The files of an artifact.  Raises ``RegistryError``, ``FetchError``."""
     return [
         File(
-            (layer.get("annotations") or {}).get(TITLE, ""),
-            layer["mediaType"],
-            repository.blob(layer["digest"]),
+            (layer.annotations or {}).get(TITLE, ""),
+            layer.mediaType,
+            repository.blob(layer.digest),
         )
-        for layer in artifact.parsed().get("layers", [])
-        if layer["mediaType"] != EMPTY_TYPE
+        for layer in artifact.body.layers or ()
+        if layer.mediaType != EMPTY_TYPE
     ]
 
 

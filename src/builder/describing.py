@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from builder.catalogue import Catalogue
-from builder.errors import RegistryError
+from builder.errors import RegistryError, plain
 from builder.explaining import explained
 from builder.plan import complete, where
 from builder.schema import AddPatch, Patch, PullPatch, Recipe, ScriptPatch
@@ -30,7 +30,11 @@ MODEL = "/models/model.gguf"
 CONTEXT = "8192"  # tokens
 WIDE = 80  # characters of a command in one line
 NUMBERED = re.compile(r"[A-Za-z]{0,2}\d+(?:[._]\d+)*(?:[.-].*)?")
-SPECIAL = re.compile(r"[\\`*<\[]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+SPECIAL = re.compile(r"[\\`*<\[\]~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|&(?=#?\w+;)")
+"""What begins markup within a line (CommonMark 0.31, section 6; GFM's strikethrough)."""
+BLOCK = re.compile(r"^(?:(?=[-+]\s|#{1,6}(?:\s|$)|>|[-+=]+\s*$)|(\d{1,9})(?=[.)](?:\s|$)))")
+"""What begins a block at the start of a line (CommonMark 0.31, sections 4 and 5)."""
+LINK = re.compile(r"https?://[^\s<>\\]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def described(
     return Description(
         name,
         tuple(version.recipe.name for version in versions),
-        shortened(newest.recipe.summary, SHORT),
+        shortened(plain(newest.recipe.summary), SHORT),
         whole_paragraphs(sections, FULL),
     )
 
@@ -168,7 +172,7 @@ def _opening(versions: Sequence[_Version]) -> list[str]:
     driver = f", with driver {recipe.cuda.driver} or newer" if recipe.cuda.driver else ""
     url = told["url"]
     return [
-        f"{_escaped(recipe.summary)}" + (f"\n\n<{url}>" if url.startswith("http") else ""),
+        f"{_escaped(recipe.summary)}" + (f"\n\n<{url}>" if LINK.fullmatch(url) else ""),
         f"For NVIDIA GPUs of compute capability {' or '.join(cards)}, on linux/amd64{driver}. "
         "Every image was proved before it was given a tag.",
     ]
@@ -188,13 +192,15 @@ def _running(version: _Version, name: str) -> list[str]:
     command = " ".join(["docker run --rm --gpus all", *options])
     runs = " ".join([reference, *([shlex.join(told)] if told else [])])
     apart = " \\\n    " if len(command) + len(runs) > WIDE else " "
-    page = f" `/{image.health}` answers when it is ready." if image.health else ""
+    page = f" {_code(f'/{image.health}')} answers when it is ready." if image.health else ""
     listens = [f"It listens on port {image.port}.{page}"] if image.port is not None else []
     return [_console([f"{command}{apart}{runs}"]), *listens]
 
 
 def _console(lines: Sequence[str]) -> str:
-    return "\n".join(["```console", *(f"$ {line}" for line in lines), "```"])
+    text = "\n".join(f"$ {plain(line)}" for line in lines)
+    fence = _ticks(text, 3)
+    return f"{fence}console\n{text}\n{fence}"
 
 
 def _tags(versions: Sequence[_Version]) -> Iterator[str]:
@@ -212,7 +218,7 @@ def _tags(versions: Sequence[_Version]) -> Iterator[str]:
             for patch, told_of in zip(recipe.patch, told["patches"], strict=True)
         ]
         lines += [
-            f"patched at every start by `{step['run']}`: {_escaped(step['why'])}"
+            f"patched at every start by {_code(step['run'])}: {_escaped(step['why'])}"
             for step in told["starts"]
         ]
         yield f"### {', '.join(tags)}\n\n{_listed(lines)}"
@@ -300,7 +306,9 @@ def _licences(catalogue: Catalogue, versions: Sequence[_Version]) -> list[str]:
             base = catalogue.base(name).recipe
             assert base is not None
             under.setdefault(base.license, set()).add(base.name)
-    return [f"{terms}: {', '.join(sorted(names))}" for terms, names in sorted(under.items())]
+    return [
+        f"{_escaped(terms)}: {', '.join(sorted(names))}" for terms, names in sorted(under.items())
+    ]
 
 
 def _listed(lines: Sequence[str]) -> str:
@@ -308,5 +316,20 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A text of a recipe, which Markdown leaves as it is."""
-    return SPECIAL.sub(lambda found: "\\" + found[0], text)
+    """A text of a recipe in one line, which Markdown shows as it is written."""
+    line = SPECIAL.sub(lambda found: "\\" + found[0], " ".join(plain(text).split()))
+    return BLOCK.sub(lambda found: (found[1] or "") + "\\", line)
+
+
+def _code(text: str) -> str:
+    """A text of a recipe as code (CommonMark 0.31, section 6.1)."""
+    line = " ".join(plain(text).split())
+    ticks = _ticks(line, 1)
+    apart = " " if "`" in line else ""
+    return f"{ticks}{apart}{line}{apart}{ticks}"
+
+
+def _ticks(text: str, least: int) -> str:
+    """More back ticks than stand together in a text, and no fewer than that."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    return "`" * max(least, longest + 1)

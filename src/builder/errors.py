@@ -11,8 +11,10 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+from unicodedata import category
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
+_INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"  # letters and marks without a shape
 _USERINFO = re.compile(r"//[^/\s]+@")
 _COMMAND = re.compile(r"`builder (?=[a-z-])")
 PROGRAM = shlex.quote(os.environ.get("BUILDER_PROGRAM") or "builder")
@@ -20,8 +22,26 @@ PROGRAM = shlex.quote(os.environ.get("BUILDER_PROGRAM") or "builder")
 
 
 def plain(text: str) -> str:
-    """Text without what a terminal would obey: somebody else may have written it."""
-    return _CONTROL.sub("", text)
+    """Text that a terminal shows as it is written: somebody else may have written it.
+
+    Control characters are left out.  Characters that cannot be seen (Unicode's categories of
+    formats, such as those that turn the direction of text, of surrogates and private use) are
+    shown as their escapes.
+    """
+    text = _CONTROL.sub("", text)
+    if text.isascii():
+        return text
+    return "".join(each if _visible(each) else _escape(each) for each in text)
+
+
+def _visible(character: str) -> bool:
+    if character in _INVISIBLE:
+        return False
+    return character.isprintable() or character in "\t\n" or category(character) == "Zs"
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def as_started(text: str) -> str:
@@ -34,7 +54,7 @@ class BuilderError(Exception):
 
     ``what`` failed, ``why`` (may be several lines), and the ``hint``: what to do next.  The
     user and password of a URL are hidden: what other tools print may hold a mirror's.  What a
-    terminal would obey is left out.
+    terminal would obey is left out, what it would not show is escaped.
     """
 
     exit_code: ClassVar[int] = 1

@@ -6,7 +6,9 @@ The registry is the state: who has it and the recipes knows what happened, on an
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter
@@ -19,6 +21,8 @@ NIGHTS = "application/vnd.builder.nights.v1+json"
 MOST = 100
 LARGEST = 4_000_000  # bytes
 LONGEST_REASON = 600  # characters
+PATH = re.compile(r"(?:file://|(?<![\w/.~]))~?/(?!/)(?:[^\s/:'\"]+/)+")
+"""The directories of an absolute path; a URL's path follows its host."""
 
 Outcome = Literal["moved", "unchanged", "held", "failed"]
 
@@ -81,12 +85,19 @@ def nights(repository: Repository, channel: str) -> list[Night]:
 def write(repository: Repository, night: Night) -> None:
     """Put a night before those that are known; what cannot be read is begun anew.
 
-    Raises ``RegistryError``, ``FetchError``.
+    The registry may be public: the reason names no path of this machine.  Raises
+    ``RegistryError``, ``FetchError``.
     """
     try:
         known = nights(repository, night.channel)
     except RegistryError:
         known = []
+    night = replace(night, reason=_without_paths(night.reason))
     content = json.dumps([asdict(each) for each in [night, *known][:MOST]], indent=1).encode()
     file = artifacts.File("nights.json", NIGHTS, content)
     artifacts.store(repository, tag_of(night.channel), NIGHTS, [file])
+
+
+def _without_paths(text: str) -> str:
+    """A text in which absolute paths are cut to their last part."""
+    return PATH.sub(".../", text.replace(str(Path.home()), "~"))

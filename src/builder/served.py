@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from builder.errors import RegistryError
 from builder.tools.registry import Manifest, Repository
+from builder.tools.registry_answers import Configuration, Descriptor, json_object
 
 CREATED = "org.opencontainers.image.created"
 REVISION = "org.opencontainers.image.revision"
 VERSION = "org.opencontainers.image.version"
 PLATFORM = ("linux", "amd64")
+DEEPEST = 4  # indexes within each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,9 @@ def served(repository: Repository, reference: str) -> Served | None:
     found = repository.manifest(reference)
     if found is None:
         return None
-    config = configuration(repository, found)
-    try:
-        labels = dict((config.get("config") or {}).get("Labels") or {})
-        created = str(labels.get(CREATED) or config.get("created") or "")
-    except (AttributeError, TypeError, ValueError) as error:
-        raise _odd(repository, found) from error
-    return Served(found.digest, created, labels)
+    config = Configuration.model_validate(configuration(repository, found))
+    labels = (config.config.Labels if config.config else None) or {}
+    return Served(found.digest, labels.get(CREATED) or config.created or "", labels)
 
 
 def configuration(repository: Repository, manifest: Manifest) -> dict[str, Any]:
@@ -60,20 +57,25 @@ def configuration(repository: Repository, manifest: Manifest) -> dict[str, Any]:
     Of an index it is that of the image for linux/amd64; empty where there is none.  Raises
     ``RegistryError`` where it cannot be read.
     """
-    parsed = manifest.parsed()
-    try:
-        for entry in parsed.get("manifests") or []:
-            platform = entry.get("platform") or {}
-            if (platform.get("os"), platform.get("architecture")) == PLATFORM:
-                found = repository.manifest(entry["digest"])
-                return configuration(repository, found) if found else {}
-        if "config" not in parsed:
+    inner: Manifest | None = manifest
+    for _ in range(DEEPEST):
+        if inner is None:
             return {}
-        told = json.loads(repository.blob(parsed["config"]["digest"]))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _odd(repository, manifest) from error
-    return told if isinstance(told, dict) else {}
+        body = inner.body
+        wanted = next(filter(_fits, body.manifests or ()), None)
+        if wanted is None:
+            if body.config is None:
+                return {}
+            what = f"the configuration of {repository.name}@{inner.digest}"
+            return json_object(repository.blob(body.config.digest), Configuration, what)
+        inner = repository.manifest(wanted.digest)
+    raise RegistryError(
+        f"{repository.name}@{manifest.digest} cannot be read as an image",
+        f"it is an index of an index, {DEEPEST} times",
+        "push it again",
+    )
 
 
-def _odd(repository: Repository, manifest: Manifest) -> RegistryError:
-    return RegistryError(f"{repository.name}@{manifest.digest} cannot be read as an image")
+def _fits(entry: Descriptor) -> bool:
+    found = entry.platform
+    return found is not None and (found.os, found.architecture) == PLATFORM

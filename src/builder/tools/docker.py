@@ -146,30 +146,28 @@ def engine() -> Engine:
 
 def image(reference: str) -> Image | None:
     """The image of that name in the engine, or None; raises ``WorldError``."""
-    from python_on_whales.exceptions import DockerException, NoSuchImage
-
-    try:
-        found: Any = client().image.inspect(reference)
-    except NoSuchImage:
+    found = inspected(reference)
+    if found is None:
         return None
-    except DockerException as error:
-        if "no such image" in (error.stderr or "").lower():
-            return None
-        engine()  # names the reason where the engine is gone
-        raise WorldError(f"cannot inspect the image {reference}", error.stderr or "") from error
-    labels = (found.config.labels if found.config else None) or {}
-    return Image(found.id, dict(labels), f"{found.os}/{found.architecture}")
+    labels = (found.get("Config") or {}).get("Labels") or {}
+    return Image(found["Id"], dict(labels), f"{found['Os']}/{found['Architecture']}")
 
 
 def inspected(reference: str) -> dict[str, Any] | None:
-    """All that the engine says of an image (docker image inspect), or None where it has none."""
+    """All that the engine says of an image (docker image inspect), or None where it has none.
+
+    It is asked once: another user may remove the image at any time.  Raises ``WorldError``.
+    """
     done = subprocess.run(
         [executable(), "image", "inspect", reference], capture_output=True, text=True, check=False
     )
-    if done.returncode != 0:
+    if done.returncode == 0:
+        found: dict[str, Any] = json.loads(done.stdout)[0]
+        return found
+    if "no such image" in done.stderr.lower():
         return None
-    found: dict[str, Any] = json.loads(done.stdout)[0]
-    return found
+    engine()  # names the reason where the engine is gone
+    raise WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
 
 
 def names(pattern: str) -> list[str]:
@@ -235,8 +233,15 @@ def pull(reference: str, platform: str) -> None:
 
 
 def tag(reference: str, new: str) -> None:
-    """Give an image another name."""
-    client().image.tag(reference, new)
+    """Give an image another name; raises ``WorldError`` where the engine does not have it."""
+    command = [executable(), "image", "tag", reference, new]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise WorldError(
+            f"the engine cannot name {reference} {new}",
+            done.stderr.strip(),
+            "somebody else may have removed the image: build again",
+        )
 
 
 def untag(reference: str) -> None:
