@@ -29,32 +29,34 @@ __all__ = ["python"]
 pytestmark = [pytest.mark.docker, pytest.mark.network]
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
-# Of the same shape as the script of ENGINES: two places, exit 1 where one is not found.
+# Of the same shape as patch_tolist_cudagraph.py: two places, exit 0 where one is found, and it
+# looks where Python 3.12 has vLLM.
 TOLIST = f"""
 import sys
 from pathlib import Path
 
-FILE = Path("{ATTENTION}")
+FILE = Path("{SITE}/{ATTENTION}")
 GUARD = "if torch.cuda.is_current_stream_capturing():"
-EDITS = [
-    (
-        "        output = torch.zeros(N, Hq, D, device=query.device, dtype=query.dtype)\\n",
-        "        " + GUARD + "\\n            return output\\n",
-    ),
-    (
+SITES = {{
+    "A": (
         "            prefill_max_seq = max(attn_metadata.seq_lens[num_decodes:].tolist())\\n",
-        "            " + GUARD + "\\n                prefill_max_seq = 1\\n",
+        f"            {{GUARD}}\\n                prefill_max_seq = attn_metadata.max_seq_len\\n",
     ),
-]
-missing = 0
-for anchor, added in EDITS:
-    text = FILE.read_text()
-    if text.count(anchor) == 1:
-        FILE.write_text(text.replace(anchor, anchor + added))
-    else:
-        print("no such place:", anchor.strip())
-        missing += 1
-sys.exit(1 if missing else 0)
+    "B": (
+        "        N, Hq, D = query.shape\\n",
+        f"        {{GUARD}}\\n            "
+        "return torch.zeros(N, Hq, D, device=query.device, dtype=query.dtype)\\n",
+    ),
+}}
+if not FILE.is_file():
+    sys.exit(f"not there: {{FILE}}")
+text = FILE.read_text()
+found = {{}}
+for site, (anchor, added) in SITES.items():
+    found[site] = "applied" if anchor in text else "anchor-not-found"
+    text = text.replace(anchor, anchor + added)
+FILE.write_text(text)
+print(f"Patched {{FILE}}. Site A={{found['A']}}, Site B={{found['B']}}", file=sys.stderr)
 """
 
 TABLE = """
@@ -76,7 +78,14 @@ why  = "the effect of vllm-project/vllm#36325"
 
 [[patch]]
 why    = "no list out of a GPU tensor while a graph is captured"
-script = {{ git = "{url}", commit = "{commit}", path = "tolist.py", edits = ["{attention}"] }}
+
+[patch.script]
+git    = "{url}"
+commit = "{commit}"
+path   = "tolist.py"
+at     = "{site}"
+edits  = ["{attention}"]
+says   = ["Site A=applied", "Site B=applied"]
 
 [cuda]
 arch = ["120"]
@@ -102,7 +111,7 @@ def test_what_patches_make_of_several_releases(
 ) -> None:
     assert hello["references"]  # its base runs the script
     shutil.copytree(REPOSITORY / "patches", catalogue / "patches")
-    text = TABLE.format(url=tolist[0], commit=tolist[1], attention=ATTENTION)
+    text = TABLE.format(url=tolist[0], commit=tolist[1], attention=ATTENTION, site=SITE)
     (catalogue / "recipes" / "table-0.20.0.toml").write_text(text)
     against = [w for v in ("0.19.0", "0.19.1", "0.20.2", "0.22.0") for w in ("--against", v)]
     done = builder("patches", "table", "--catalogue", catalogue, *against, "--json")
@@ -123,7 +132,7 @@ def test_what_patches_make_of_several_releases(
         ("script", "0.22.0"): "partly",
     }
     (half,) = [f for f in findings if f["state"] == "partly" and f["commit"] == "0.22.0"]
-    assert "no such place: prefill_max_seq" in " ".join(half["details"])
+    assert "Site A=anchor-not-found, Site B=applied" in " ".join(half["details"])
     # The newest release is looked at unasked, as upstream's newest is.
     assert {f["target"] for f in findings} > {"pin", "0.19.0", "0.19.1", "0.20.2", "0.22.0"}
 
@@ -220,8 +229,9 @@ def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
     assert done.returncode == 0, done.stderr
     made.update(json.loads(done.stdout)["references"])
     checks = json.loads(done.stdout)["verdict"]["checks"]
-    (proof,) = [c for c in checks if c["proof"] == "patch" and c["expected"].startswith("not sha")]
-    assert proof["passed"]
+    sites = [c["expected"] for c in checks if c["proof"] == "patch" and c["passed"]]
+    assert "has prefill_max_seq = attn_metadata.max_seq_len" in sites
+    assert any(expected.startswith("has return torch.zeros(N, Hq, D") for expected in sites)
     said = {c["subject"]: c["found"] for c in checks if c["proof"] in {"library", "contract"}}
     assert "32 sm_120," in said["/opt/engine/lib/python3.13/site-packages/vllm/_C.abi3.so"]
     assert said["user"] == "10001:10001"
