@@ -504,6 +504,16 @@ def test_outdated_counts_commits_and_days(farm: Farm) -> None:
     assert lag["rewritten"]
 
 
+def test_a_tag_of_thousands_of_digits_is_a_number_as_any_other(farm: Farm) -> None:
+    farm.write()
+    new = farm.upstream.commit("two", **{"b.c": "bb\n"})
+    refs = "".join(f"{new} refs/tags/v{'1' * digits}\n" for digits in (4500, 4499))
+    (farm.upstream.folder / ".git" / "packed-refs").write_text(refs)
+    (lag,) = farm.json("outdated")
+    assert lag["ahead"] == 1
+    assert lag["target"]["name"] == "v" + "1" * 4500
+
+
 # verify-pins, mirror and offline
 
 

@@ -6,14 +6,14 @@ A lock is TOML beside the recipes: ``python`` names the interpreter's version, a
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from builder.errors import Problem, RecipeError
+from builder.errors import RecipeError
+from builder.recipe import parse, read_text
 from builder.schema.fields import Model, Sha256, Text, Version
 
 ProjectName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*$")]
@@ -60,20 +60,9 @@ class Lock:
 
 def read(file: Path) -> Lock:
     """Read a lock file; raises ``RecipeError`` when it is absent or not a lock."""
-    try:
-        parsed = _Lock.model_validate(tomllib.loads(file.read_text("utf-8")))
-    except OSError as error:
-        raise RecipeError(f"cannot read the lock {file}", error.strerror or str(error)) from error
-    except ValidationError as error:
-        problems = tuple(
-            Problem(file, 1, ".".join(str(part) for part in item["loc"]), item["msg"])
-            for item in error.errors(include_url=False)
-        )
-        raise RecipeError(f"{file.name} is wrong", problems=problems) from error
-    except (ValueError, RecursionError) as error:
-        raise RecipeError(
-            f"{file.name} is wrong", problems=(Problem(file, 1, "", f"not TOML: {error}"),)
-        ) from error
+    parsed, problems = parse(read_text(file), file, _Lock)
+    if parsed is None:
+        raise RecipeError(f"{file.name} is wrong", problems=problems)
     return Lock(
         parsed.python,
         tuple(entry.locked() for entry in parsed.build),

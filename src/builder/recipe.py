@@ -13,9 +13,9 @@ from pydantic import BaseModel, ValidationError
 
 from builder.errors import Problem, RecipeError
 from builder.positions import line_numbers, line_of
-from builder.schema import PATCHES, PATTERNS, PROBES, SOURCES, BaseRecipe, Recipe
+from builder.schema import PATCHES, PATTERNS, PROBES, SOURCES
 
-R = TypeVar("R", Recipe, BaseRecipe)
+R = TypeVar("R", bound=BaseModel)
 TAGS = {*SOURCES, *PROBES, *PATCHES, "bool", "int", "str"}
 
 
@@ -142,4 +142,4 @@ def read_text(file: Path) -> str:
         raise RecipeError(f"cannot read {file}", error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
         problem = Problem(file, 1, "", f"not UTF-8 at byte {error.start}")
-        raise RecipeError(f"{file.name} is not a recipe", problems=(problem,)) from error
+        raise RecipeError(f"{file.name} is not a text", problems=(problem,)) from error

@@ -46,10 +46,14 @@ class Lag:
     """The target does not descend from the pin."""
 
 
-def rank(tag: str) -> tuple[tuple[int, ...], bool, str]:
-    """The order of tags: numbers count as numbers, a pre-release stands before its release."""
-    number = re.match(r"\D*(\d+(?:[._]\d+)*)", tag)
-    numbers = tuple(int(part) for part in re.split(r"[._]", number[1])) if number else ()
+def rank(tag: str) -> tuple[tuple[tuple[int, str], ...], bool, str]:
+    """The order of tags: numbers count as numbers, a pre-release stands before its release.
+
+    A number is its length and its digits: Python refuses to read one of thousands of digits.
+    """
+    number = re.match(r"[^0-9]*([0-9]+(?:[._][0-9]+)*)", tag)
+    parts = [part.lstrip("0") for part in re.split(r"[._]", number[1])] if number else []
+    numbers = tuple((len(part), part) for part in parts)
     rest = tag[number.end() :] if number else tag
     return numbers, not (rest and PRE_RELEASE.search(rest)), rest
 
