@@ -169,6 +169,7 @@ def test_a_directory_that_is_not_there_is_named(files: Files, tmp_path: Path) ->
         tar(("../owned", b"x")),
         tar(link="/etc/passwd"),
         tar(link="../../x"),
+        tar(**{"l2": "sub/l1/../../etc/passwd", "sub/l1": ".."}),
         zipped(("../owned", b"x", 0o100644)),
         zipped(("/tmp/owned-by-zip", b"x", 0o100644)),
         zipped(("link", b"/etc/passwd", stat.S_IFLNK | 0o777)),
@@ -177,7 +178,7 @@ def test_a_directory_that_is_not_there_is_named(files: Files, tmp_path: Path) ->
         b"",
         tar(("a.c", os.urandom(9000)))[:5000],
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_hostile_or_broken_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     archive = tmp_path / "x.bin"

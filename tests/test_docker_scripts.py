@@ -80,12 +80,12 @@ file.write_text(file.read_text().replace("x = 1", "x = 2"))
 
 def test_a_scripts_result_is_the_patch(bench: Bench) -> None:
     assert (bench.apply(bench.planned(EDIT)) / "pkg/attn.py").read_text() == "x = 2\n"
-    shell = "#!/bin/bash\nset -eu\nrm b.c\nmkdir new\necho 'a b' > 'new/a b.txt'\n"
-    shell += "ln -s attn.py pkg/l\n"
+    shell = "#!/bin/bash\nset -eu\nmkdir new\necho 'a b' > 'new/a b.txt'\nln -s attn.py pkg/l\n"
     tree = bench.apply(bench.planned(shell, "patch.sh"))
-    assert not (tree / "b.c").exists()
     assert (tree / "new" / "a b.txt").read_text() == "a b\n"
     assert (tree / "pkg" / "l").readlink() == Path("attn.py")
+    deleting = bench.planned("#!/bin/sh\nrm b.c\n", "patch.sh", edits=["b.c"])
+    assert not (bench.apply(deleting) / "b.c").exists()
 
 
 def test_the_tree_may_stand_where_the_script_looks_for_it(bench: Bench) -> None:
@@ -192,6 +192,10 @@ def test_a_script_sees_nothing_of_this_machine(bench: Bench, monkeypatch: Any) -
     [
         ("import os; os.symlink('/etc/passwd', 'l')", "would be a link to /etc/passwd"),
         ("import os; os.symlink('../../x', 'pkg/l')", "would be a link to ../../x"),
+        (
+            "import os; os.symlink('..', 'pkg/l1'); os.symlink('pkg/l1/../../etc/passwd', 'l2')",
+            "l2: would be a link to pkg/l1/../../etc/passwd",
+        ),
     ],
 )
 def test_a_link_out_of_the_tree_is_refused(bench: Bench, program: str, said: str) -> None:
@@ -208,6 +212,42 @@ def test_a_repository_in_the_tree_does_not_come_along(bench: Bench) -> None:
     tree = bench.apply(bench.planned(nested))
     assert (tree / "b.c").read_text() == "c"
     assert not (tree / ".git").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("mkdir pkg/.git && echo x > pkg/.git/HEAD", "pkg is a repository of its own"),
+        ("echo 'gitdir: /nowhere' > pkg/.git", "pkg is a repository of its own"),
+        ("mkdir pkg/.GIT && echo x > pkg/.GIT/x", "pkg/.GIT/x"),
+    ],
+)
+def test_what_cannot_be_part_of_a_source_is_that_patchs_fault(
+    bench: Bench, program: str, said: str
+) -> None:
+    shell = f"#!/bin/sh\nset -e\necho 'x = 2' > pkg/attn.py\n{program}\n"
+    with pytest.raises(PatchError, match="leaves what cannot be part of a source") as caught:
+        bench.apply(bench.planned(shell, "patch.sh"))
+    assert said in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("program", "edits", "said"),
+    [
+        ("rm -r b.c pkg", [], "it deleted b.c, pkg/attn.py"),
+        ("rm b.c", [], "it deleted b.c"),
+        ("rm b.c", ["pkg/attn.py"], "it deleted b.c"),
+        ("mv b.c c.c", ["pkg/attn.py", "c.c"], "it deleted b.c"),
+        ("echo x > c.c", ["b.c"], "it changed c.c"),
+        ("rm -r b.c pkg", ["b.c", "pkg/attn.py"], "deletes every file"),
+    ],
+)
+def test_a_script_deletes_and_changes_what_the_recipe_names(
+    bench: Bench, program: str, edits: list[str], said: str
+) -> None:
+    with pytest.raises(PatchError) as caught:
+        bench.apply(bench.planned(f"#!/bin/sh\n{program}\n", "patch.sh", edits=edits))
+    assert said in str(caught.value)
 
 
 def test_without_an_image_it_is_untried_and_not_wrong(bench: Bench) -> None:

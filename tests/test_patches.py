@@ -371,6 +371,46 @@ def test_a_link_is_not_followed_out_of_the_tree(bench: Bench) -> None:
     assert not Path("/tmp/owned").exists()
 
 
+@pytest.mark.parametrize(
+    ("there", "made", "led"),
+    [
+        ({"sub/l1": ".."}, {"l2": "sub/l1/../../etc/passwd"}, "l2"),
+        ({"l2": "sub/l1/../x"}, {"sub/l1": "."}, ""),  # sub/l1/.. is sub/..: the top
+        ({"l2": "sub/l1/../../x"}, {"sub/l1": "deep/er"}, ""),
+        ({"l2": "sub/l1/../../x", "sub/l1": "deep/er"}, {"sub/l1": ".."}, "l2"),
+        ({}, {"a": "b", "b": "a"}, "a"),
+        ({"out": "/etc/passwd"}, {"in": "sub/../b.c"}, ""),  # upstream's own is upstream's
+        ({"out": "/etc"}, {"in": "out/passwd"}, "in"),
+    ],
+)
+def test_links_are_followed_through_the_tree(
+    bench: Bench, there: dict[str, str], made: dict[str, str], led: str
+) -> None:
+    (bench.upstream.folder / "sub" / "deep" / "er").mkdir(parents=True)
+    bench.upstream.write("sub/deep/er/x", "x\n")
+    for path, target in there.items():
+        (bench.upstream.folder / path).symlink_to(target)
+    bench.pin = bench.upstream.record("links")
+    for path, target in made.items():
+        (bench.upstream.folder / path).unlink(missing_ok=True)
+        (bench.upstream.folder / path).symlink_to(target)
+    head = bench.upstream.record("other links")
+    if not led:
+        bench.apply(bench.pull(bench.pin, head))
+        return
+    with pytest.raises(PatchError, match=f"{led}: would be a link to .*, outside the tree"):
+        bench.apply(bench.pull(bench.pin, head))
+
+
+def test_a_diff_that_does_not_call_it_a_link_bends_none(bench: Bench) -> None:
+    (bench.upstream.folder / "l").symlink_to("b.c")
+    bench.pin = bench.upstream.record("link")
+    end = "\\ No newline at end of file\n"
+    text = f"--- a/l\n+++ b/l\n@@ -1 +1 @@\n-b.c\n{end}+/etc/passwd\n{end}"
+    with pytest.raises(PatchError, match="l: would be a link to /etc/passwd"):
+        bench.apply(bench.file(text))
+
+
 def test_the_users_own_git_configuration_does_not_bend_patches(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

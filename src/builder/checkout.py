@@ -11,6 +11,7 @@ from builder.errors import FetchError
 from builder.plan import Archive, GitCommit, Installed, Released, SourceChoice, SourceTree
 from builder.tools import archives, downloads, pypi
 from builder.tools.repositories import Repositories
+from builder.tools.scratch import NoTreeError
 
 Say = Callable[[str], None]
 
@@ -28,7 +29,10 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
         )
     folder = work / "files"
     unpack(source, repositories.cache, folder, repositories.say, offline=repositories.offline)
-    tree = repositories.scratch.take(folder)
+    try:
+        tree = repositories.scratch.take(folder)
+    except NoTreeError as error:
+        raise FetchError("the source cannot be patched", str(error)) from error
     shutil.rmtree(folder)
     return tree
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -19,10 +19,11 @@ from builder.plan import PlannedPatch
 from builder.schema import Add, AddPatch, PickPatch, PullPatch, Script, ScriptPatch
 from builder.tools import containers
 from builder.tools.repositories import Repositories
-from builder.tools.scratch import EMPTY_TREE, Scratch
+from builder.tools.scratch import EMPTY_TREE, Item, NoTreeError, Scratch
 
 Say = Callable[[str], None]
 MOST_PRINTED = 12  # lines of a script that are shown
+MOST_NAMES = 12  # of files, in a message
 SCRIPT_LIMITS = ("--memory=2g", "--ulimit=fsize=268435456", "--env=HOME=/tmp")
 
 
@@ -252,18 +253,27 @@ def _scripted(workshop: Workshop, planned: PlannedPatch, script: Script, tree: s
         file.write_bytes(program)
         file.chmod(0o755)
         done = _run_script(workshop.image, planned.name, script, file, copy)
-        changed = workshop.scratch.take(copy)
+        changed = _taken(workshop.scratch, planned.name, copy)
         text = workshop.scratch.diff(tree, changed)
-        touched = [item.path for _, item in workshop.scratch.changes(tree, changed)]
+        touched = workshop.scratch.changes(tree, changed)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     printed = tuple(done.output.strip().splitlines()[-MOST_PRINTED:])
     _require_success(planned.name, script, done, touched, "\n".join(printed))
+    if changed == EMPTY_TREE:
+        raise PatchError(
+            f"{planned.name} deletes every file",
+            hint="drop it, or pin a revision that fits the source",
+        )
     return Piece(planned.name, text, printed)
 
 
 def _require_success(
-    name: str, script: Script, done: containers.Finished, touched: list[str], printed: str
+    name: str,
+    script: Script,
+    done: containers.Finished,
+    touched: Sequence[tuple[Item, Item]],
+    printed: str,
 ) -> None:
     """Raise ``PatchError`` unless a script ended well, edited what it may, and printed ``says``.
 
@@ -275,13 +285,7 @@ def _require_success(
             printed,
             "it sees the tree and nothing else, read-only, without network",
         )
-    others = sorted(set(touched) - set(script.edits)) if script.edits else []
-    if others:
-        raise PatchError(
-            f"{name} changes more than the recipe says",
-            f"it also changed {', '.join(others)}",
-            "name the files in edits, or pin a revision that leaves them alone",
-        )
+    _require_only_edits(name, script, touched)
     if not touched:
         raise PatchError(
             f"{name} exited 0 and changed nothing",
@@ -294,6 +298,34 @@ def _require_success(
             f"{name} exited 0 and did not print {', '.join(map(repr, missing))}",
             f"it printed:\n{printed}" if printed else "it printed nothing",
             "it applied in part only: pin a revision that fits the source, or correct says",
+        )
+
+
+def _taken(scratch: Scratch, name: str, folder: Path) -> str:
+    """What a script left of its copy, as a tree."""
+    try:
+        return scratch.take(folder)
+    except NoTreeError as error:
+        raise PatchError(
+            f"{name} leaves what cannot be part of a source",
+            str(error),
+            "pin a revision that cleans up, or that leaves such files out",
+        ) from error
+
+
+def _require_only_edits(name: str, script: Script, touched: Sequence[tuple[Item, Item]]) -> None:
+    """Raise ``PatchError`` for a change, or a file deleted, that the recipe does not name."""
+    gone = {new.path for _, new in touched if not new.object.strip("0")}
+    others = sorted({new.path for _, new in touched} if script.edits else gone)
+    others = [path for path in others if path not in script.edits]
+    if others:
+        did = "deleted" if gone.issuperset(others) else "changed"
+        shown = ", ".join(others[:MOST_NAMES])
+        more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
+        raise PatchError(
+            f"{name} changes more than the recipe says",
+            f"it {did} {shown}{more}",
+            "name the files in edits, or pin a revision that leaves them alone",
         )
 
 

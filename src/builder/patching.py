@@ -9,7 +9,8 @@ from typing import Literal
 
 from builder import diffs
 from builder.diffs import FileDiff, Hunk
-from builder.tools.scratch import Application, NotApplicableError, Scratch, leaves
+from builder.tools import links
+from builder.tools.scratch import LINK, Application, NotApplicableError, Scratch
 
 State = Literal[
     "applies",
@@ -77,7 +78,7 @@ def attempt(
     twice = _ambiguous(scratch, tree, files, done)
     if twice:
         return Fate("conflicts", tree, conflicts=tuple(twice))
-    leaving = _leaving(scratch, tree, files, done)
+    leaving = _leaving(scratch, tree, done)
     if leaving:
         return Fate("conflicts", tree, conflicts=tuple(leaving))
     return Fate("offset" if done.offsets else "applies", done.tree, done.offsets)
@@ -109,7 +110,7 @@ def _otherwise(
             continue
         if done.tree == tree:
             return Fate("upstream", tree)
-        leaving = _leaving(scratch, tree, files, done)
+        leaving = _leaving(scratch, tree, done)
         if not leaving:
             return Fate(state, done.tree, done.offsets)
         return Fate("conflicts", tree, conflicts=tuple(leaving))
@@ -185,16 +186,15 @@ def _ambiguous(
     return found
 
 
-def _leaving(
-    scratch: Scratch, tree: str, files: Sequence[FileDiff], done: Application
-) -> list[Conflict]:
-    """Symbolic links that the diff makes and that lead out of the tree."""
-    touched = {path for file in files for path in file.paths if diffs.LINK in file.modes}
-    before = set(scratch.links(tree)) if touched else set()
+def _leaving(scratch: Scratch, tree: str, done: Application) -> list[Conflict]:
+    """Symbolic links that lead out of the tree since the diff was applied."""
+    if not any(LINK in (old.mode, new.mode) for old, new in scratch.changes(tree, done.tree)):
+        return []
+    before = links.leaving(scratch.links(tree))
     return [
         Conflict(path, 0, f"would be a link to {target}, outside the tree")
-        for path, target in (scratch.links(done.tree) if touched else ())
-        if (path, target) not in before and leaves(path, target)
+        for path, target in links.leaving(scratch.links(done.tree)).items()
+        if before.get(path) != target
     ]
 
 

@@ -111,7 +111,7 @@ class Script(Model):
     seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     """It is stopped after that."""
     edits: list[TreePath] = []
-    """Files of the tree that it changes, and no others; empty: any."""
+    """Files of the tree that it changes, and no others; empty: any, of which it deletes none."""
     says: list[Text] = []
     """Each must stand in what it prints, or it has applied in part only, whatever its status."""
 

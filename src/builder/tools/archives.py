@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from builder.errors import FetchError
+from builder.tools import links
 
 OBJECT = re.compile(r"\.(?:a|cubin|fatbin|pyc|so(?:\.[0-9.]+)?)$")
 BROKEN = (
@@ -38,6 +39,11 @@ def unpack(archive: Path, target: Path, *, texts_only: bool = False) -> None:
                 tar.extractall(target, filter="data")
     except (tarfile.TarError, *BROKEN) as error:
         raise FetchError(f"{archive.name} cannot be unpacked", str(error)) from error
+    # The filter sees each link as it comes: one that is written later may bend it.
+    for path, leads in links.leaving(links.below(target)).items():
+        raise FetchError(
+            f"{archive.name} cannot be unpacked", f"its link {path} leads to {leads}, outside"
+        )
 
 
 def unpack_stream(tar: IO[bytes], target: Path) -> None:

@@ -7,7 +7,7 @@ identity.  It is no partial clone: what is not there is an error, never fetched 
 
 from __future__ import annotations
 
-import posixpath
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +19,7 @@ from builder.errors import FetchError
 from builder.tools import git
 from builder.tools.git import GitError
 
+LINK = "120000"
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 # First in rank (gitattributes(5)): no attribute of a tree may change what is written or read.
 ATTRIBUTES = "* -text !eol !ident !filter !working-tree-encoding !diff !merge !export-subst\n"
@@ -33,6 +34,10 @@ CHECKING = re.compile(r"Checking patch (.*)\.\.\.")
 
 class NotApplicableError(Exception):
     """A diff does not fit a tree; the text is what git said."""
+
+
+class NoTreeError(Exception):
+    """A directory holds what git keeps in no tree; the text says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +163,23 @@ class Scratch:
         return self.run("write-tree", "--missing-ok", index=index).decode().strip()
 
     def take(self, folder: Path) -> str:
-        """The tree of a directory on disk, every file of it, ignored by .gitignore or not."""
+        """The tree of a directory on disk, every file of it, ignored by .gitignore or not.
+
+        A repository at its top (``.git``) is no part of it.  Raises ``NoTreeError`` for one
+        further down, and for what git does not store: a device, a file that cannot be read.
+        """
+        for parent, folders, files in os.walk(folder):
+            if ".git" in (*folders, *files) and Path(parent) != folder:
+                where = Path(parent).relative_to(folder)
+                raise NoTreeError(f"{where} is a repository of its own: it holds .git")
         index = self.folder / f"index-{uuid4().hex}"
         try:
             self.run(
                 f"--work-tree={folder}", "add", "--all", "--force", "--", str(folder), index=index
             )
             return self._written(index)
+        except GitError as error:
+            raise NoTreeError(error.said) from error
         finally:
             index.unlink(missing_ok=True)
 
@@ -252,11 +267,15 @@ class Scratch:
         with self._index(tree) as index:
             self.run(f"--work-tree={target}", "checkout-index", "--all", index=index)
 
-    def links(self, tree: str) -> Iterator[tuple[str, str]]:
-        """The symbolic links of a tree: path and target."""
-        for item in self.items(tree):
-            if item.mode == "120000":
-                yield item.path, self.read(item.object).decode("utf-8", "surrogateescape")
+    def links(self, tree: str) -> dict[str, str]:
+        """The symbolic links of a tree: target by path; without those whose contents are not there.
+
+        Only a tree of a history lacks contents; what is built from has all of them.
+        """
+        links = [item for item in self.items(tree) if item.mode == LINK]
+        absent = set(self.lacks(item.object for item in links))
+        there = [item for item in links if item.object not in absent]
+        return {item.path: os.fsdecode(self.read(item.object)) for item in there}
 
 
 def _offsets(said: str) -> Iterator[tuple[str, int, int]]:
@@ -280,14 +299,6 @@ def _raw(listing: bytes) -> Iterator[tuple[Item, Item]]:
             continue
         old_mode, new_mode, old, new, _ = about[1:].split(" ")
         yield Item(old_mode, old, path), Item(new_mode, new, path)
-
-
-def leaves(path: str, target: str) -> bool:
-    """Whether a link at ``path`` of a tree leads out of the tree."""
-    if target.startswith("/"):
-        return True
-    where = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-    return where.split("/")[0] == ".."
 
 
 def submodule_urls(repository: Scratch, tree: str) -> dict[str, str]:
