@@ -29,6 +29,7 @@ class Files:
         self.folder = folder
         self.faults: list[tuple[int, dict[str, str]]] = []
         self.asked = 0
+        self.ranges: list[str | None] = []
         self.url = ""
 
     def put(self, name: str, content: bytes) -> Archive:
@@ -50,6 +51,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
 
         def do_GET(self) -> None:
             served.asked += 1
+            served.ranges.append(self.headers.get("Range"))
             if not served.faults:
                 super().do_GET()
                 return
@@ -154,6 +156,16 @@ def test_no_is_an_answer(files: Files, tmp_path: Path, fault: tuple[int, dict[st
     assert files.asked == 1
     with pytest.raises(GoneError if fault[0] != 503 else FetchError, match="cannot fetch"):
         downloads.check(made.url)
+
+
+def test_whether_a_file_can_be_had_is_asked_with_its_first_byte(files: Files) -> None:
+    made = files.put("x.tar.xz", tar(("a.c", b"a")))
+    downloads.check(made.url)
+    assert files.ranges == ["bytes=0-0"]
+    files.faults = [(416, {})]  # of an empty file
+    downloads.check(made.url)
+    with pytest.raises(GoneError, match="cannot fetch"):
+        downloads.check(f"{made.url}.gone")
 
 
 def test_a_directory_that_is_not_there_is_named(files: Files, tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
+import time
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from builder.tools import git
 from conftest import Builder
 from upstreams import Upstream, numbered, smart_http
 
@@ -137,6 +142,50 @@ def test_the_doctor_tells_of_the_pin_of_upstream_and_of_any_ref(farm: Farm) -> N
     assert f"changed by {named}" in text
 
 
+def test_what_is_asked_for_is_shown_by_the_name_that_was_given(farm: Farm) -> None:
+    farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}))
+    between = farm.upstream.commit("two", **{"b.c": "bb\n"})
+    newest = farm.upstream.commit("three", **{"b.c": "bbb\n"})
+    farm.upstream.git("tag", "-a", "-m", "x", "v0.2.0")
+    asked = ("main", "v0.2.0", between[:9], between, farm.pin[:7])
+    findings = farm.json("patches", *(f"--against={ref}" for ref in asked))
+    assert [(f["target"], f["commit"]) for f in findings] == [
+        ("pin", farm.pin),
+        ("v0.2.0", newest),
+        ("main", newest),
+        (between[:9], between),
+        (between, between),
+        (farm.pin[:7], farm.pin),
+    ]
+    farm.run("patches", "--against", between[:6], status=5)
+    assert f"no known commit {between[:6]}" in farm.said
+    farm.run("patches", "--against", "0" * 9, status=5)
+    farm.run("update", "eng", "--to", between[:8])
+    assert between in (farm.recipes / f"eng-{between[:7]}.toml").read_text()
+
+
+def test_an_abbreviation_of_several_commits_is_refused(farm: Farm) -> None:
+    farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}))
+    tree = farm.upstream.git("rev-parse", "HEAD^{tree}")
+    head = farm.upstream.git("rev-parse", "HEAD")
+    # Two commits that begin alike: found by trying, 40,000 names of which 28 bits count.
+    alike: dict[str, str] = {}
+    for n in range(1 << 20):
+        text = f"tree {tree}\nparent {head}\nauthor T <t@x> {n} +0000\n"
+        text += f"committer T <t@x> {n} +0000\n\n.\n"
+        name = hashlib.sha1(f"commit {len(text)}\0{text}".encode()).hexdigest()  # noqa: S324
+        if name[:7] in alike:
+            break
+        alike[name[:7]] = text
+    for index, content in enumerate((alike[name[:7]], text)):
+        made = farm.upstream.hashed("commit", content)
+        farm.upstream.git("tag", f"v0.{index + 2}.0", made)
+    farm.run("patches", "--against", name[:7], status=5)
+    assert f"{name[:7]} names several commits" in farm.said
+    assert name in farm.said
+    assert states(farm.json("patches", "--against", name[:8]))[name[:8]] == "applies"
+
+
 def test_what_is_upstream_is_named_however_it_came_there(farm: Farm) -> None:
     for number, how in enumerate(("merge", "squash", "rebase"), 1):
         farm.upstream.git("checkout", "--quiet", "-B", "main", farm.pin)
@@ -228,6 +277,22 @@ def test_one_upstream_that_is_away_does_not_stop_the_others(farm: Farm, tmp_path
         assert farm.json(command, status=5), command
         assert f"{command}: one recipe failed" in farm.said
         assert "gone-0.1.0: cannot fetch" in farm.said
+
+
+def test_a_repository_that_is_broken_is_asked_once_for_all_recipes(farm: Farm) -> None:
+    for status, tried in ((503, git.ATTEMPTS), (404, 1), (403, 2)):
+        with smart_http(farm.upstream.folder.parent) as served:
+            served.faults = [status] * 99
+            farm.url = f"{served.url}/eng/.git"
+            for version in ("0.1.0", "0.1.1", "0.1.2"):
+                farm.write(farm.pull(6, **{"b.c": f"{version}\n"}), version=version)
+            for command in ("patches", "outdated", "verify-pins"):
+                served.requests.clear()
+                farm.run(command, status=5)
+                # git itself asks twice where it is not let in
+                assert len(served.requests) <= tried, (status, command)
+                if command != "verify-pins":
+                    assert "3 recipes failed" in farm.said
 
 
 def test_a_submodules_file_is_patched_and_diagnosed(farm: Farm, tmp_path: Path) -> None:
@@ -540,6 +605,42 @@ def test_verify_pins_names_what_is_gone(farm: Farm, tmp_path: Path) -> None:
     # A server that does not answer says nothing of what it has.
     farm.write(url="http://127.0.0.1:9/eng")
     assert farm.json("verify-pins", "eng", status=5)[0]["state"] == "unasked"
+
+
+class SlowIndex(BaseHTTPRequestHandler):
+    """A package index without projects, that counts how many questions wait at the same time."""
+
+    waiting: Counter[str]
+
+    def do_GET(self) -> None:
+        self.waiting["now"] += 1
+        self.waiting["most"] = max(self.waiting["most"], self.waiting["now"])
+        time.sleep(0.4)
+        self.waiting["now"] -= 1
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_several_pins_are_asked_for_at_once_and_told_in_their_order(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    farm.write()
+    waiting: Counter[str] = Counter()
+    handler = type("Own", (SlowIndex,), {"waiting": waiting})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
+        pins = farm.json("verify-pins", status=5)
+        server.shutdown()
+    assert 3 <= waiting["most"] <= 8
+    wheels = tomllib.loads((farm.recipes / "bases" / "cuda-13.0.toml").read_text())["wheel"]
+    names = [f"{wheel['name']} {wheel['version']}" for wheel in wheels]
+    assert [pin["what"] for pin in pins if pin["kind"] == "file"] == names
+    assert {pin["state"] for pin in pins if pin["kind"] == "file"} == {"gone"}
 
 
 @pytest.mark.network

@@ -68,6 +68,11 @@ class Upstream:
         self.git("commit", "--quiet", "--allow-empty", "--message", message)
         return self.head()
 
+    def hashed(self, kind: str, content: str) -> str:
+        """Store an object as it is; its name."""
+        (self.folder / ".git" / "object").write_text(content)
+        return self.git("hash-object", "-w", "-t", kind, ".git/object")
+
     def head(self) -> str:
         return self.git("rev-parse", "HEAD")
 

@@ -167,15 +167,20 @@ class Case:
 def diagnose(case: Case, against: Iterable[str] = ()) -> Iterator[Finding]:
     """Try every patch of a recipe, in order, on the pin, on upstream's newest, on other refs.
 
-    A patch that does not apply is left out for those behind it.  Raises ``FetchError`` when the
-    source itself cannot be had.
+    A patch that does not apply is left out for those behind it.  What ``against`` names is shown
+    under that name, also where another target is the same commit.  Raises ``FetchError`` when
+    the source itself cannot be had.
     """
-    seen: set[str] = set()
-    for target in case.targets(against):
-        if target.commit in seen and target.name != PIN:
+    asked = list(against)
+    known: dict[str, list[Finding]] = {}
+    shown: set[str] = set()
+    for target in case.targets(asked):
+        if target.name in shown or (target.commit in known and target.name not in asked):
             continue
-        seen.add(target.commit)
-        yield from case.repositories.sound(partial(_on, case, target))
+        shown.add(target.name)
+        if target.commit not in known:
+            known[target.commit] = case.repositories.sound(partial(_on, case, target))
+        yield from (replace(found, target=target.name) for found in known[target.commit])
 
 
 def on_pin(case: Case) -> list[Finding]:

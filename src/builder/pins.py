@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from builder import checkout, families, published_images, upstream
 from builder.catalogue import Catalogue, Entry
@@ -28,11 +29,17 @@ from builder.plan import (
 from builder.platforms import Platforms
 from builder.schema import AddPatch, BaseRecipe, PickPatch, PullPatch, Recipe, ScriptPatch
 from builder.tools import docker, downloads, mirrors, pypi
+from builder.tools.git import GitError
 from builder.tools.repositories import GITLINK
 from builder.tools.scratch import Scratch, relative_url, submodule_urls
 
+if TYPE_CHECKING:
+    from pypi_simple import PyPISimple
+
+AT_ONCE = 8  # questions of `verify-pins`, each to another place
 REGISTRY_PATIENCE = 30.0  # seconds
 PLATFORM = Platforms("amd64")
+Key = tuple[str, str]  # what is pinned, and where
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,77 +58,119 @@ class Standing:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    """What ``Standing`` says, and how it is asked for: ``check`` gives what it pins in turn.
+
+    ``check`` raises ``BuilderError``.
+    """
+
+    recipe: str
+    kind: str
+    what: str
+    where: str
+    check: Callable[[], Iterable[_Pin] | None]
+
+
 def verify(catalogue: Catalogue, names: list[str], work: Path) -> Iterator[Standing]:
     """Ask for every pin of recipes and of the bases below them; what several share comes once.
 
-    ``work`` is a directory for what has to be fetched to know: commits and trees, no contents.
-    Raises ``RecipeError`` for a recipe that is wrong.
+    Several are asked for at once, those of one repository one after the other.  ``work`` is a
+    directory for what has to be fetched to know: commits and trees, no contents.  Raises
+    ``RecipeError`` for a recipe that is wrong.
     """
-    asked = _Asked(work)
+    with pypi.client() as index:
+        pins = [*_pins(catalogue, names, _Kinds(work, index))]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            yield from _answers(pool, pins, set())
+
+
+def _pins(catalogue: Catalogue, names: list[str], kinds: _Kinds) -> Iterator[_Pin]:
     bases: dict[str, None] = {}
     for name in names:
         entry = catalogue.engine(name)
         assert entry.recipe is not None
-        yield from asked.source(name, resolve_source(entry.recipe, catalogue.root))
+        yield from kinds.source(name, resolve_source(entry.recipe, catalogue.root))
         for planned in resolve_patches(entry, catalogue.root):
-            yield from asked.patch(name, planned)
+            yield from kinds.patch(name, planned)
         family = families.ENGINES[entry.recipe.family]
         for files in family.packages(entry.recipe, entry.file.parent, PLATFORM).values():
-            yield from asked.files(name, files)
+            yield from kinds.files(name, files)
         bases |= dict.fromkeys(catalogue.chain(entry.recipe.base))
     for name in bases:
-        yield from asked.base(catalogue.base(name))
+        yield from kinds.base(catalogue.base(name))
 
 
-class _Asked:
-    """What was asked for already, and where commits are fetched to."""
+def _answers(
+    pool: Executor, pins: Iterable[_Pin], seen: set[tuple[str, str]]
+) -> Iterator[Standing]:
+    """The standing of each pin, in order, followed by those of what it pins in turn."""
+    fresh: dict[Key, _Pin] = {}
+    for pin in pins:
+        if (pin.what, pin.where) not in seen:
+            fresh.setdefault((pin.what, pin.where), pin)
+    seen |= fresh.keys()
+    places: dict[str, list[_Pin]] = {}
+    for pin in fresh.values():
+        places.setdefault(pin.where, []).append(pin)
+    answered: dict[Key, tuple[Standing, list[_Pin]]] = {}
+    for pairs in pool.map(_ask_all, places.values()):
+        answered |= {(standing.what, standing.where): (standing, more) for standing, more in pairs}
+    for key in fresh:
+        standing, more = answered[key]
+        yield standing
+        yield from _answers(pool, more, seen)
 
-    def __init__(self, work: Path) -> None:
-        self._work = work
-        self._seen: set[tuple[str, str]] = set()
 
-    def _ask(
-        self, recipe: str, kind: str, what: str, where: str, check: Callable[[], object]
-    ) -> Iterator[Standing]:
-        """The standing of one pin, the first time that it is asked for."""
-        if (what, where) in self._seen:
-            return
-        self._seen.add((what, where))
+def _ask_all(pins: list[_Pin]) -> list[tuple[Standing, list[_Pin]]]:
+    """Ask one place for all that is pinned there; one that is out of reach is asked once."""
+    answers = []
+    silent: BuilderError | None = None
+    for pin in pins:
+        more: list[_Pin] = []
+        state: Literal["ok", "gone", "unasked"] = "ok"
+        why = ""
         try:
-            check()
+            if silent is not None:
+                raise silent
+            more = [*(pin.check() or ())]
         except BuilderError as error:
             why = " ".join(part for part in (error.what, error.why) if part)
-            state: Literal["gone", "unasked"] = (
-                "gone" if isinstance(error, GoneError) else "unasked"
-            )
-            yield Standing(recipe, kind, what, where, state, why)
-        else:
-            yield Standing(recipe, kind, what, where, "ok")
+            state = "gone" if isinstance(error, GoneError) else "unasked"
+            if isinstance(error.__cause__, GitError) and error.__cause__.general:
+                silent = error
+        answers.append((Standing(pin.recipe, pin.kind, pin.what, pin.where, state, why), more))
+    return answers
 
-    def source(self, recipe: str, source: SourceChoice) -> Iterator[Standing]:
+
+@dataclass(frozen=True, slots=True)
+class _Kinds:
+    """How each kind of pin is asked for: commits are fetched to ``work``."""
+
+    work: Path
+    index: PyPISimple
+
+    def source(self, recipe: str, source: SourceChoice) -> Iterator[_Pin]:
         """A source, with the submodules of a commit."""
         match source:
             case GitCommit():
-                yield from self._commit(recipe, "commit", source)
+                yield self._commit(recipe, "commit", source)
             case Released(file=file):
                 yield from self.files(recipe, [file])
             case Archive(url=url, sha256=digest):
-                yield from self._ask(recipe, "archive", digest, url, lambda: downloads.check(url))
+                yield _Pin(recipe, "archive", digest, url, partial(downloads.check, url))
             case SourceTree() | Installed():
                 return
 
-    def _commit(self, recipe: str, kind: str, source: GitCommit) -> Iterator[Standing]:
-        fetched: list[Path] = []
+    def _commit(self, recipe: str, kind: str, source: GitCommit) -> _Pin:
+        def check() -> Iterator[_Pin]:
+            repository = mirrors.reachable(source.url, source.commit, self.work)
+            submodules = _submodules(repository, source) if source.submodules else ()
+            return (self._commit(recipe, "submodule", submodule) for submodule in submodules)
 
-        def check() -> None:
-            fetched.append(mirrors.reachable(source.url, source.commit, self._work))
+        return _Pin(recipe, kind, source.commit, source.url, check)
 
-        yield from self._ask(recipe, kind, source.commit, source.url, check)
-        if fetched and source.submodules:
-            for submodule in _submodules(fetched[0], source):
-                yield from self._commit(recipe, "submodule", submodule)
-
-    def patch(self, recipe: str, planned: PlannedPatch) -> Iterator[Standing]:
+    def patch(self, recipe: str, planned: PlannedPatch) -> Iterator[_Pin]:
         """The commits of a patch."""
         kind = ""
         commits: tuple[str, ...] = ()
@@ -135,16 +184,17 @@ class _Asked:
             case AddPatch(add=add):
                 kind, commits = "add", (add.commit,)
         for commit in commits:
-            check = partial(mirrors.reachable, planned.url, commit, self._work)
-            yield from self._ask(recipe, kind, commit, planned.url, check)
+            yield self._commit(recipe, kind, GitCommit(planned.url, commit, submodules=False))
 
-    def files(self, recipe: str, files: Iterable[Locked]) -> Iterator[Standing]:
+    def files(self, recipe: str, files: Iterable[Locked]) -> Iterator[_Pin]:
         """Files of the package index."""
         for file in files:
-            what, where = f"{file.name} {file.version}", f"sha256:{file.sha256}"
-            yield from self._ask(recipe, "file", what, where, partial(pypi.check, file))
+            check = partial(pypi.check, self.index, file)
+            yield _Pin(
+                recipe, "file", f"{file.name} {file.version}", f"sha256:{file.sha256}", check
+            )
 
-    def base(self, entry: Entry[BaseRecipe]) -> Iterator[Standing]:
+    def base(self, entry: Entry[BaseRecipe]) -> Iterator[_Pin]:
         """The wheels of a base, and the image that it starts from: also one that is not pinned."""
         base = entry.recipe
         assert base is not None
@@ -155,11 +205,10 @@ class _Asked:
         if published is not None:
             name = f"{published.image}@{published.digest}" if published.digest else published.image
             what = published.digest or "not pinned"
-            check = partial(_need_image, name)
-            yield from self._ask(base.name, "image", what, published.image, check)
+            yield _Pin(base.name, "image", what, published.image, partial(_need_image, name))
         if root is not None and root.digest is not None:
-            check = partial(_need_image, f"{root.image}@{root.digest}")
-            yield from self._ask(base.name, "image", root.digest, root.image, check)
+            name = f"{root.image}@{root.digest}"
+            yield _Pin(base.name, "image", root.digest, root.image, partial(_need_image, name))
 
 
 def _need_image(reference: str) -> None:

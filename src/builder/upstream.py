@@ -11,9 +11,10 @@ from builder.errors import FetchError
 from builder.lock import Locked
 from builder.schema import GitSource, Recipe, Track
 from builder.tools.git import COMMIT
-from builder.tools.mirrors import Advertised
+from builder.tools.mirrors import Advertised, Mirror
 from builder.tools.repositories import Repositories
 
+ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
 PRE_RELEASE = re.compile(
     r"(?:^|[._-]|\d)(?:a|alpha|b|beta|dev|pre|preview|rc)[._-]?\d*$", re.IGNORECASE
 )
@@ -87,19 +88,37 @@ def tracked(url: str, track: Track | None, repositories: Repositories) -> Target
 
 
 def resolve(url: str, ref: str, repositories: Repositories) -> Target:
-    """A tag, a branch, or a full commit of a repository.
+    """A tag, a branch, or a commit of a repository: in full, or as many digits as name one.
 
-    Raises ``FetchError`` when it has none of that name.
+    Raises ``FetchError`` when it has none of that name, or several.
     """
     if COMMIT.fullmatch(ref):
         return Target(ref, ref, "commit")
-    advertised = repositories.mirror(url).advertised()
+    mirror = repositories.mirror(url)
+    advertised = mirror.advertised()
     tag, branch = advertised.commit(f"refs/tags/{ref}"), advertised.commit(f"refs/heads/{ref}")
     if tag is not None:
         return Target(ref, tag, "tag")
     if branch is not None:
         return Target(ref, branch, "branch")
-    raise FetchError(f"{url} has no tag and no branch {ref}", hint=f"see `git ls-remote {url}`")
+    found = _abbreviated(mirror, ref) if ABBREVIATED.fullmatch(ref) else []
+    if len(found) > 1:
+        raise FetchError(f"{ref} names several commits of {url}", ", ".join(found), "name one")
+    if found:
+        return Target(ref, found[0], "commit")
+    raise FetchError(
+        f"{url} has no tag, no branch and no known commit {ref}", hint=f"see `git ls-remote {url}`"
+    )
+
+
+def _abbreviated(mirror: Mirror, start: str) -> list[str]:
+    """The commits that begin with these digits: of the history that is here, or of its head's."""
+    found = mirror.commits(start)
+    head = mirror.advertised().refs.get(mirror.advertised().head)
+    if not found and head is not None and not mirror.offline:
+        mirror.walk([head])
+        found = mirror.commits(start)
+    return found
 
 
 def lag(recipe: Recipe, repositories: Repositories) -> Lag | None:

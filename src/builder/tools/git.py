@@ -56,6 +56,11 @@ LOCKED_OUT = (
     "returned error: 401",
     "returned error: 403",
 )
+NOBODY = (
+    "does not appear to be a git repository",
+    "repository not found",
+    "Repository not found",
+)
 SLOW_BYTES, SLOW_SECONDS = "1000", "60"  # a server that is slower for so long is given up
 LITTLE = 1 << 16  # bytes
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -100,6 +105,14 @@ class GitError(WorldError):
     def passing(self) -> bool:
         """Whether asking again may help."""
         return any(text in self.said for text in PASSING)
+
+    @property
+    def general(self) -> bool:
+        """Whether the whole repository is out of reach, whatever it was asked for."""
+        absent = any(text in self.said for text in NOBODY)
+        # Over HTTP: fatal: repository 'URL' not found
+        absent = absent or re.search(r"repository '[^']*' not found", self.said) is not None
+        return absent or self.passing or self.locked_out
 
     @property
     def locked_out(self) -> bool:

@@ -44,7 +44,8 @@ class Advertised:
 class Mirror:
     """What is kept of the repository at ``url``, below ``cache``.
 
-    With ``offline`` nothing is fetched: what is not there is a ``FetchError`` that names it.
+    With ``offline`` nothing is fetched: what is not there is a ``FetchError`` that names it.  A
+    repository that does not answer, or is not there, is not asked again.
     """
 
     def __init__(self, url: str, cache: Path, say: Say, *, offline: bool = False) -> None:
@@ -54,6 +55,7 @@ class Mirror:
         self._lock: list[int] = []
         self._history_said = False
         self._advertised: Advertised | None = None
+        self._failure: FetchError | None = None
         digest = hashlib.sha256(url.encode()).hexdigest()[:10]
         name = re.sub(r"[^A-Za-z0-9.]+", "-", url.split("://", 1)[-1].rsplit("@", 1)[-1])
         self.folder = cache / "git" / f"{name.strip('-.')[-80:]}-{digest}"
@@ -138,6 +140,22 @@ class Mirror:
         fetch = ("fetch", "--quiet", "--filter=blob:none", "--no-tags", "--no-write-fetch-head")
         git.ask(self.history, *settings, *fetch, "--stdin", "origin", stdin=names, hold=self._lock)
 
+    def commits(self, start: str) -> list[str]:
+        """The commits whose names begin with these hex digits: what is here and what is advertised.
+
+        Raises ``FetchError`` when the repository does not answer.
+        """
+        advertised = self.advertised()
+        named = {advertised.commit(ref) or "" for ref in advertised.refs}
+        found = {commit for commit in named if commit.startswith(start)}
+        for repository in (self.pins, self.history):
+            if (repository / "HEAD").exists():
+                names = git.run(repository, "rev-parse", f"--disambiguate={start}")[0]
+                kinds = git.run(repository, "cat-file", "--batch-check", stdin=names)[0]
+                lines = [line.split() for line in kinds.decode().splitlines()]
+                found |= {name for name, kind, *_ in lines if kind == "commit"}
+        return sorted(found)
+
     def advertised(self) -> Advertised:
         """What the repository has now, or had when it was last asked, where ``offline``.
 
@@ -186,16 +204,24 @@ class Mirror:
 
     def _mended(self, repository: Path, what: str, work: Callable[[], None]) -> None:
         """Do it; where the repository turns out to be damaged, once more with a new one."""
+        if self._failure is not None:
+            raise self._failure
         try:
             work()
         except GitError as error:
-            if error.passing or error.locked_out or _healthy(repository):
-                raise git.unanswered(self.url, what, error) from error
+            if error.general or _healthy(repository):
+                raise self._unanswered(what, error) from error
             self._set_aside(repository)
             try:
                 work()
             except GitError as again:
-                raise git.unanswered(self.url, what, again) from again
+                raise self._unanswered(what, again) from again
+
+    def _unanswered(self, what: str, error: GitError) -> FetchError:
+        failure = git.unanswered(self.url, what, error)
+        if error.general:
+            self._failure = failure
+        return failure
 
     def _set_aside(self, repository: Path) -> None:
         # It may be the only copy of a commit that has vanished upstream: it is not deleted.

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -58,17 +59,15 @@ def fetch(
         raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
     if missing:
         say(f"fetching {len(missing)} of {len(wanted)} files from the package index")
-        with _client() as client:
+        with client() as index:
             for file in missing:
-                _fetch_one(client, file, cache, say)
+                _fetch_one(index, file, cache, say)
     return [path for file in wanted if (path := cached(file, cache))]
 
 
-def pip_setting(name: str) -> str | None:
-    """What pip is configured to use: "index-url", "cert"."""
-    from_environment = os.environ.get("PIP_" + name.upper().replace("-", "_"))
-    if from_environment:
-        return from_environment
+@cache
+def _configured(name: str) -> str | None:
+    """What pip's configuration files say; asking takes pip half a second."""
     done = subprocess.run(
         [sys.executable, "-m", "pip", "config", "get", f"global.{name}"],
         capture_output=True,
@@ -78,8 +77,15 @@ def pip_setting(name: str) -> str | None:
     return done.stdout.strip() or None
 
 
+def pip_setting(name: str) -> str | None:
+    """What pip is configured to use: "index-url", "cert"."""
+    from_environment = os.environ.get("PIP_" + name.upper().replace("-", "_"))
+    return from_environment or _configured(name)
+
+
 @contextmanager
-def _client() -> Iterator[PyPISimple]:
+def client() -> Iterator[PyPISimple]:
+    """The index that pip is configured to use; threads may share it."""
     from pypi_simple import PYPI_SIMPLE_ENDPOINT, PyPISimple
     from requests import Session
 
@@ -88,23 +94,23 @@ def _client() -> Iterator[PyPISimple]:
     if certificate and "REQUESTS_CA_BUNDLE" not in os.environ:
         session.verify = certificate
     endpoint = pip_setting("index-url") or PYPI_SIMPLE_ENDPOINT
-    with PyPISimple(endpoint, session=session) as client:
-        yield client
+    with PyPISimple(endpoint, session=session) as opened:
+        yield opened
 
 
-def _fetch_one(client: PyPISimple, file: File, cache: Path, say: Callable[[str], None]) -> None:
+def _fetch_one(index: PyPISimple, file: File, cache: Path, say: Callable[[str], None]) -> None:
     with _explained(file):
-        package = retrying(lambda: _find(client, file))
+        package = retrying(lambda: _find(index, file))
         size = f" ({package.size / 1e6:.1f} MB)" if package.size else ""
         say(f"fetching {package.filename}{size}")
         name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
-        store(client.s, package.url, name, file.sha256, folder)
+        store(index.s, package.url, name, file.sha256, folder)
 
 
-def check(file: File) -> None:
+def check(index: PyPISimple, file: File) -> None:
     """Raise ``FetchError`` unless the index still offers the file; it is not fetched."""
-    with _client() as client, _explained(file):
-        retrying(lambda: _find(client, file))
+    with _explained(file):
+        retrying(lambda: _find(index, file))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +129,13 @@ def wheels(pins: Iterable[tuple[str, str]], python: str) -> list[Found]:
 
     Raises ``FetchError`` when the index does not answer, or has none.
     """
-    with _client() as client:
-        return [_wheel(client, Found(name, version, ""), python) for name, version in pins]
+    with client() as index:
+        return [_wheel(index, Found(name, version, ""), python) for name, version in pins]
 
 
-def _wheel(client: PyPISimple, pin: Found, python: str) -> Found:
+def _wheel(index: PyPISimple, pin: Found, python: str) -> Found:
     with _explained(pin):
-        page = retrying(lambda: client.get_project_page(pin.name, timeout=TIMEOUT))
+        page = retrying(lambda: index.get_project_page(pin.name, timeout=TIMEOUT))
     best = _best((each for each in page.packages if _same(each.version, pin.version)), python)
     if best is None:
         raise GoneError(
@@ -164,8 +170,8 @@ def release(file: File, version: str | None, python: str) -> Found:
     For a wheel that of CPython ``python`` ("3.12") on linux x86_64, for an sdist the sdist.
     Raises ``FetchError`` when the index does not answer, or has none.
     """
-    with _client() as client, _explained(file):
-        page = retrying(lambda: client.get_project_page(file.name, timeout=TIMEOUT))
+    with client() as index, _explained(file):
+        page = retrying(lambda: index.get_project_page(file.name, timeout=TIMEOUT))
     of_file = [package for package in page.packages if _sha256(package) == file.sha256]
     kind = of_file[0].package_type if of_file else "wheel"
     offered = [package for package in page.packages if package.package_type == kind]
@@ -220,8 +226,8 @@ def _explained(file: File) -> Iterator[None]:
         ) from error
 
 
-def _find(client: PyPISimple, file: File) -> DistributionPackage:
-    page = client.get_project_page(file.name, timeout=TIMEOUT)
+def _find(index: PyPISimple, file: File) -> DistributionPackage:
+    page = index.get_project_page(file.name, timeout=TIMEOUT)
     for package in page.packages:
         if _sha256(package) == file.sha256:
             return package
