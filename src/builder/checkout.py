@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from builder import trees
 from builder.errors import FetchError
 from builder.plan import Archive, GitCommit, Installed, Released, SourceChoice, SourceTree
 from builder.tools import archives, downloads, pypi
+from builder.tools.ranges import NoRangesError
 from builder.tools.repositories import Repositories
 from builder.tools.scratch import NoTreeError
 
@@ -29,12 +31,58 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
         )
     folder = work / "files"
     unpack(source, repositories.cache, folder, repositories.say, offline=repositories.offline)
-    try:
+    with _a_tree():
         tree = repositories.scratch.take(folder)
-    except NoTreeError as error:
-        raise FetchError("the source cannot be patched", str(error)) from error
     shutil.rmtree(folder)
     return tree
+
+
+def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) -> tuple[str, str]:
+    """The tree of a source to try patches on, never to build from, and a note of how it was had.
+
+    The texts of a wheel that is not in the cache are read in part; where the index gives no
+    parts, or other ones than the wheel's RECORD names, all of it is fetched.  Either way the tree
+    is kept.  Raises ``FetchError``.
+    """
+    if not (isinstance(source, Released) and source.texts_only and source.subdirectory == "."):
+        return tree_of(source, repositories, work), ""
+    file, folder = source.file, work / "files"
+    whole, parts = f"{file.sha256}-whole", f"{file.sha256}-parts"
+    note = (
+        f"{file.name} {file.version} was read in part: each file is the one that the wheel's own "
+        "RECORD names; the sha256 of the wheel is verified by a build"
+    )
+    tree = repositories.kept(whole)
+    if tree is not None:
+        return tree, ""
+    if pypi.cached(file, repositories.cache) is None:
+        tree = repositories.kept(parts)
+        if tree is not None:
+            return tree, note
+        try:
+            if not repositories.offline:
+                pypi.texts(file, folder, repositories.say)
+                return _keep(repositories, parts, folder), note
+        except NoRangesError as error:
+            repositories.say(f"{file.name} {file.version} is fetched as a whole: {error}")
+            shutil.rmtree(folder, ignore_errors=True)
+    unpack(source, repositories.cache, folder, repositories.say, offline=repositories.offline)
+    return _keep(repositories, whole, folder), ""
+
+
+def _keep(repositories: Repositories, name: str, folder: Path) -> str:
+    with _a_tree():
+        tree = repositories.keep(name, folder)
+    shutil.rmtree(folder)
+    return tree
+
+
+@contextmanager
+def _a_tree() -> Iterator[None]:
+    try:
+        yield
+    except NoTreeError as error:
+        raise FetchError("the source cannot be patched", str(error)) from error
 
 
 def unpack(

@@ -118,9 +118,11 @@ class Case:
 
     def tree(self, target: Target) -> str:
         """The tree of a target: whole where a script reads it, else what the patches touch."""
-        if isinstance(self.source, Released) and target.file is not None:
-            there = replace(self.source, file=target.file)
-            return checkout.tree_of(there, self.repositories, self.workshop.work)
+        if isinstance(self.source, Released):
+            there = replace(self.source, file=target.file or self.source.file)
+            tree, note = checkout.tree_to_try(there, self.repositories, self.workshop.work)
+            self.notes += [note] if note else []
+            return tree
         if target.name == PIN or not isinstance(self.source, GitCommit):
             return checkout.tree_of(self.source, self.repositories, self.workshop.work)
         url = self.source.url

@@ -8,6 +8,7 @@ import re
 import stat
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -32,7 +33,9 @@ def unpack(archive: Path, target: Path, *, texts_only: bool = False) -> None:
     tarfile = _tarfile()
     try:
         if zipfile.is_zipfile(archive):
-            _unpack_zip(archive, target, texts_only=texts_only)
+            with zipfile.ZipFile(archive) as found:
+                members = texts(found) if texts_only else found.infolist()
+                extract(found, archive.name, members, target)
         else:
             with tarfile.open(archive) as tar:
                 # "data" refuses absolute paths, "..", links that leave, and devices (PEP 706).
@@ -67,20 +70,26 @@ def _tarfile() -> Any:
     return newer
 
 
-def _unpack_zip(archive: Path, target: Path, *, texts_only: bool) -> None:
-    with zipfile.ZipFile(archive) as found:
-        for member in found.infolist():
-            if texts_only and OBJECT.search(member.filename):
-                continue
-            path = PurePosixPath(member.filename)
-            mode = member.external_attr >> 16  # of Unix, where the archive was made on one
-            if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
-                raise FetchError(f"{archive.name} has the member {member.filename!r}, outside")
-            if stat.S_ISLNK(mode):
-                raise FetchError(f"{archive.name} has the link {member.filename!r} in a zip file")
-            written = Path(found.extract(member, target))
-            if mode & 0o111 and written.is_file():
-                written.chmod(0o755)
+def texts(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """The members that are no shared objects and no static libraries, as they lie in the file."""
+    found = [member for member in archive.infolist() if not OBJECT.search(member.filename)]
+    return sorted(found, key=lambda member: member.header_offset)
+
+
+def extract(
+    archive: zipfile.ZipFile, name: str, members: Iterable[zipfile.ZipInfo], target: Path
+) -> None:
+    """Write members of a zip below ``target``; raises ``FetchError`` like ``unpack``."""
+    for member in members:
+        path = PurePosixPath(member.filename)
+        mode = member.external_attr >> 16  # of Unix, where the archive was made on one
+        if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
+            raise FetchError(f"{name} has the member {member.filename!r}, outside")
+        if stat.S_ISLNK(mode):
+            raise FetchError(f"{name} has the link {member.filename!r} in a zip file")
+        written = Path(archive.extract(member, target))
+        if mode & 0o111 and written.is_file():
+            written.chmod(0o755)
 
 
 def inside(folder: Path, subdirectory: str, archive: str) -> Path:

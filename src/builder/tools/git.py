@@ -203,6 +203,15 @@ def text(repository: Path, *arguments: str) -> str:
     return run(repository, *arguments)[0].decode("utf-8", "surrogateescape").rstrip("\n")
 
 
+def healthy(repository: Path) -> bool:
+    """Whether every object of a repository is whole, and none is missing."""
+    try:
+        run(repository, "fsck", "--full", "--no-dangling", "--no-progress")
+    except GitError:
+        return False
+    return True
+
+
 def initialise(repository: Path) -> None:
     """Make a bare repository without anybody's template."""
     repository.mkdir(parents=True, exist_ok=True)

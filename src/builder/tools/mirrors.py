@@ -197,7 +197,7 @@ class Mirror:
         found = False
         with self._alone():
             for repository in (self.pins, self.history):
-                if repository.exists() and not _healthy(repository):
+                if repository.exists() and not git.healthy(repository):
                     self._set_aside(repository)
                     found = True
         return found
@@ -209,7 +209,7 @@ class Mirror:
         try:
             work()
         except GitError as error:
-            if error.general or _healthy(repository):
+            if error.general or git.healthy(repository):
                 raise self._unanswered(what, error) from error
             self._set_aside(repository)
             try:
@@ -273,14 +273,6 @@ class Mirror:
             "--offline fetches nothing",
             MIRROR_FIRST,
         )
-
-
-def _healthy(repository: Path) -> bool:
-    try:
-        git.run(repository, "fsck", "--full", "--no-dangling", "--no-progress")
-    except GitError:
-        return False
-    return True
 
 
 def _parsed(listing: str) -> Advertised:

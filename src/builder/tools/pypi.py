@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
+from builder.tools import wheel_texts
 from builder.tools.downloads import TIMEOUT, retrying, store
 from builder.tools.files import is_full
 from builder.tools.web_errors import cause
@@ -105,6 +106,18 @@ def _fetch_one(index: PyPISimple, file: File, cache: Path, say: Callable[[str], 
         say(f"fetching {package.filename}{size}")
         name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
         store(index.s, package.url, name, file.sha256, folder)
+
+
+def texts(file: File, target: Path, say: Callable[[str], None]) -> None:
+    """Write the texts of a wheel to the new directory ``target``: only they are fetched.
+
+    They are those of the wheel's own RECORD; whether the wheel has the digest of ``file`` is not
+    known.  Raises ``NoRangesError`` where that cannot be done, else like ``fetch``.
+    """
+    with client() as index, _explained(file):
+        package = retrying(lambda: _find(index, file))
+        say(f"reading {package.filename} in part")
+        wheel_texts.unpack(index.s, package, target)
 
 
 def check(index: PyPISimple, file: File) -> None:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from builder.errors import FetchError
 from builder.tools.git import GitError
+from builder.tools.kept_trees import KeptTrees
 from builder.tools.mirrors import Mirror, Say
 from builder.tools.scratch import Scratch, relative_url, submodule_urls
 
@@ -24,6 +25,18 @@ class Repositories:
         self.offline = offline
         self.say = say
         self._mirrors: dict[str, Mirror] = {}
+        self._kept = KeptTrees(cache / "git" / "trees.git")
+
+    def kept(self, name: str) -> str | None:
+        """The tree that was kept under a name, or None."""
+        self.scratch.see(self._kept.objects)
+        return self._kept.find(name)
+
+    def keep(self, name: str, files: Path) -> str:
+        """The tree of a directory, kept for later runs; raises ``NoTreeError``."""
+        tree = self._kept.keep(name, files)
+        self.scratch.see(self._kept.objects)
+        return tree
 
     def mirror(self, url: str) -> Mirror:
         """The mirror of a repository, seen by the scratch repository from now on."""
@@ -39,7 +52,7 @@ class Repositories:
         try:
             return work()
         except GitError:
-            mended = [mirror.mend() for mirror in self._mirrors.values()]
+            mended = [self._kept.mend(), *(mirror.mend() for mirror in self._mirrors.values())]
             if not any(mended):
                 raise
         return work()
