@@ -17,6 +17,7 @@ import pytest
 
 from builder.tools import git
 from conftest import Builder
+from indexes import Index, served, wheel
 from upstreams import Upstream, numbered, smart_http
 
 RECIPE = """\
@@ -63,7 +64,8 @@ class Farm:
         self.builder = builder
         self.upstream = Upstream(folder / "served" / "eng")
         self.url = self.upstream.url
-        self.pin = self.upstream.commit("one", **{"a.c": numbered(40), "b.c": "b\n"})
+        files = {"a.c": numbered(40), "b.c": "b\n", "CMakeLists.txt": "x\n"}
+        self.pin = self.upstream.commit("one", **files)
         self.upstream.git("tag", "v0.1.0")
 
     def write(self, patches: str = "", **other: Any) -> Path:
@@ -501,17 +503,73 @@ def test_update_moves_the_pin_and_what_follows_from_it(farm: Farm) -> None:
     assert "eng-0.10.0.toml is up to date" in (farm.run("update", "eng"), farm.said)[1]
 
 
-def test_update_to_a_ref_shows_that_a_patch_no_longer_fits(farm: Farm) -> None:
-    farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}), version="nightly")
-    new = farm.upstream.commit("other", **{"a.c": numbered(40, line_20="changed")})
-    out = farm.run("update", "eng", "--to", "main")
-    assert "eng-nightly\tpull 6\tpin" in out
-    assert "superseded" in out
-    text = (farm.recipes / "eng-nightly.toml").read_text()
+def test_update_does_not_write_a_recipe_whose_patches_no_longer_fit(farm: Farm) -> None:
+    patches = farm.pull(6, **{"a.c": numbered(40, line_20="twenty")})
+    file = farm.write(patches, version="nightly")
+    before = file.read_text()
+    new = farm.upstream.commit("other", **{"a.c": numbered(40, line_19="19!", line_20="20!")})
+    for option in ((), ("--dry-run",), ("--dry-run", "--force")):
+        out = farm.run("update", "eng", "--to", "main", *option, status=11)
+        assert "eng-nightly\tpull 6\tpin" in out
+        assert "1 of the patches do not apply to the new pin: nothing is written" in farm.said
+        assert file.read_text() == before
+    farm.run("update", "eng", "--to", "main", "--force", status=11)
+    assert "eng-nightly.toml is written all the same" in farm.said
+    text = file.read_text()
     assert f'commit = "{new}"' in text
     assert 'version = "nightly"' in text
     for ref in ("nowhere", "--upload-pack=x", "a b", "x..y", "@{-1}", "x\n"):
         farm.run("update", "eng", "--to", ref, status=5 if ref == "nowhere" else 3)
+
+
+def test_update_tells_what_the_recipe_names_and_upstream_no_longer_has(
+    farm: Farm, tmp_path: Path
+) -> None:
+    part = Upstream(tmp_path / "served" / "part")
+    part.commit("part", **{"CMakeLists.txt": "1\n"})
+    page = {"tools/server/public/index.html.gz": "page\n", "sub/CMakeLists.txt": "x\n"}
+    farm.upstream.commit("all", **page)
+    farm.upstream.git("submodule", "--quiet", "add", part.url, "deps/part")
+    farm.pin = farm.upstream.record("with part")
+    file = farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="20!")}))
+    text = file.read_text().replace("build_number = 3 ", "ui = true\nbuild_number = 3 ")
+    text = text.replace(
+        'commit = "', f'submodule = {{ "deps/part" = "{part.url}" }}\ncommit = "', 1
+    )
+    for source in ("sub", "deps/part"):
+        text = text.replace(
+            "[[cmake]]", f'[[cmake]]\nsource = "{source}"\ntargets = ["x"]\n\n[[cmake]]', 1
+        )
+    file.write_text(text)
+    farm.upstream.commit("good", **{"b.c": "bb\n"})
+    farm.run("update", "eng", "--to", "main", "--dry-run")
+
+    gone = dict.fromkeys(page)
+    farm.upstream.commit("gone", **gone, **{"a.c": numbered(40, line_20="20?")})
+    farm.run("update", "eng", "--to", "main", status=11)
+    said = farm.said
+    farm.upstream.commit("back", **{"a.c": numbered(40)})
+    farm.run("update", "eng", "--to", "main", status=3)
+    assert "the new source lacks what eng-0.1.0 names: nothing is written" not in said
+    for text in (said, farm.said):
+        assert "source: sub of the source has no CMakeLists.txt" in text
+        assert "llama.ui: the source holds no built page" in text
+    assert "deps/part" not in said
+
+    farm.upstream.git("rm", "--quiet", "deps/part")
+    new = farm.upstream.record("without part")
+    farm.run("update", "eng", "--to", "main", status=3)
+    line = text_line(file, "submodule = ")
+    assert f"{file}:{line}: source.submodule.deps/part: the source has no submodule" in farm.said
+    assert "nothing is written" in farm.said
+    assert new not in file.read_text()
+    farm.run("update", "eng", "--to", "main", "--force", status=3)
+    assert new in (farm.recipes / f"eng-{new[:7]}.toml").read_text()
+
+
+def text_line(file: Path, start: str) -> int:
+    """The number of the first line that begins so."""
+    return [line.startswith(start) for line in file.read_text().splitlines()].index(True) + 1
 
 
 def test_a_name_that_moves_with_upstream_stays(farm: Farm) -> None:
@@ -577,6 +635,102 @@ def test_a_tag_of_thousands_of_digits_is_a_number_as_any_other(farm: Farm) -> No
     (lag,) = farm.json("outdated")
     assert lag["ahead"] == 1
     assert lag["target"]["name"] == "v" + "1" * 4500
+
+
+WHEEL = """\
+engine  = "eng"
+version = "1.0"
+summary = "of a wheel"
+license = "MIT"
+family  = "vllm-overlay"
+base    = "vllm-openai-0.19.1"
+source  = {{ pypi = "vllm", version = "1.0", sha256 = "{sha256}" }}   # kept
+overlay = {{ package = "vllm", version = "1.0" }}
+cuda    = {{ arch = ["120"] }}
+image   = {{ repository = "eng", tags = ["1.0", "stays"] }}
+
+[[patch]]
+file = "x.patch"
+why  = "of 1.0"
+
+[[probe]]
+run  = ["x"]
+says = ["vllm 1.0"]
+"""
+
+
+@pytest.fixture
+def index(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """An index with releases of vllm, the first of them the recipe's."""
+    (farm.catalogue / "patches").mkdir()
+    text = "--- a/vllm/a.py\n+++ b/vllm/a.py\n@@ -4,3 +4,3 @@\n line 4\n-line 5\n+5\n line 6\n"
+    (farm.catalogue / "patches" / "x.patch").write_text(text)
+    releases = {
+        "1.0": numbered(9),
+        "1.1": "line 0\n" + numbered(9),
+        "1.10": numbered(9, line_4="other", line_5="words"),
+        "1.2": numbered(9),
+        "2.0rc1": numbered(9),
+    }
+    with served() as index:
+        for day, (version, content) in enumerate(releases.items(), 1):
+            made = wheel("vllm", version, {"vllm/a.py": content.encode(), "vllm/_C.so": b"x" * 999})
+            about = {"upload-time": f"2026-01-{day:02}T00:00:00Z", "yanked": version == "1.2"}
+            digest = index.put("vllm", version, made, **about)
+            if version == "1.0":
+                (farm.recipes / "eng-1.0.toml").write_text(WHEEL.format(sha256=digest))
+        monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
+        yield index
+
+
+def test_the_doctor_reads_wheels_in_part_and_says_so(farm: Farm, index: Index) -> None:
+    findings = farm.json("patches", "--against", "1.1", "--against", "1.10")
+    assert [(f["target"], f["state"]) for f in findings] == [
+        ("pin", "applies"),
+        ("1.10", findings[1]["state"]),
+        ("1.1", "offset"),
+    ]
+    assert findings[1]["state"] not in {"applies", "offset"}
+    assert not [*(farm.catalogue.parent / "cache" / "pypi").glob("*")]
+    index.asked.clear()
+    out = farm.run("patches", "--against", "1.1")
+    assert not [path for path in index.asked if path.startswith("/files/")]
+    for version in ("1.0", "1.1", "1.10"):
+        assert f"eng-1.0: vllm {version} was read in part" in out
+
+
+@pytest.mark.usefixtures("index")
+def test_outdated_counts_releases_of_the_package_index(farm: Farm) -> None:
+    (lag,) = farm.json("outdated")
+    assert (lag["target"]["name"], lag["ahead"], lag["since"]) == ("1.10", 2, "2026-01-02")
+    assert "eng-1.0\t1.10\t2 releases ahead\t2026-01-02" in farm.run("outdated")
+    assert farm.json("outdated", "--offline") == []
+
+
+def test_update_moves_a_release_and_tells_what_else_names_the_old_one(
+    farm: Farm, index: Index
+) -> None:
+    file = farm.recipes / "eng-1.0.toml"
+    before = file.read_text()
+    farm.run("update", "eng", "--to", "1.10", status=11)
+    assert file.read_text() == before
+    farm.run("update", "eng", "--to", "1.1", status=3)
+    assert f"{file}:{text_line(file, 'overlay')}: overlay.version: still names 1.0" in farm.said
+    assert "probe.0.says.0: still names 1.0" in farm.said
+    assert "why" not in farm.said
+    assert file.read_text() == before
+    ready = before.replace('overlay = { package = "vllm", version = "1.0" }', "").replace(
+        "vllm 1.0", "vllm"
+    )
+    file.write_text(ready)
+    farm.run("update", "eng", "--to", "1.1")
+    expected = ready.replace('version = "1.0"', 'version = "1.1"').replace('["1.0", ', '["1.1", ')
+    digest = hashlib.sha256(index.files["vllm-1.1-py3-none-any.whl"]).hexdigest()
+    old = hashlib.sha256(index.files["vllm-1.0-py3-none-any.whl"]).hexdigest()
+    assert (farm.recipes / "eng-1.1.toml").read_text() == expected.replace(old, digest)
+    assert not file.exists()
+    farm.run("update", "eng", "--to", "7.0", status=5)
+    assert "has no wheel of vllm 7.0" in farm.said
 
 
 # verify-pins, mirror and offline

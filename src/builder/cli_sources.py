@@ -95,7 +95,7 @@ def patches(
     for a source of PyPI it is the newest release.
     """
     from builder import console
-    from builder.diagnosis import PIN, diagnose
+    from builder.diagnosis import diagnose
 
     found = catalogue_at(catalogue)
     findings: list[Finding] = []
@@ -112,12 +112,9 @@ def patches(
         print_json([asdict(finding) for finding in findings])
     elif findings or not failures:
         console.findings(findings, notes)
-    bad = [f for f in findings if f.target == PIN and not f.good and f.state != "untried"]
+    bad = _misfits(findings)
     if bad:
-        lines = [f"{finding.recipe}: {finding.patch}: {finding.state}" for finding in bad]
-        raise PatchError(
-            f"{len(bad)} of the patches do not apply to their own pin", "\n".join(lines)
-        )
+        raise PatchError(f"{len(bad)} of the patches do not apply to their own pin", "\n".join(bad))
     _raise_together(failures, "patches")
 
 
@@ -201,26 +198,55 @@ def update(
     catalogue: CatalogueOption = None,
     to: Annotated[
         str | None,
-        typer.Option(metavar="REF", help="Tag, branch or commit. Default: what [track] says."),
+        typer.Option(
+            metavar="REF",
+            help="Tag, branch, commit or release. Default: what [track] says, the newest release.",
+        ),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Write the recipe also where something does not fit."),
+    ] = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Move the pin of a recipe, show the difference, and try its patches on the result.
 
-    The commit, the ref and the build number are replaced. A version or tag that names the old pin
-    is changed to the new one, and the file is renamed. Comments and order stay.
+    The commit, the ref and the build number are replaced; of PyPI, the version and the sha256. A
+    version or tag that names the old pin is changed to the new one, and the file is renamed.
+    Comments and order stay. Where a patch no longer applies (exit code 11), or the new source
+    lacks what the recipe names (exit code 3: a directory, a submodule, the built web page),
+    nothing is written unless --force is given; the exit code is the same.
     """
     from builder import console
+    from builder.repinning import judge
     from builder.repinning import update as updated
 
     found = catalogue_at(catalogue)
     entry = found.engine(recipe)
     with _desk(found, offline=False) as desk:
         change = updated(desk, entry, to)
-        findings = desk.findings(change) if change.changed else []
+        problems, findings = judge(desk, entry, change)
     console.change(change, findings)
-    if not dry_run:
+    bad = _misfits(findings)
+    written = not dry_run and (force or not (bad or problems))
+    if written:
         change.write()
+    outcome = f"{change.new_file.name} is written all the same" if written else "nothing is written"
+    hint = "" if written else "mend the recipe, or write it with --force"
+    if bad:
+        what = f"{len(bad)} of the patches do not apply to the new pin: {outcome}"
+        raise PatchError(what, "\n".join([*bad, *map(str, problems)]), hint)
+    if problems:
+        what = f"the new source lacks what {change.recipe.name} names: {outcome}"
+        raise RecipeError(what, hint=hint, problems=problems)
+
+
+def _misfits(findings: list[Finding]) -> list[str]:
+    """The patches that do not apply to their pin, a line each."""
+    from builder.diagnosis import PIN
+
+    bad = [f for f in findings if f.target == PIN and not f.good and f.state != "untried"]
+    return [f"{finding.recipe}: {finding.patch}: {finding.state}" for finding in bad]
 
 
 @app.command(rich_help_panel=SOURCES)
@@ -230,7 +256,10 @@ def outdated(
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List pins that are behind their upstream: by how many commits, and since when."""
+    """List pins that are behind their upstream: by how many commits or releases, and since when.
+
+    On PyPI later releases count, without pre-releases and yanked ones; --offline leaves them out.
+    """
     from builder import console, upstream
 
     found = catalogue_at(catalogue)

@@ -39,7 +39,7 @@ from builder.pulls import Drift
 from builder.record import Record
 from builder.reports import STATES as PROOF_STATES
 from builder.smoke.verdict import Verdict
-from builder.upstream import Lag
+from builder.upstream import Lag, Target
 
 NEW_STEP = re.compile(r"#\d+ (?:\[((?!internal|context)[^\]]+)\] (.*)|(exporting layers)$)")
 RUN_OPTIONS = re.compile(r"(?<=^RUN )(?:--\S+ )+")
@@ -374,8 +374,8 @@ def lags(rows: Sequence[tuple[str, Lag]]) -> None:
         [
             (
                 name,
-                f"{lag.target.name} {lag.target.commit[:9]}",
-                f"{lag.ahead} commits ahead",
+                _named(lag.target),
+                f"{lag.ahead} {'releases' if lag.target.kind == 'release' else 'commits'} ahead",
                 lag.since,
                 "the pin is not in its history" if lag.rewritten else "",
             )
@@ -384,6 +384,10 @@ def lags(rows: Sequence[tuple[str, Lag]]) -> None:
     )
     if rows:
         err.print(f"{len(rows) - len(behind)} of {len(rows)} are up to date")
+
+
+def _named(target: Target) -> str:
+    return target.name if target.kind == "release" else f"{target.name} {target.commit[:9]}"
 
 
 def standings(found: Sequence[Standing]) -> None:

@@ -11,7 +11,8 @@ import tomlkit
 from tomlkit.items import AoT, Array
 
 from builder.errors import WorldError
-from builder.schema import GitSource, PullPatch, Recipe
+from builder.lock import Locked
+from builder.schema import GitSource, PullPatch, PypiSource, Recipe
 from builder.tools.files import whole
 from builder.upstream import Target
 
@@ -59,6 +60,23 @@ def moved(text: str, recipe: Recipe, target: Target, build_number: int, *, movin
         new = _renamed(name, recipe, target, build_number)
         if new != name:
             changes[path] = new
+    return edited(text, changes)
+
+
+def released(text: str, recipe: Recipe, file: Locked) -> str:
+    """A recipe's text with its source at another release of PyPI.
+
+    A version or a tag of the image that is the old release's becomes the new one's.
+    """
+    assert isinstance(recipe.source, PypiSource)
+    changes: dict[Keys, Any] = {
+        ("source", "version"): file.version,
+        ("source", "sha256"): file.sha256,
+    }
+    names: dict[Keys, str] = {("version",): recipe.version}
+    names |= {("image", "tags", index): tag for index, tag in enumerate(recipe.image.tags)}
+    old = recipe.source.version
+    changes |= {path: file.version for path, name in names.items() if name == old}
     return edited(text, changes)
 
 

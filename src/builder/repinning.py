@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from builder import upstream
+from builder import checkout, upstream
 from builder.catalogue import Entry
 from builder.desk import Change, Desk
-from builder.editing import frozen, moved
-from builder.errors import RecipeError
+from builder.diagnosis import PYTHON, Finding
+from builder.editing import frozen, moved, released
+from builder.errors import Problem, RecipeError
+from builder.lock import Locked
+from builder.naming import absent_paths, absent_submodules, naming
+from builder.plan import GitCommit, resolve_source
 from builder.pulls import ends_of
-from builder.schema import GitSource, PullPatch, Recipe, checked_ref, checked_url
+from builder.schema import (
+    GitSource,
+    PullPatch,
+    PypiSource,
+    Recipe,
+    checked_ref,
+    checked_url,
+)
+from builder.tools import pypi
 
 
 def freeze(
@@ -47,18 +59,25 @@ def freeze(
 
 
 def update(desk: Desk, entry: Entry[Recipe], to: str | None = None) -> Change:
-    """A recipe with its pin at ``to`` (a tag, a branch or a commit), or at upstream's newest.
+    """A recipe with its pin at ``to`` (a tag, a branch, a commit, a release), or at the newest.
 
-    Raises ``RecipeError`` where the source is no git repository, ``FetchError`` for a ref that
-    does not exist.
+    Raises ``RecipeError`` where the source has no upstream, ``FetchError`` for a ref or a release
+    that does not exist.
     """
     recipe = entry.recipe
     assert recipe is not None
     source = recipe.source
+    if isinstance(source, PypiSource):
+        file = Locked(source.pypi, source.version, source.sha256)
+        found = pypi.release(file, to, PYTHON)
+        if found.version == source.version:
+            return desk.change(entry, entry.text)
+        new = Locked(source.pypi, found.version, found.sha256)
+        return desk.change(entry, released(entry.text, recipe, new))
     if not isinstance(source, GitSource):
         raise RecipeError(
-            f"the source of {entry.name} is no git repository",
-            hint="edit version and sha256 of [source] by hand",
+            f"the source of {entry.name} is neither a git repository nor a release of PyPI",
+            hint="edit [source] by hand",
         )
     if to is None:
         target = upstream.tracked(source.git, recipe.track, desk.repositories)
@@ -70,3 +89,28 @@ def update(desk: Desk, entry: Entry[Recipe], to: str | None = None) -> Change:
     refs = desk.repositories.mirror(source.git).advertised().refs
     moving = f"refs/heads/{source.ref}" in refs and f"refs/tags/{source.ref}" not in refs
     return desk.change(entry, moved(entry.text, recipe, target, number, moving=moving))
+
+
+def judge(
+    desk: Desk, entry: Entry[Recipe], change: Change
+) -> tuple[tuple[Problem, ...], list[Finding]]:
+    """What no longer fits of a changed recipe, and what becomes of its patches.
+
+    The problems are what the recipe names and its new source does not have, and names of the old
+    release.  Raises ``FetchError`` when the source cannot be had.
+    """
+    if not change.changed:
+        return (), []
+    new = Entry(change.recipe.name, change.file, change.new_text, change.recipe)
+    source, old = resolve_source(change.recipe, desk.catalogue.root), entry.recipe
+    repositories = desk.repositories
+    if isinstance(source, GitCommit):
+        tree = repositories.pin(source.url, source.commit)
+        lost = [*absent_submodules(change.recipe, repositories.scratch, tree)]
+        if lost:  # then there is no whole tree to look at
+            return tuple(new.problem(path, message) for path, message in lost), []
+    tree, _ = checkout.tree_to_try(source, repositories, desk.workshop.work)
+    found = [*absent_paths(change.recipe, repositories.scratch, tree)]
+    if old is not None and isinstance(old.source, PypiSource):
+        found += naming(change.recipe, old.source.version)
+    return tuple(new.problem(path, message) for path, message in found), desk.findings(change)

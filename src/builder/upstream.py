@@ -9,7 +9,8 @@ from typing import Literal
 
 from builder.errors import FetchError
 from builder.lock import Locked
-from builder.schema import GitSource, Recipe, Track
+from builder.schema import GitSource, PypiSource, Recipe, Track
+from builder.tools import pypi
 from builder.tools.git import COMMIT
 from builder.tools.mirrors import Advertised, Mirror
 from builder.tools.repositories import Repositories
@@ -36,7 +37,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a pin is behind: commits of the target that it does not have, and since when."""
+    """How far a pin is behind: commits of the target that it does not have, and since when.
+
+    Of a release on PyPI: later releases.
+    """
 
     target: Target
     ahead: int
@@ -122,15 +126,25 @@ def _abbreviated(mirror: Mirror, start: str) -> list[str]:
 
 
 def lag(recipe: Recipe, repositories: Repositories) -> Lag | None:
-    """How far a recipe is behind its upstream; None where its source is no git repository.
+    """How far a recipe is behind its upstream; None where its source has none that can be asked.
 
     Raises ``FetchError``.
     """
     source = recipe.source
+    if isinstance(source, PypiSource) and not repositories.offline:
+        return _releases_behind(Locked(source.pypi, source.version, source.sha256))
     if not isinstance(source, GitSource):
         return None
     target = tracked(source.git, recipe.track, repositories)
     return behind(source.git, source.commit, target, recipe.track, repositories)
+
+
+def _releases_behind(file: Locked) -> Lag:
+    newer = pypi.newer(file)
+    if newer:
+        file = Locked(newer[-1].name, newer[-1].version, newer[-1].sha256)
+    target = Target(file.version, file.version, "release", file)
+    return Lag(target, len(newer), newer[0].day if newer else "", rewritten=False)
 
 
 def behind(

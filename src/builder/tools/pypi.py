@@ -24,6 +24,7 @@ from builder.tools.web_errors import cause
 from builder.tools.wheels import rank
 
 if TYPE_CHECKING:
+    from packaging.version import Version
     from pypi_simple import DistributionPackage, PyPISimple
 
 
@@ -135,6 +136,8 @@ class Found:
     sha256: str
     size: int = 0
     """Bytes; 0 where the index does not tell."""
+    day: str = ""
+    """On which it was uploaded (YYYY-MM-DD); empty where the index does not tell."""
 
 
 def wheels(pins: Iterable[tuple[str, str]], python: str) -> list[Found]:
@@ -185,10 +188,9 @@ def release(file: File, version: str | None, python: str) -> Found:
     """
     with client() as index, _explained(file):
         page = retrying(lambda: index.get_project_page(file.name, timeout=TIMEOUT))
-    of_file = [package for package in page.packages if _sha256(package) == file.sha256]
-    kind = of_file[0].package_type if of_file else "wheel"
-    offered = [package for package in page.packages if package.package_type == kind]
-    wanted = version or _newest(offered)
+    kind, offered = _of_kind(page.packages, file)
+    finals = _finals(offered)
+    wanted = version or (finals[max(finals)].version if finals else None)
     of_version = [package for package in offered if package.version == wanted and _sha256(package)]
     best = _best(of_version, python) if kind == "wheel" else next(iter(of_version), None)
     if best is None or wanted is None:
@@ -203,17 +205,54 @@ def _sha256(package: DistributionPackage) -> str:
     return package.digests.get("sha256", "")
 
 
-def _newest(packages: Iterable[DistributionPackage]) -> str | None:
-    """The newest version that is neither yanked nor a pre-release."""
+def newer(file: File) -> list[Found]:
+    """The releases after that of ``file``, oldest first: one file each, of the same kind.
+
+    Pre-releases and what was yanked do not count.  Raises ``FetchError`` when the index does not
+    answer, or does not know the project.
+    """
     from packaging.version import InvalidVersion, Version
 
-    versions = {}
+    with client() as index, _explained(file):
+        page = retrying(lambda: index.get_project_page(file.name, timeout=TIMEOUT))
+    finals = _finals(_of_kind(page.packages, file)[1])
+    try:
+        later = sorted(version for version in finals if version > Version(file.version))
+    except InvalidVersion:
+        return []
+    return [
+        Found(
+            file.name,
+            package.version or "",
+            _sha256(package),
+            package.size or 0,
+            package.upload_time.date().isoformat() if package.upload_time else "",
+        )
+        for package in (finals[version] for version in later)
+    ]
+
+
+def _of_kind(
+    packages: Iterable[DistributionPackage], file: File
+) -> tuple[str | None, list[DistributionPackage]]:
+    """What a file is ("wheel", "sdist"), and the packages of that kind."""
+    several = list(packages)
+    of_file = [package for package in several if _sha256(package) == file.sha256]
+    kind = of_file[0].package_type if of_file else "wheel"
+    return kind, [package for package in several if package.package_type == kind]
+
+
+def _finals(packages: Iterable[DistributionPackage]) -> dict[Version, DistributionPackage]:
+    """The first file of each version that is neither yanked nor a pre-release."""
+    from packaging.version import InvalidVersion, Version
+
+    found: dict[Version, DistributionPackage] = {}
     for package in packages:
         with suppress(InvalidVersion):
             version = Version(package.version or "")
             if not package.is_yanked and not version.is_prerelease:
-                versions[version] = package.version
-    return versions[max(versions)] if versions else None
+                found.setdefault(version, package)
+    return found
 
 
 @contextmanager
