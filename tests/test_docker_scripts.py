@@ -139,13 +139,13 @@ def test_a_script_that_applied_in_part_is_no_patch(bench: Bench) -> None:
     assert "Site A=anchor-not-found, Site B=applied" in "\n".join(half.details)
     # Without says it passes: what it printed is shown.
     (shown,) = bench.finding(bench.planned(TWO_SITES)).details
-    assert shown == "printed: Patched pkg/attn.py. Site A=anchor-not-found, Site B=applied"
+    assert shown == "it printed: Patched pkg/attn.py. Site A=anchor-not-found, Site B=applied"
     bench.pin = bench.engine.commit("two", **{"pkg__attn.py": "x = 1\ny = max([1])\n"})
     tree = bench.apply(bench.planned(TWO_SITES, says=SAYS))
     assert (tree / "pkg/attn.py").read_text() == "z = 0; x = 1\nz = 0; y = max([1])\n"
     whole = bench.finding(bench.planned(TWO_SITES, says=SAYS))
     assert (whole.state, whole.good) == ("applies", True)
-    assert whole.details == ("printed: Patched pkg/attn.py. Site A=applied, Site B=applied",)
+    assert whole.details == ("it printed: Patched pkg/attn.py. Site A=applied, Site B=applied",)
 
 
 def test_a_script_that_never_ends_is_stopped(bench: Bench) -> None:

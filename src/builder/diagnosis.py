@@ -237,7 +237,7 @@ def _try(case: Case, planned: PlannedPatch, target: Target, tree: str) -> tuple[
                 named = _explain(case, planned, target, fate, files)
                 return start, found(fate.state, details, named)
             moved += [f"{path}, hunk {hunk}: {by:+} lines" for path, hunk, by in fate.offsets]
-            moved += [f"printed: {line}" for line in piece.printed]
+            moved += [f"it printed: {' | '.join(piece.printed)}"] if piece.printed else []
             worst = max(worst, fate.state, key=list(STATES).index)
             tree = fate.tree
     except UntriedError as error:
