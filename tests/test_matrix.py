@@ -77,7 +77,7 @@ def test_a_clean_checkout_has_changed_nothing(farm: Upstream) -> None:
         (f"recipes/{HELLO}.toml", "disk = 3.0", "disk = 4.0", set(), set()),
         (f"recipes/{HELLO}.toml", 'lacks  = ["beam"]', 'lacks  = ["x"]', {HELLO}, set()),
         (f"recipes/{HELLO}.toml", "NUMBER = 1", "NUMBER = 2", {HELLO}, {HELLO}),
-        ("engines/hello-sm120/src/json.h", "#pragma", "// x\n#pragma", {HELLO}, {HELLO}),
+        ("engines/hello-sm120/src/serve.h", "#pragma", "// x\n#pragma", {HELLO}, {HELLO}),
         (f"patches/{PATCH}", "--- a", "A word.\n--- a", {VLLM}, {VLLM}),
         ("recipes/bases/cuda-13.0.toml", '"ccache", ', '"ccache", "file", ', {HELLO}, set()),
         ("recipes/bases/debian-trixie.toml", "2026-11-20", "2026-11-21", {HELLO}, set()),

@@ -1,5 +1,7 @@
 # cuda-13.0: a CUDA toolkit to compile in, and the libraries to run on. Rendered by builder.
 FROM --platform=$BUILDPLATFORM base-root AS devel
+# A recipe links libraries of the target: it names them with the architecture, "NAME:amd64".
+RUN --network=none ["dpkg", "--add-architecture", "amd64"]
 RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ccache", "cmake", "g++", "libssl-dev", "make", "ninja-build", "python3", "python3-venv", "g++-x86-64-linux-gnu"]
 RUN --network=none --mount=type=bind,from=wheels,target=/wheels --mount=type=bind,from=target-wheels,target=/target-wheels --mount=type=bind,from=inside,target=/inside ["python3", "/inside/assemble_cuda.py", "--root", "/usr/local/cuda", "--stub-compiler", "x86_64-linux-gnu-gcc", "--staging", "/staging", "--wheels", "/wheels", "--wheels", "/target-wheels", "--runtime", "libcudart", "--runtime", "libcublas", "--runtime", "libcublasLt"]
 RUN --network=none ["cp", "/staging/etc/ld.so.conf.d/cuda.conf", "/etc/ld.so.conf.d/cuda.conf"]

@@ -1,139 +1,75 @@
-#include "hello_base.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
+#include <numeric>
 #include <random>
-#include <utility>
+
+#include "hello.h"
 
 namespace hello {
 
 namespace {
 
-constexpr char kFirstCharacter = ' ';
-constexpr char kLastCharacter = '~';
-static_assert(kLastCharacter - kFirstCharacter + 1 == kUnknownSymbol);
+constexpr std::size_t kContext = 256;  // bytes of a prompt
+constexpr float kTemperature = 16.0F;  // probabilities are softmax(logits / kTemperature)
+constexpr float kNever = -1048576.0F;  // far below any sum of products, and exact in a float
 
-// Far below any sum of products, and still exact in a float.
-constexpr float kNever = -1048576.0F;
-
-// splitmix64. The distributions of <random> may differ between standard libraries.
-class WeightSource {
-public:
-    // Returns a whole number from -limit to limit.
-    float next(int limit) {
-        state_ += 0x9E3779B97F4A7C15U;
-        std::uint64_t z = state_;
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-        z ^= z >> 31;
-        return static_cast<float>(static_cast<int>(z % (2U * limit + 1U)) - limit);
+// Fills in whole numbers from -limit to limit. The distributions of <random> may differ between
+// standard libraries; its engines do not.
+void fill(float* values, int count, int limit, std::mt19937_64& source) {
+    for (int i = 0; i < count; ++i) {
+        values[i] = static_cast<float>(static_cast<int>(source() % (2U * limit + 1U)) - limit);
     }
-
-    std::vector<float> matrix(int rows, int columns, int limit) {
-        std::vector<float> values(static_cast<std::size_t>(rows) * columns);
-        std::generate(values.begin(), values.end(), [&] { return next(limit); });
-        return values;
-    }
-
-private:
-    std::uint64_t state_ = 120;
-};
-
-float dot(const float* row, const std::array<float, kHidden>& vector) {
-    float sum = 0;
-    for (int i = 0; i < kHidden; ++i) sum += row[i] * vector[i];
-    return sum;
-}
-
-std::array<float, kVocabulary> softmax(const std::array<float, kVocabulary>& logits) {
-    const float largest = *std::max_element(logits.begin(), logits.end());
-    std::array<float, kVocabulary> result{};
-    float sum = 0;
-    for (int i = 0; i < kVocabulary; ++i) {
-        result[i] = std::exp((logits[i] - largest) / kTemperature);
-        sum += result[i];
-    }
-    for (float& probability : result) probability /= sum;
-    return result;
 }
 
 class CpuBackend : public Backend {
 public:
     explicit CpuBackend(const Model& model) : model_(model) {}
 
-    const char* name() const override { return "cpu"; }
-
     void reset() override { state_.fill(0); }
 
-    Step step(int symbol) override {
-        update_state(&model_.embedding[static_cast<std::size_t>(symbol) * kHidden]);
-        std::array<float, kVocabulary> logits{};
-        for (int i = 0; i < kVocabulary; ++i) {
-            logits[i] = dot(&model_.output[static_cast<std::size_t>(i) * kHidden], state_) +
-                        model_.bias[i];
+    Logits step(int symbol) override {
+        std::array<float, kHidden> next{};
+        for (int i = 0; i < kHidden; ++i) {
+            const float sum = model_.embedding[symbol][i] + dot(model_.recurrent[i]);
+            next[i] = std::clamp(std::rint(sum / kStateDivisor), -kStateLimit, kStateLimit);
         }
-        Step result;
-        result.best = static_cast<int>(std::max_element(logits.begin(), logits.end()) -
-                                       logits.begin());
-        result.probabilities = softmax(logits);
-        return result;
+        state_ = next;
+        Logits logits{};
+        for (int i = 0; i < kVocabulary; ++i) logits[i] = dot(model_.output[i]) + model_.bias[i];
+        return logits;
     }
 
 private:
-    void update_state(const float* embedding) {
-        std::array<float, kHidden> next{};
-        for (int i = 0; i < kHidden; ++i) {
-            const float* row = &model_.recurrent[static_cast<std::size_t>(i) * kHidden];
-            const float sum = (embedding[i] + dot(row, state_)) / kStateDivisor;
-            next[i] = std::clamp(std::rint(sum), -kStateLimit, kStateLimit);
-        }
-        state_ = next;
+    float dot(const float* row) const {
+        return std::inner_product(state_.begin(), state_.end(), row, 0.0F);
     }
 
     const Model& model_;
     std::array<float, kHidden> state_{};
 };
 
-class Stopwatch {
-public:
-    // Returns the milliseconds since the last lap, or since the beginning.
-    double lap() {
-        const auto now = std::chrono::steady_clock::now();
-        const std::chrono::duration<double, std::milli> elapsed = now - std::exchange(last_, now);
-        return elapsed.count();
-    }
+// Returns the symbol with the largest logit, the lowest such symbol on a tie.
+int best(const Logits& logits) {
+    return static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
 
-private:
-    std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
-
-int draw(const Step& step, std::mt19937& random) {
+int draw(Logits logits, std::mt19937& random) {
+    const float largest = logits[best(logits)];
+    for (float& logit : logits) logit = std::exp((logit - largest) / kTemperature);
     // Without the unknown symbol, whose probability is 0 but for rounding.
-    std::discrete_distribution<int> distribution(step.probabilities.begin(),
-                                                 step.probabilities.begin() + kUnknownSymbol);
-    return distribution(random);
+    return std::discrete_distribution<int>(logits.begin(), logits.end() - 1)(random);
 }
 
 }  // namespace
 
-BackendError::BackendError(Kind kind, const std::string& reason)
-    : std::runtime_error(reason), kind_(kind) {}
-
-// Here, so that the type lives in this library and is one type for all that throw or catch it.
-BackendError::~BackendError() = default;
-
-Backend::~Backend() = default;
-
 Model make_model() {
-    WeightSource source;
+    std::mt19937_64 source(120);
     Model model;
-    model.embedding = source.matrix(kVocabulary, kHidden, 12);
-    model.recurrent = source.matrix(kHidden, kHidden, 2);
-    model.output = source.matrix(kVocabulary, kHidden, 3);
-    model.bias = source.matrix(kVocabulary, 1, 8);
+    fill(model.embedding[0], kVocabulary * kHidden, 12, source);
+    fill(model.recurrent[0], kHidden * kHidden, 2, source);
+    fill(model.output[0], kVocabulary * kHidden, 3, source);
+    fill(model.bias, kVocabulary, 8, source);
     model.bias[kUnknownSymbol] = kNever;
     return model;
 }
@@ -142,40 +78,36 @@ std::unique_ptr<Backend> make_cpu_backend(const Model& model) {
     return std::make_unique<CpuBackend>(model);
 }
 
-int symbol_of(char byte) {
-    const bool printable = byte >= kFirstCharacter && byte <= kLastCharacter;
-    return printable ? byte - kFirstCharacter : kUnknownSymbol;
-}
+int symbol_of(char byte) { return byte >= ' ' && byte <= '~' ? byte - ' ' : kUnknownSymbol; }
 
 char character_of(int symbol) {
-    return symbol == kUnknownSymbol ? '?' : static_cast<char>(kFirstCharacter + symbol);
+    return symbol == kUnknownSymbol ? '?' : static_cast<char>(' ' + symbol);
 }
 
-Generation generate(Backend& backend, std::string_view prompt, int count, Sampling sampling,
-                    const std::atomic<bool>& cancelled, const OnCharacter& on_character) {
-    if (prompt.size() > static_cast<std::size_t>(kContext)) {
-        prompt.remove_prefix(prompt.size() - kContext);
-    }
-    std::mt19937 random(sampling == Sampling::random ? std::random_device{}() : 0U);
+Generation generate(Backend& backend, const std::string& prompt, int count, bool random,
+                    const OnCharacter& on_character) {
+    using Clock = std::chrono::steady_clock;
+    using Milliseconds = std::chrono::duration<double, std::milli>;
+    std::mt19937 source(random ? std::random_device{}() : 0U);
     Generation result;
-    Stopwatch watch;
+    const auto start = Clock::now();
     backend.reset();
     // An empty prompt still needs something to start from.
-    Step step = backend.step(kUnknownSymbol);
+    Logits logits = backend.step(kUnknownSymbol);
     result.prompt_tokens = 1;
-    for (const char byte : prompt) {
-        if (cancelled) return result;
-        step = backend.step(symbol_of(byte));
+    for (const char byte : prompt.substr(prompt.size() - std::min(prompt.size(), kContext))) {
+        logits = backend.step(symbol_of(byte));
         ++result.prompt_tokens;
     }
-    result.prompt_milliseconds = watch.lap();
-    for (int i = 0; i < count && !cancelled; ++i) {
-        const int symbol = sampling == Sampling::greedy ? step.best : draw(step, random);
+    const auto prompt_end = Clock::now();
+    for (int i = 0; i < count; ++i) {
+        const int symbol = random ? draw(logits, source) : best(logits);
         result.text += character_of(symbol);
-        if (on_character && !on_character(result.text.back())) break;
-        if (i + 1 < count) step = backend.step(symbol);
+        if (!on_character(result.text.back())) break;
+        if (i + 1 < count) logits = backend.step(symbol);
     }
-    result.milliseconds = watch.lap();
+    result.prompt_ms = Milliseconds(prompt_end - start).count();
+    result.text_ms = Milliseconds(Clock::now() - prompt_end).count();
     return result;
 }
 

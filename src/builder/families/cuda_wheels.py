@@ -66,6 +66,7 @@ def variables(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
     cross = recipe.devel.cross if platforms.cross else []
     return {
         "devel_packages": [*recipe.devel.packages, *cross],
+        "foreign": platforms.target if platforms.cross else None,
         "contexts": contexts,
         "assemble": assemble,
         "cuda": cuda_version(recipe),
