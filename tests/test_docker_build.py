@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -126,7 +127,9 @@ def test_the_image_says_what_it_is(hello: dict[str, Any]) -> None:
     assert docker("image", "inspect", "--format={{.Id}}", "hello-sm120:0.1.0") == hello["digest"]
 
 
-def test_it_serves_as_a_user_without_rights_and_stops_when_told(hello: dict[str, Any]) -> None:
+@pytest.fixture
+def served(hello: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """A container of hello-sm120 that serves, with little memory: its name and its URL."""
     name = f"builder-test-serves-{os.getpid()}"
     sealed = ["--read-only", "--cap-drop=ALL", "--memory=512m"]
     docker(
@@ -140,18 +143,46 @@ def test_it_serves_as_a_user_without_rights_and_stops_when_told(hello: dict[str,
                     break
             except requests.ConnectionError:
                 time.sleep(0.1)
-        asked = {"prompt": "hello", "n_predict": 16}
-        answer = requests.post(f"{url}/completion", json=asked, timeout=30).json()
-        assert answer["tokens_predicted"] == 16
-        assert len(answer["content"]) == 16
-        assert docker("exec", name, "id", "-u") == "10001"
-        docker("exec", name, "/usr/local/bin/healthcheck", "8080", "health")
-        wrong = ["docker", "exec", name, "/usr/local/bin/healthcheck", "8080", "nowhere"]
-        assert subprocess.run(wrong, capture_output=True, check=False).returncode != 0
-        docker("stop", "--time=20", name)
-        assert docker("inspect", "--format={{.State.ExitCode}}", name) == "0"
+        yield name, url
     finally:
         docker("rm", "--force", name)
+
+
+def test_it_serves_as_a_user_without_rights_and_stops_when_told(served: tuple[str, str]) -> None:
+    name, url = served
+    asked = {"prompt": "hello", "n_predict": 16}
+    answer = requests.post(f"{url}/completion", json=asked, timeout=30).json()
+    assert answer["tokens_predicted"] == 16
+    assert len(answer["content"]) == 16
+    assert docker("exec", name, "id", "-u") == "10001"
+    docker("exec", name, "/usr/local/bin/healthcheck", "8080", "health")
+    wrong = ["docker", "exec", name, "/usr/local/bin/healthcheck", "8080", "nowhere"]
+    assert subprocess.run(wrong, capture_output=True, check=False).returncode != 0
+    docker("stop", "--time=20", name)
+    assert docker("inspect", "--format={{.State.ExitCode}}", name) == "0"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b'{"prompt": ', {}, 400),
+        (b'{"prompt": 1}', {}, 400),
+        (b'{"prompt": "a", "n_predict": 4097}', {}, 400),
+        (b'{"prompt": "a", "n_predict": 1.5}', {}, 400),
+        (b"[" * 1_000_000, {}, 400),
+        (b'{"prompt": "' + b"a" * (1 << 20) + b'"}', {}, 413),
+        (gzip.compress(bytes(1 << 29)), {"Content-Encoding": "gzip"}, 400),
+    ],
+    ids=["cut", "type", "number", "fraction", "nested", "large", "compressed"],
+)
+def test_a_wrong_or_hostile_request_is_refused_and_the_next_is_served(
+    served: tuple[str, str], body: bytes, headers: dict[str, str], status: int
+) -> None:
+    _, url = served
+    refused = requests.post(f"{url}/completion", data=body, headers=headers, timeout=30)
+    assert refused.status_code == status
+    assert refused.json()["error"]["code"] == status
+    assert requests.get(f"{url}/health", timeout=5).json() == {"status": "ok"}
 
 
 # What is not done twice
@@ -211,7 +242,7 @@ def test_a_failed_proof_moves_no_tag(builder: Builder, variant: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("arch", "found"), [("90", "2 compute_90, 2 sm_90"), ("120-virtual", "2 compute_120")]
+    ("arch", "found"), [("90", "1 compute_90, 1 sm_90"), ("120-virtual", "1 compute_120")]
 )
 def test_the_wrong_machine_code_is_caught(
     builder: Builder, variant: Path, arch: str, found: str
