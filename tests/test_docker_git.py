@@ -59,6 +59,8 @@ base    = "cuda-13.0"
 source  = {{ git = "{url}", ref = "main", commit = "{commit}" }}
 cuda    = {{ arch = ["120"], vmm = true }}
 
+[[cmake]]
+
 [image]
 repository = "builder-test/from-git"
 tags       = ["plain"]
@@ -94,7 +96,8 @@ def no_images_left() -> Iterator[None]:
         capture_output=True,
         text=True,
     )
-    subprocess.run(["docker", "image", "rm", "--force", *set(done.stdout.split())], check=False)
+    if done.stdout:
+        subprocess.run(["docker", "image", "rm", "--force", *set(done.stdout.split())], check=False)
 
 
 @pytest.fixture
