@@ -1,4 +1,4 @@
-"""Images read from the tars that engines save: layers laid over each other, and broken ones."""
+"""Images read from their blobs: layers laid over each other, and broken ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import random
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from builder.errors import UntriedError
 from builder.smoke.contents import Contents
 from builder.smoke.reading import Wanted, read
+from builder.tools.blobs import Blobs, blobs_of
 
 Entry = tuple[str, bytes | str | None]
 """A path, and its bytes, where it links to ("->x"; "=x" for a hard link), or None: a folder."""
@@ -62,24 +64,18 @@ class Image:
         manifest = self.document({"config": self.document(config), "layers": parts})
         return manifest | {"platform": {"os": "linux", "architecture": architecture}}
 
-    def tar(self, *manifests: dict[str, Any], without: str = "") -> io.BytesIO:
-        out = io.BytesIO()
+    def in_folder(self, folder: Path, *manifests: dict[str, Any], without: str = "") -> Blobs:
         index = self.document({"manifests": list(manifests)})
-        with tarfile.open(fileobj=out, mode="w") as tar:
-            files = {f"blobs/sha256/{name}": data for name, data in sorted(self.blobs.items())}
-            files["index.json"] = json.dumps({"manifests": [index]}).encode()
-            for name, data in files.items():
-                if not (without and without in name):
-                    info = tarfile.TarInfo(name)
-                    info.size = len(data)
-                    tar.addfile(info, io.BytesIO(data))
-        out.seek(0)
-        return out
+        folder.mkdir()
+        for name, data in self.blobs.items():
+            if not (without and without in name):
+                (folder / name).write_bytes(data)
+        return Blobs(folder, {"manifests": [index]})
 
 
 def contents_of(tmp_path: Path, *layers: bytes, wanted: Wanted | None = None) -> Contents:
     image = Image()
-    return read(image.tar(image.manifest(*layers)), tmp_path, wanted)
+    return read(image.in_folder(tmp_path / "blobs", image.manifest(*layers)), tmp_path, wanted)
 
 
 def test_later_layers_replace_remove_and_hide(tmp_path: Path) -> None:
@@ -131,22 +127,25 @@ def test_the_platform_of_the_farm_is_taken_else_what_is_there(tmp_path: Path) ->
     amd = image.manifest(layer(("amd", b"")))
     provenance = image.document({"predicate": 1})
     attested = provenance | {"platform": {"os": "unknown", "architecture": "unknown"}}
-    both = read(image.tar(attested, arm, amd), tmp_path)
+    both = read(image.in_folder(tmp_path / "both", attested, arm, amd), tmp_path)
     assert (both.platform, sorted(both.files)) == ("linux/amd64", ["/amd"])
     other = Image()
     alone = other.manifest(layer(("arm", b"")), architecture="arm64")
     gone = {"digest": f"sha256:{'0' * 64}", "platform": {"os": "linux", "architecture": "amd64"}}
     provenance = other.document({"predicate": 2})
     attested = provenance | {"platform": {"os": "unknown", "architecture": "unknown"}}
-    assert read(other.tar(attested, gone, alone), tmp_path).platform == "linux/arm64"
+    blobs = other.in_folder(tmp_path / "alone", attested, gone, alone)
+    assert read(blobs, tmp_path).platform == "linux/arm64"
 
 
 def test_layers_may_be_compressed(tmp_path: Path) -> None:
     from backports import zstd
 
     plain = layer(("a", b"x" * 1000))
-    for packed in (plain, gzip.compress(plain), zstd.compress(plain)):
-        assert contents_of(tmp_path, packed).files["/a"].size == 1000
+    for number, packed in enumerate((plain, gzip.compress(plain), zstd.compress(plain))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert contents_of(folder, packed).files["/a"].size == 1000
 
 
 def test_links_in_a_circle_end_nowhere(tmp_path: Path) -> None:
@@ -155,20 +154,44 @@ def test_links_in_a_circle_end_nowhere(tmp_path: Path) -> None:
     assert found.resolve("/c") is None
 
 
-@pytest.mark.parametrize("broken", ["no tar at all", "cut", "no layer", "no index", "bad layer"])
-def test_a_broken_tar_says_nothing_of_the_image(tmp_path: Path, broken: str) -> None:
+@pytest.mark.parametrize("packing", ["plain", "gzip", "zstd"])
+@pytest.mark.parametrize("broken", ["garbage", "cut", "gone"])
+def test_a_broken_layer_says_nothing_of_the_image(
+    tmp_path: Path, broken: str, packing: str
+) -> None:
+    from backports import zstd
+
+    pack = {"plain": bytes, "gzip": gzip.compress, "zstd": zstd.compress}[packing]
+    packed = pack(layer(("a", random.Random(1).randbytes(100_000))))
     image = Image()
-    files = gzip.compress(layer(("a", b"x" * 100_000)))
-    manifest = image.manifest(files[:60] + b"\0" * 40 if broken == "bad layer" else files)
-    whole = image.tar(
-        manifest,
-        without={
-            "no layer": hashlib.sha256(files).hexdigest(),
-            "no index": "index.json",
-        }.get(broken, ""),
-    )
-    data = {"no tar at all": b"garbage" * 1000, "cut": whole.getvalue()[:900]}.get(
-        broken, whole.getvalue()
-    )
+    blobs = image.in_folder(tmp_path / "blobs", image.manifest(packed))
+    file = blobs.folder / hashlib.sha256(packed).hexdigest()
+    if broken == "gone":
+        file.unlink()
+    elif broken == "cut":
+        file.write_bytes(packed[:50_000])
+    else:
+        file.write_bytes(packed[:600] + b"\0" * 40 + packed[640:])
     with pytest.raises(UntriedError):
-        read(io.BytesIO(data), tmp_path)
+        read(blobs, tmp_path)
+
+
+@pytest.mark.parametrize("document", [b"", b"{", b"[]", b"null", b"\xff", b'{"layers": 5}'])
+def test_a_broken_manifest_says_nothing_of_the_image(tmp_path: Path, document: bytes) -> None:
+    image = Image()
+    blobs = image.in_folder(tmp_path / "blobs", image.blob(document))
+    with pytest.raises(UntriedError):
+        read(blobs, tmp_path)
+
+
+@pytest.mark.docker
+def test_an_image_is_the_same_in_the_store_and_saved(
+    hello: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = hello["references"][0]
+    stored = blobs_of(reference, tmp_path)
+    assert tmp_path not in stored.folder.parents
+    monkeypatch.setattr("builder.tools.blobs.CONTENT", "not-here")
+    saved = blobs_of(reference, tmp_path)
+    assert tmp_path in saved.folder.parents
+    assert read(stored, tmp_path) == read(saved, tmp_path)

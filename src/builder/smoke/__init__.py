@@ -37,7 +37,8 @@ from builder.smoke import (
 from builder.smoke.contents import Contents, Foundation
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check, Verdict
-from builder.tools import containers, docker
+from builder.tools import containers
+from builder.tools.blobs import blobs_of
 
 PROOFS = 4
 """Raised when proofs are added: images that were proved by fewer are proved again."""
@@ -86,13 +87,12 @@ def prove(subject: Subject, work: Path) -> Verdict:
 def _read(subject: Subject, work: Path) -> Contents:
     """What the image holds; read twice where a probe's file turns out to be a link."""
     wanted = _wanted(subject.recipe)
-    with docker.saved(subject.reference) as stream:
-        contents = reading.read(stream, work, wanted)
+    blobs = blobs_of(subject.reference, work)
+    contents = reading.read(blobs, work, wanted)
     more = _behind_links(subject.recipe, contents, wanted)
     if more == wanted:
         return contents
-    with docker.saved(subject.reference) as stream:
-        return reading.read(stream, work, more)
+    return reading.read(blobs, work, more)
 
 
 def _behind_links(

@@ -1,8 +1,6 @@
-"""Reads an image out of ``docker image save`` as it comes: no container, no copy on the disk.
+"""Reads an image out of its blobs: no container is made, no program of the image is run.
 
-What comes is a tar of an OCI image layout (https://github.com/opencontainers/image-spec:
-image-layout.md, layer.md).  Its blobs stand in the order of their digests, so every layer is
-looked through before it is known where it belongs.
+OCI image specification (https://github.com/opencontainers/image-spec): manifest.md, layer.md.
 """
 
 from __future__ import annotations
@@ -13,7 +11,9 @@ import json
 import posixpath
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -22,6 +22,7 @@ from builder.errors import UntriedError
 from builder.smoke import secrets
 from builder.smoke.contents import Contents, File, Layer
 from builder.tools import elf
+from builder.tools.blobs import Blobs
 
 BLOCK = 1 << 20
 BUFFER = 1 << 16  # bytes: tarfile copies the rest of its buffer for every small file
@@ -29,9 +30,15 @@ IN_MEMORY = 16 << 20  # bytes of a library that are kept out of the disk while i
 LARGEST_DOCUMENT = 16 << 20  # bytes of a manifest or configuration
 LARGEST_TEXT = 16 << 20  # bytes of a file whose text is asked for
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
+GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952, 2.3.1
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
 LOADER = ("/etc/ld.so.conf", "/etc/ld.so.conf.d/*")
 TARGET = "linux/amd64"
+BROKEN = (
+    *(OSError, EOFError, tarfile.TarError, zlib.error),
+    *(AttributeError, KeyError, TypeError, ValueError),
+)
+"""What reading a damaged image raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,61 +68,58 @@ class _Entry:
     opaque: bool = False
 
 
-def read(stream: IO[bytes], work: Path, wanted: Wanted | None = None) -> Contents:
-    """Read an image from a tar of its OCI layout; ``work`` takes large libraries meanwhile.
+def read(blobs: Blobs, work: Path, wanted: Wanted | None = None) -> Contents:
+    """Read an image out of its blobs; ``work`` takes large libraries meanwhile.
 
     Of an image for several platforms that for linux/amd64 is taken, else the first that is there.
     Raises ``UntriedError`` when it is none, or parts of it are missing.
     """
-    documents: dict[str, Any] = {}
-    scans: dict[str, list[_Entry]] = {}
+    from backports.zstd import ZstdError
+
+    scanner = _Scanner(work, wanted or Wanted())
     try:
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=BUFFER) as tar:
-            for member in tar:
-                blob = tar.extractfile(member)
-                if blob is not None:
-                    _read_blob(member, blob, documents, scans, _Scanner(work, wanted or Wanted()))
-        return _composed(documents, scans)
-    except (tarfile.TarError, KeyError, ValueError, EOFError) as error:
+        manifest = _manifest(blobs)
+        image = _document(blobs.file(manifest["config"]["digest"]))
+        digests = [part["digest"] for part in manifest["layers"]]
+        # Unpacking and hashing leave Python's lock: two layers at a time.
+        with ThreadPoolExecutor(2) as pool:
+            scans = list(pool.map(lambda digest: scanner.layer(blobs.file(digest)), digests))
+        return _composed(manifest, image, scans)
+    except (*BROKEN, ZstdError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise UntriedError("the saved image cannot be read as an OCI layout", reason) from error
+        raise UntriedError("the image cannot be read", reason) from error
 
 
-class _Ahead:
-    """A stream whose beginning has been looked at."""
+def _document(file: Path) -> dict[str, Any]:
+    """A manifest, an index or a configuration."""
+    if file.stat().st_size > LARGEST_DOCUMENT:
+        raise ValueError(f"{file.name} is larger than {LARGEST_DOCUMENT} bytes")
+    content = file.read_bytes()
+    _require_digest(file, hashlib.sha256(content))
+    found = json.loads(content)
+    return dict(found.items())
 
-    def __init__(self, head: bytes, stream: IO[bytes]) -> None:
-        self._head = head
-        self._stream = stream
+
+def _require_digest(file: Path, found: hashlib._Hash) -> None:
+    """Raise ``ValueError`` where a blob is not what its name says: compression may hide that."""
+    if found.hexdigest() != file.name:
+        raise ValueError(f"the blob {file.name} has the sha256 {found.hexdigest()}")
+
+
+class _Hashed:
+    """A file that is hashed as it is read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.digest = hashlib.sha256()
+        self._file = file
 
     def read(self, size: int = -1) -> bytes:
-        if not self._head:
-            return self._stream.read(size)
-        if size < 0:
-            size = len(self._head) + LARGEST_DOCUMENT
-        given, self._head = self._head[:size], self._head[size:]
-        return given + (self._stream.read(size - len(given)) if size > len(given) else b"")
+        block = self._file.read(size)
+        self.digest.update(block)
+        return block
 
     def readable(self) -> bool:
         return True
-
-
-def _read_blob(
-    member: tarfile.TarInfo,
-    blob: IO[bytes],
-    documents: dict[str, Any],
-    scans: dict[str, list[_Entry]],
-    scanner: _Scanner,
-) -> None:
-    name = "sha256:" + posixpath.basename(member.name)
-    name = name if member.name.startswith("blobs/") else member.name
-    head = blob.read(4)
-    stream = _Ahead(head, blob)
-    if head[:1] in {b"{", b"["}:
-        if member.size <= LARGEST_DOCUMENT:
-            documents[name] = json.loads(stream.read())
-    elif member.name.startswith("blobs/"):
-        scans[name] = list(scanner.layer(cast("IO[bytes]", stream), head))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +127,24 @@ class _Scanner:
     work: Path
     wanted: Wanted
 
-    def layer(self, stream: IO[bytes], head: bytes) -> Iterator[_Entry]:
-        if head == ZSTD_MAGIC:
-            from backports.zstd import ZstdFile
+    def layer(self, blob: Path) -> list[_Entry]:
+        """What a layer says, in its order."""
+        from backports.zstd import ZstdFile
 
-            with ZstdFile(stream) as unpacked:
-                yield from self.entries(cast("IO[bytes]", unpacked), "r|")
-        else:
-            yield from self.entries(stream, "r|gz" if head[:2] == b"\x1f\x8b" else "r|")
+        with blob.open("rb") as file:
+            head = file.read(4)
+            file.seek(0)
+            stream = _Hashed(file)
+            if head == ZSTD_MAGIC:
+                with ZstdFile(cast("IO[bytes]", stream)) as unpacked:
+                    found = list(self.entries(cast("IO[bytes]", unpacked), "r|"))
+            else:
+                mode = "r|gz" if head[:2] == GZIP_MAGIC else "r|"
+                found = list(self.entries(cast("IO[bytes]", stream), mode))
+            while stream.read(BLOCK):
+                pass  # the end of a tar is not the end of its blob
+        _require_digest(blob, stream.digest)
+        return found
 
     def entries(self, stream: IO[bytes], mode: Any) -> Iterator[_Entry]:
         with tarfile.open(fileobj=stream, mode=mode, bufsize=BUFFER) as layer:
@@ -193,18 +207,18 @@ class _Scanner:
                 return replace(file, malformed=str(error))
 
 
-def _composed(documents: Mapping[str, Any], scans: Mapping[str, list[_Entry]]) -> Contents:
-    manifest = _manifest(documents)
-    image = documents[manifest["config"]["digest"]]
+def _composed(
+    manifest: Mapping[str, Any], image: Mapping[str, Any], scans: Sequence[list[_Entry]]
+) -> Contents:
     files: dict[str, File] = {}
     owner: dict[str, int] = {}
     hidden = [0] * len(manifest["layers"])
-    for number, layer in enumerate(manifest["layers"]):
-        for entry in scans[layer["digest"]]:
+    for number, scan in enumerate(scans):
+        for entry in scan:
             _apply(entry, number, files, owner, hidden)
     made_by = _history(image, len(manifest["layers"]))
     layers = tuple(
-        _layer(part, scans[part["digest"]], hidden[number], made_by[number])
+        _layer(part, scans[number], hidden[number], made_by[number])
         for number, part in enumerate(manifest["layers"])
     )
     size = sum(part["size"] for part in [manifest["config"], *manifest["layers"]])
@@ -242,16 +256,17 @@ def _linked(file: File, files: Mapping[str, File]) -> File:
     return replace(files[file.shares], path=file.path, shares=file.shares)
 
 
-def _manifest(documents: Mapping[str, Any]) -> dict[str, Any]:
-    found = documents["index.json"]
+def _manifest(blobs: Blobs) -> dict[str, Any]:
+    """The manifest of the image, through indexes."""
+    found = blobs.index
     while "manifests" in found:
-        there = [entry for entry in found["manifests"] if entry["digest"] in documents]
+        there = [entry for entry in found["manifests"] if blobs.file(entry["digest"]).is_file()]
         images = [entry for entry in there if _platform(entry) != "unknown/unknown"]
         wanted = [entry for entry in images if _platform(entry) in {TARGET, ""}] or images
         if not wanted:
             raise UntriedError("the engine has no platform of the image")
-        found = documents[wanted[0]["digest"]]
-    return cast(dict[str, Any], found)
+        found = _document(blobs.file(wanted[0]["digest"]))
+    return dict(found)
 
 
 def _platform(entry: Mapping[str, Any]) -> str:
