@@ -18,10 +18,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from builder import catalogue, context, families, pipeline, record, roots, settings, sources
+from builder import catalogue, context, families, pipeline, record, roots, settings
 from builder.smoke import reading
 from builder.tools import docker
+from builder.tools.blobs import blobs_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PUBLISHED_BEELLAMA = 2.67e9  # bytes, as its registry shows it
@@ -46,10 +48,8 @@ def bare(run: pipeline.Run, work: Path) -> float:
     rendered = pipeline.resolve(run, ENGINE)
     assert rendered.base is not None
     images = {stage: roots.image_of(rendered.base, stage) for stage in rendered.base.plan.stages}
-    suite = pipeline.suite_of(rendered)
-    materials = sources.Materials(run.settings.cache_dir, run.say)
-    gathered = sources.gather(rendered.plan, suite, materials, work)
-    laid_out = context.assemble(rendered, gathered, images, 0, work)
+    bases = context.bases_at(images, work, seen=True)
+    laid_out = pipeline.lay_out(run, rendered, bases, None, images["devel"], work)
     command = [docker.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
     command += ["--target=image", "--provenance=false", "--output=type=image,name=bench:bare"]
     started = time.monotonic()
@@ -112,8 +112,8 @@ def sizes() -> list[dict[str, object]]:
         runtime = roots.image_of(rendered.base, "runtime")
         name = f"{rendered.base.plan.name} (runtime)"
         if docker.image(runtime) is not None and all(row["image"] != name for row in rows):
-            with tempfile.TemporaryDirectory() as folder, docker.saved(runtime) as stream:
-                found = reading.read(stream, Path(folder))
+            with tempfile.TemporaryDirectory() as folder:
+                found = reading.read(blobs_of(runtime, Path(folder)), Path(folder))
             rows.append(_row(name, found.download_size, found.unpacked_size))
     return rows
 
@@ -133,17 +133,17 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    results = {
-        "overhead": overhead(options.runs),
+    ratios: dict[str, dict[str, Any]] = {
+        "overhead": dict(overhead(options.runs)),
         "unchanged": unchanged(options.runs),
-        "sizes": sizes(),
     }
+    found = sizes()
     if options.json:
-        print(json.dumps(results, indent=2))
+        print(json.dumps({**ratios, "sizes": found}, indent=2))
         return
-    for name in ("overhead", "unchanged"):
-        print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in results[name].items()))
-    for row in results["sizes"]:
+    for name, figures in ratios.items():
+        print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in figures.items()))
+    for row in found:
         print("size: " + ", ".join(f"{key} {value}" for key, value in row.items()))
 
 
