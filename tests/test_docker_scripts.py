@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from builder import roots
-from builder.diagnosis import Case, Finding, on_pin
+from builder.diagnosis import Case, on_pin
 from builder.errors import PatchError, UntriedError
 from builder.patches import Workshop, apply_all
 from builder.plan import GitCommit, PlannedPatch
 from builder.schema import Script, ScriptPatch
 from builder.tools.repositories import Repositories
+from builder.trial import Finding
 from catalogues import rendered
 from conftest import REPOSITORY
 from upstreams import Upstream

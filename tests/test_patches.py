@@ -271,10 +271,10 @@ def test_what_is_in_the_source_already_is_said(bench: Bench) -> None:
         bench.apply(bench.pull(base, head, three_way=True))
 
 
-def test_what_mends_something_that_is_gone_is_superseded(bench: Bench) -> None:
+def test_what_changes_lines_that_are_not_there_is_not_applicable(bench: Bench) -> None:
     patch = bench.diff(**{"a.c": numbered(40, line_5="five")})
     bench.pin = bench.upstream.commit("rewritten", **{"a.c": "all new\n"})
-    with pytest.raises(PatchError, match="what it mends is gone"):
+    with pytest.raises(PatchError, match="the lines that it changes are not there"):
         bench.apply(bench.file(patch))
     bench.pin = bench.upstream.commit("removed", **{"a.c": None})
     with pytest.raises(PatchError, match="what it changes is not there"):

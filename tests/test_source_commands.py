@@ -450,6 +450,29 @@ def test_drift_tells_what_became_of_a_pull_request(farm: Farm) -> None:
     assert merged["merged"].startswith(squashed[:7])
 
 
+@pytest.mark.parametrize("how", ["merge", "squash", "fast-forward"])
+def test_drift_and_freeze_know_what_was_merged_and_touched_again(farm: Farm, how: str) -> None:
+    farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}))
+    head = farm.upstream.git("rev-parse", "refs/pull/6/head")
+    if how == "squash":
+        farm.upstream.commit("Twenty (#6)", **{"a.c": numbered(40, line_20="twenty")})
+    else:
+        ways = {"merge": ("--no-ff", "-m", "merge 6"), "fast-forward": ("--ff-only",)}
+        farm.upstream.git("merge", "--quiet", *ways[how], head)
+    by = farm.upstream.head()
+    # No tag has it, main has it: and its line is another one again.
+    later = farm.upstream.commit("touched", **{"a.c": numbered(40, line_20="XX", line_19="XIX")})
+    (merged,) = farm.json("drift")
+    assert merged["state"] == "merged"
+    assert merged["merged"].startswith(by[:7])
+    before = farm.write("", commit=later).read_text()
+    farm.run("freeze", "eng", "--pull", "6", status=11)
+    assert "the pin of eng-0.1.0 has pull request 6 already" in farm.said
+    assert by[:7] in farm.said
+    assert farm.write("", commit=later).read_text() == before
+    assert farm.json("drift") == []
+
+
 def test_drift_adds_what_github_knows(
     farm: Farm, api: dict[str, tuple[int, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

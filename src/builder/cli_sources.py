@@ -25,9 +25,9 @@ from builder.errors import FetchError, PatchError, RecipeError
 if TYPE_CHECKING:
     from builder.catalogue import Catalogue, Entry
     from builder.desk import Desk
-    from builder.diagnosis import Finding
     from builder.pulls import Drift
     from builder.schema import Recipe
+    from builder.trial import Finding
     from builder.upstream import Lag
 
 SomeRecipe = Annotated[
@@ -87,9 +87,13 @@ def patches(
 ) -> None:
     """Try every patch on its pin and on what upstream has now; nothing is built.
 
-    A patch applies, applies at an offset, is upstream already, is superseded (what it mends is
-    gone), is absent (so are its files), applies partly, or conflicts: then file, hunk and the
-    lines that differ are shown, and the upstream commits that changed them since the pin. The
+    A patch applies, applies at an offset, or is upstream: the history has its commits, has the
+    same change under another name (a squash merge, a cherry-pick), or the lines are as it leaves
+    them. A range of commits may be upstream in part; each commit is listed. Superseded: upstream
+    had the lines that it changes, and they went. Not applicable: they are not there, and the
+    history does not show that they ever were; what was looked for is listed. Absent: the files
+    are not there. Partly and conflicts: file, hunk, and the lines that differ are shown, at the
+    place that the hunk is for, with the upstream commits that changed them since the pin. The
     exit code is 11 when one does not apply to its own pin, or is not as absent as the recipe
     expects. Upstream is what [track] in the recipe says, else the head of the default branch;
     for a source of PyPI it is the newest release.
@@ -145,8 +149,9 @@ def freeze(
     """Write a pull request into a recipe, as the two commits that it consists of today.
 
     The first commit is where its branch left the target branch, so the patch is the diff that
-    people review. If the recipe has the pull request already, its commits are updated. Comments
-    and order of the file stay. Afterwards the patch is tried on the recipe's pin.
+    people review. If the recipe has the pull request already, its commits are updated; if the pin
+    contains it, nothing is written (exit code 11). Comments and order of the file stay.
+    Afterwards the patch is tried on the recipe's pin.
     """
     from builder import console
     from builder.repinning import freeze as frozen
@@ -170,9 +175,10 @@ def drift(
 ) -> None:
     """Show whether frozen pull requests have new commits, were merged or are gone.
 
-    Changes since a pull request was frozen are shown as a range-diff. Merged means that upstream
-    contains the commits, or their contents. If GitHub's API answers, it adds what git does not
-    know: closed, or merged as another commit.
+    Changes since a pull request was frozen are shown as a range-diff. Merged means that the pin,
+    what [track] says, or the request's own target branch contains the commits, or the same
+    changes under another name, also if their lines changed since. If GitHub's API answers, it
+    adds what git does not know: closed, or merged as another commit.
     """
     from builder import console, settings
     from builder.pulls import drift as drifted

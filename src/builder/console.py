@@ -30,7 +30,6 @@ from rich.table import Table
 from builder.benchmark.comparison import Comparison
 from builder.benchmark.results import Benchmark, Generation
 from builder.desk import Change
-from builder.diagnosis import STATES, Finding
 from builder.errors import as_started, plain
 from builder.image import Step
 from builder.pins import Standing
@@ -39,6 +38,7 @@ from builder.pulls import Drift
 from builder.record import Record
 from builder.reports import STATES as PROOF_STATES
 from builder.smoke.verdict import Verdict
+from builder.trial import STATES, Finding
 from builder.upstream import Lag, Target
 
 NEW_STEP = re.compile(r"#\d+ (?:\[((?!internal|context)[^\]]+)\] (.*)|(exporting layers)$)")

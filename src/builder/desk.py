@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder import roots
 from builder.catalogue import Catalogue, Entry
-from builder.diagnosis import Case, Finding, diagnose
+from builder.diagnosis import Case, diagnose
 from builder.dockerfile import render
 from builder.editing import difference, write
 from builder.errors import BuilderError, RecipeError
@@ -22,6 +22,7 @@ from builder.settings import Settings
 from builder.tools import docker
 from builder.tools.files import workspace
 from builder.tools.repositories import Repositories
+from builder.trial import Finding
 
 Say = Callable[[str], None]
 

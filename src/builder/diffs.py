@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: ([^\r\n]*))?")
+INDEX = re.compile(rb"index ([0-9a-f]{7,40})\.\.([0-9a-f]{7,40})")
 QUOTED = re.compile(rb'"((?:[^"\\\\]|\\\\.)*)"')
 MODE = re.compile(rb"(?:old mode|new mode|index \S+) \d{6}\s*$")
 NULL = "/dev/null"
@@ -24,15 +25,25 @@ class NotADiffError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
-    """One hunk: where it starts in the old file (from 1), and its lines with their first byte."""
+    """One hunk: where it starts in the old file (from 1), and its lines with their first byte.
+
+    ``heading`` is the line above it that git takes for the start of its section, cut off at 80
+    bytes; empty where the diff names none.
+    """
 
     start: int
     lines: tuple[bytes, ...]
+    heading: bytes = b""
 
     @property
     def before(self) -> list[bytes]:
         """The lines that the hunk expects, context included."""
         return [line[1:] for line in self.lines if line[:1] in {b" ", b"-"}]
+
+    @property
+    def after(self) -> list[bytes]:
+        """The lines that are there when it is applied, context included."""
+        return [line[1:] for line in self.lines if line[:1] in {b" ", b"+"}]
 
     @property
     def removed(self) -> list[bytes]:
@@ -47,7 +58,11 @@ class Hunk:
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """What a diff does to one file; ``old`` is None for a new file, ``new`` for a deleted one."""
+    """What a diff does to one file; ``old`` is None for a new file, ``new`` for a deleted one.
+
+    ``preimage`` is git's name for the contents that it was made for, perhaps abbreviated; empty
+    where the diff does not say it.
+    """
 
     old: str | None
     new: str | None
@@ -55,6 +70,7 @@ class FileDiff:
     binary: bool
     hunks: tuple[Hunk, ...]
     text: bytes = field(repr=False)
+    preimage: str = ""
 
     @property
     def path(self) -> str:
@@ -144,6 +160,7 @@ def _one_file(lines: list[bytes], start: int) -> tuple[int, FileDiff]:
     modes: list[str] = []
     hunks: list[Hunk] = []
     binary = False
+    preimage = ""
     at = start
     if lines[at].startswith(b"diff --git "):
         names["old"], names["new"] = _header_names(lines[at])
@@ -159,6 +176,8 @@ def _one_file(lines: list[bytes], start: int) -> tuple[int, FileDiff]:
             continue
         if hunks and not line.startswith(b"\\"):
             break  # a message, or the signature of a mailed patch
+        index = INDEX.match(line)
+        preimage = index[1].decode() if index else preimage
         binary = binary or line.startswith((b"Binary files ", b"GIT binary patch"))
         _note(line, names, modes)
         at += 1
@@ -169,6 +188,7 @@ def _one_file(lines: list[bytes], start: int) -> tuple[int, FileDiff]:
         binary,
         tuple(hunks),
         b"".join(lines[start:at]),
+        preimage,
     )
     return at, file
 
@@ -194,7 +214,7 @@ def _hunk(lines: list[bytes], at: int, header: re.Match[bytes]) -> tuple[int, Hu
     if at < len(lines) and lines[at].startswith(b"\\"):
         _unend(body)
         at += 1
-    return at, Hunk(int(header[1]), tuple(body))
+    return at, Hunk(int(header[1]), tuple(body), header[5] or b"")
 
 
 def _unend(body: list[bytes]) -> None:

@@ -7,23 +7,25 @@ recipe like any other, under a name of its own, that nothing moves any more.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder import editing
 from builder.catalogue import Catalogue, Entry, R
 from builder.desk import Desk
-from builder.diagnosis import Finding, on_pin
+from builder.diagnosis import on_pin
 from builder.errors import RecipeError
 from builder.recipe import parse
-from builder.schema import BaseRecipe, Recipe
+from builder.schema import BaseRecipe, PickPatch, Recipe
 from builder.tools import git
+from builder.trial import Finding
 from builder.upstream import Target
 
 COMMIT_DIGITS = 9
 DIGEST_DIGITS = 12
 MERGED = "upstream"
+IN_PART = "upstream in part"
 UNTRIED = "untried"  # the build tells of these, which has an engine
 
 
@@ -151,26 +153,56 @@ def without(frozen: Frozen, patches: Sequence[int]) -> Frozen:
     """
     before = frozen.entry.recipe
     assert before is not None
-    text = editing.without_patches(frozen.entry.text, patches)
+    names = tuple(before.patch[index].name for index in patches)
+    lean = _changed(frozen, editing.without_patches(frozen.entry.text, patches))
+    return replace(lean, dropped=names)
+
+
+def _changed(frozen: Frozen, text: str) -> Frozen:
+    """A frozen recipe with another text, also in its catalogue."""
     entry = _entry(text, frozen.entry.file, Recipe)
     engines = {**frozen.catalogue.engines, entry.name: entry}
-    names = tuple(before.patch[index].name for index in patches)
-    return replace(
-        frozen, entry=entry, catalogue=replace(frozen.catalogue, engines=engines), dropped=names
-    )
+    return replace(frozen, entry=entry, catalogue=replace(frozen.catalogue, engines=engines))
+
+
+def narrowed(frozen: Frozen, commits: Mapping[int, Sequence[str]]) -> Frozen:
+    """A frozen recipe whose ranges, by the index of the patch, are without these commits.
+
+    Raises ``RecipeError`` where that would be no recipe.
+    """
+    changes: dict[editing.Keys, object] = {}
+    recipe = frozen.entry.recipe
+    assert recipe is not None
+    for index, names in commits.items():
+        patch = recipe.patch[index]
+        assert isinstance(patch, PickPatch)
+        changes["patch", index, "pick", "without"] = [*patch.pick.without, *names]
+    return _changed(frozen, editing.edited(frozen.entry.text, changes))
 
 
 def fitted(frozen: Frozen, at: Desk) -> tuple[Frozen, list[Finding]]:
-    """A frozen recipe without the patches that upstream has by now, and those that do not fit.
+    """A frozen recipe without what upstream has of its patches, and those that do not fit.
 
-    Raises ``FetchError`` where the source cannot be had.
+    Of a range of commits only those that upstream has are left out.  Raises ``FetchError`` where
+    the source cannot be had.
     """
     case = replace(at, catalogue=frozen.catalogue).case(frozen.entry)
     findings = on_pin(case) if case.patches else []
-    unfit = [each for each in findings if not each.good and each.state not in {MERGED, UNTRIED}]
-    merged = [index for index, each in enumerate(findings) if each.state == MERGED]
-    if unfit or not merged:
+    known = {MERGED, IN_PART, UNTRIED}
+    unfit = [each for each in findings if not each.good and each.state not in known]
+    if unfit:
         return frozen, unfit
+    there = {n: each.there for n, each in enumerate(findings) if each.state == IN_PART}
+    if there:
+        for index, names in there.items():
+            told = ", ".join(name[:9] for name in names)
+            at.workshop.say(
+                f"{frozen.name}: upstream has {told} of {findings[index].patch}: left out"
+            )
+        frozen = narrowed(frozen, there)
+    merged = [index for index, each in enumerate(findings) if each.state == MERGED]
+    if not merged:
+        return frozen, []
     lean = without(frozen, merged)
     at.workshop.say(f"{frozen.name}: upstream has {', '.join(lean.dropped)}: left out")
     return lean, []

@@ -15,7 +15,6 @@ from pathlib import Path
 from builder import freezing, pipeline, record
 from builder.catalogue import Entry
 from builder.desk import Desk
-from builder.diagnosis import Finding
 from builder.dockerfile import Rendered
 from builder.errors import BuilderError, BuildError, GoneError, PatchError, ProofError, UntriedError
 from builder.freezing import Frozen
@@ -25,6 +24,7 @@ from builder.plan import Plan
 from builder.questions import SHORT, BuildFails, Judgement, Trace
 from builder.schema import Recipe
 from builder.tools import docker
+from builder.trial import Finding
 from builder.upstream import Target
 
 PREFIX = "bisect"

@@ -14,7 +14,6 @@ from pathlib import Path
 from builder import channels, crashes, freezing, journal, pipeline, publish
 from builder.channels import Channel
 from builder.desk import Desk, desk
-from builder.diagnosis import Finding
 from builder.errors import BuilderError, NightError, PatchError, RegistryError
 from builder.freezing import Frozen
 from builder.journal import Night, Outcome
@@ -26,6 +25,7 @@ from builder.served import CREATED, served
 from builder.tools import docker
 from builder.tools.files import alone
 from builder.tools.registry import Repository
+from builder.trial import Finding
 from builder.upstream import Target
 
 KEPT = 2

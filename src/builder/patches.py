@@ -16,6 +16,7 @@ from builder.distributions import dist_info
 from builder.errors import PatchError, UntriedError
 from builder.patching import FITS, Fate, attempt, is_absent, targets_of
 from builder.plan import PlannedPatch
+from builder.ranges import Piece, between, picked
 from builder.schema import Add, AddPatch, PickPatch, PullPatch, Script, ScriptPatch
 from builder.tools import containers
 from builder.tools.repositories import Repositories
@@ -33,16 +34,6 @@ class AbsentError(PatchError):
 
 class HalfDoneError(PatchError):
     """A script changed something, and failed or did not print all that it must."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One diff of a patch: a range of commits has several, all others one."""
-
-    name: str
-    text: bytes
-    printed: tuple[str, ...] = ()
-    """The last lines that a script printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +78,7 @@ def apply_all(workshop: Workshop, tree: str, patches: tuple[PlannedPatch, ...]) 
                 three_way=planned.patch.three_way,
             )
             if fate.state not in FITS:
-                raise _refusal(piece, fate)
+                raise _refusal(planned, piece, fate)
             for path, hunk, moved in fate.offsets:
                 workshop.say(f"{piece.name}: hunk {hunk} of {path} applies {moved:+} lines away")
             tree = fate.tree
@@ -155,75 +146,17 @@ def pieces(workshop: Workshop, planned: PlannedPatch, tree: str) -> Iterator[Pie
     Raises like ``apply_all``.
     """
     match planned.patch:
-        case PullPatch(base=base, head=head):
-            yield Piece(planned.name, _between(workshop.repositories, planned, base, head))
+        case PullPatch(base=base, head=head, pull=pull):
+            text = between(workshop.repositories, planned, base, head)
+            yield Piece(planned.name, text, planned.url, base, head, pull)
         case PickPatch(pick=pick):
-            yield from _picked(workshop.repositories, planned, pick.after, pick.to)
+            yield from picked(workshop.repositories, planned, pick)
         case ScriptPatch(script=script):
             yield _scripted(workshop, planned, script, tree)
         case AddPatch(add=add):
             yield Piece(planned.name, _added(workshop.repositories, planned, add, tree))
         case _:
             yield Piece(planned.name, planned.content)
-
-
-def _need_ancestor(repositories: Repositories, name: str, url: str, base: str, head: str) -> None:
-    repositories.walk(url, head)
-    if not repositories.scratch.lacks([base]) and repositories.sound(
-        lambda: repositories.scratch.is_ancestor(base, head)
-    ):
-        return
-    raise PatchError(
-        f"{name} is no diff of a branch",
-        f"{base} is not an ancestor of {head} in {url}",
-        "`builder freeze` finds the commit that the branch left from",
-    )
-
-
-def _between(repositories: Repositories, planned: PlannedPatch, base: str, head: str) -> bytes:
-    """The diff of a pull request, computed from its two commits."""
-    _need_ancestor(repositories, planned.name, planned.url, base, head)
-    return diff_of(repositories, planned.url, base, head, planned.name)
-
-
-def diff_of(repositories: Repositories, url: str, old: str, new: str, name: str) -> bytes:
-    """The diff between two walked commits.
-
-    Raises ``PatchError`` where there is none.
-    """
-    repositories.changed(url, old, new)
-    text = repositories.sound(lambda: repositories.scratch.diff(old, new))
-    if not text:
-        raise PatchError(f"{name} changes nothing", f"{old} and {new} have the same tree")
-    return text
-
-
-def _picked(
-    repositories: Repositories, planned: PlannedPatch, after: str, last: str
-) -> Iterator[Piece]:
-    """A diff for each commit of a range, oldest first."""
-    _need_ancestor(repositories, planned.name, planned.url, after, last)
-    listing = repositories.sound(
-        lambda: repositories.scratch.text(
-            "log", "--reverse", "--format=%H %P%x09%s", f"{after}..{last}"
-        )
-    )
-    if not listing:
-        raise PatchError(f"{planned.name} changes nothing", f"there is no commit after {after}")
-    for line in listing.splitlines():
-        names, _, subject = line.partition("\t")
-        commit, *parents = names.split(" ")
-        if len(parents) > 1:
-            raise PatchError(
-                f"{planned.name} holds the merge {commit[:12]} ({subject})",
-                "a merge is no change of its own",
-                "pick the ranges before and behind it",
-            )
-        name = f"commit {commit[:12]} ({subject})"
-        text = diff_of(
-            repositories, planned.url, parents[0] if parents else EMPTY_TREE, commit, name
-        )
-        yield Piece(name, text)
 
 
 def _scripted(workshop: Workshop, planned: PlannedPatch, script: Script, tree: str) -> Piece:
@@ -265,7 +198,7 @@ def _scripted(workshop: Workshop, planned: PlannedPatch, script: Script, tree: s
             f"{planned.name} deletes every file",
             hint="drop it, or pin a revision that fits the source",
         )
-    return Piece(planned.name, text, printed)
+    return Piece(planned.name, text, printed=printed)
 
 
 def _require_success(
@@ -408,12 +341,15 @@ def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: st
     return repositories.sound(place)
 
 
-def _refusal(piece: Piece, fate: Fate) -> PatchError:
+def _refusal(planned: PlannedPatch, piece: Piece, fate: Fate) -> PatchError:
     details = "\n".join(str(conflict) for conflict in fate.conflicts)
     if fate.state == "upstream":
+        remedy = "drop it from the recipe"
+        if isinstance(planned.patch, PickPatch) and piece.base != planned.patch.pick.after:
+            remedy = f'say without = ["{piece.head}"] in `pick`'
         return PatchError(
             f"{piece.name} is in the source already",
-            hint="drop it from the recipe; `builder patches` names the commit that brought it",
+            hint=f"{remedy}; `builder patches` names the commit that brought it",
         )
     if fate.state == "absent":
         return PatchError(
@@ -427,11 +363,11 @@ def _refusal(piece: Piece, fate: Fate) -> PatchError:
             details,
             "`builder patches` names the commits that changed these lines",
         )
-    if fate.state == "superseded":
+    if fate.state == "not applicable":
         return PatchError(
-            f"{piece.name} does not apply: what it mends is gone",
+            f"{piece.name} does not apply: the lines that it changes are not there",
             details,
-            "drop it, if the source no longer needs it; `builder patches` names the commits",
+            "`builder patches` tells whether upstream ever had them; drop it if they went",
         )
     return PatchError(
         f"{piece.name} does not apply",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Literal
 
 from builder import diffs
+from builder.alignment import LEFT, LineMap, Place, likeliest, resemblance, trivial, words
 from builder.diffs import FileDiff, Hunk
 from builder.tools import links
 from builder.tools.scratch import LINK, Application, NotApplicableError, Scratch
@@ -18,12 +19,16 @@ State = Literal[
     "fuzz",
     "merged",
     "upstream",
-    "superseded",
+    "not applicable",
     "absent",
     "partly",
     "conflicts",
 ]
 FITS: frozenset[State] = frozenset({"applies", "offset", "fuzz", "merged"})
+MOST_SHOWN = 20
+"""Lines of one side of a conflict that are shown."""
+MOST_PLACES = 8
+"""Places of a hunk that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +42,16 @@ class Conflict:
     """Lines that the hunk expects and that are not there."""
     found: tuple[str, ...] = ()
     """What stands there in their place."""
+    at: Place | None = None
+    """The part of the file that the hunk is for."""
 
     def __str__(self) -> str:
         where = f"{self.path}, hunk {self.hunk}" if self.hunk else self.path
         lines = [f"{where}: {self.why}"]
-        lines += [f"  - {line}" for line in self.expected]
-        lines += [f"  + {line}" for line in self.found]
+        for sign, side in (("-", self.expected), ("+", self.found)):
+            lines += [f"  {sign} {line}" for line in side[:MOST_SHOWN]]
+            if len(side) > MOST_SHOWN:
+                lines.append(f"  {sign} ... {len(side) - MOST_SHOWN} more lines")
         return "\n".join(lines)
 
 
@@ -64,20 +73,23 @@ def attempt(
     *,
     fuzz: int = 0,
     three_way: bool = False,
+    like: str = "",
 ) -> Fate:
     """Apply a diff to a tree, exactly: every line of context must be there, as it is.
 
     A hunk may have moved, where its lines stand in one place only.  ``fuzz`` and ``three_way``
-    allow what their names say.
+    allow what their names say.  ``like`` is a tree that the diff fits, where one is known: from
+    there its lines are followed.
     """
     text = diffs.joined(files)
     try:
         done = scratch.apply(tree, text)
     except NotApplicableError as error:
-        return _otherwise(scratch, tree, files, str(error), fuzz, three_way)
-    twice = _ambiguous(scratch, tree, files, done)
-    if twice:
-        return Fate("conflicts", tree, conflicts=tuple(twice))
+        return _otherwise(scratch, tree, files, str(error), fuzz, three_way, like)
+    doubtful = _doubtful(scratch, tree, files, done, like)
+    if doubtful:
+        bent = _bent(scratch, tree, files, "merged", 0) if three_way else None
+        return bent or Fate("conflicts", tree, conflicts=tuple(doubtful))
     leaving = _leaving(scratch, tree, done)
     if leaving:
         return Fate("conflicts", tree, conflicts=tuple(leaving))
@@ -91,43 +103,56 @@ def _otherwise(
     said: str,
     fuzz: int,
     three_way: bool,
+    like: str,
 ) -> Fate:
     """The diff does not fit exactly: it is there already, may be bent, or conflicts."""
-    text = diffs.joined(files)
     try:
-        scratch.apply(tree, text, back=True)
+        scratch.apply(tree, diffs.joined(files), back=True)
     except NotApplicableError:
         pass
     else:
         return Fate("upstream", tree)
-    ways: list[tuple[State, int, bool]] = []
-    ways += [("fuzz", fuzz, False)] if fuzz else []
-    ways += [("merged", 0, True)] if three_way else []
-    for state, lines, merge in ways:
-        try:
-            done = scratch.apply(tree, text, fuzz=lines, three_way=merge)
-        except NotApplicableError:
-            continue
-        if done.tree == tree:
-            return Fate("upstream", tree)
-        leaving = _leaving(scratch, tree, done)
-        if not leaving:
-            return Fate(state, done.tree, done.offsets)
-        return Fate("conflicts", tree, conflicts=tuple(leaving))
-    conflicts = [conflict for file in files for conflict in _conflicts(scratch, tree, file)]
+    bent = _bent(scratch, tree, files, "fuzz", fuzz) if fuzz else None
+    if bent is None and three_way:
+        bent = _bent(scratch, tree, files, "merged", 0)
+    if bent is not None:
+        return bent
+    conflicts = [found for file in files for found in _conflicts(scratch, tree, file, like)]
     if not conflicts:
         conflicts = [Conflict(files[0].path, 0, _reasons(said))]
-    return Fate(_misfit(scratch, tree, files, conflicts), tree, conflicts=tuple(conflicts))
+    return Fate(_misfit(scratch, tree, files, conflicts, like), tree, conflicts=tuple(conflicts))
+
+
+def _bent(
+    scratch: Scratch, tree: str, files: Sequence[FileDiff], state: State, fuzz: int
+) -> Fate | None:
+    """What becomes of the diff with ``fuzz``, or without by a three-way merge; None: nothing."""
+    try:
+        done = scratch.apply(tree, diffs.joined(files), fuzz=fuzz, three_way=not fuzz)
+    except NotApplicableError:
+        return None
+    if not fuzz and not done.merged:
+        return None  # git does not have what the diff was made for, and applied it as it is
+    if done.tree == tree:
+        return Fate("upstream", tree)
+    leaving = _leaving(scratch, tree, done)
+    if leaving:
+        return Fate("conflicts", tree, conflicts=tuple(leaving))
+    return Fate(state, done.tree, done.offsets)
 
 
 def _misfit(
-    scratch: Scratch, tree: str, files: Sequence[FileDiff], conflicts: Sequence[Conflict]
+    scratch: Scratch,
+    tree: str,
+    files: Sequence[FileDiff],
+    conflicts: Sequence[Conflict],
+    like: str,
 ) -> State:
     """Why a diff does not fit: its files are gone, its lines are, or only some hunks fit."""
     if is_absent(scratch, tree, targets_of(files)):
         return "absent"
-    if all(_superseded(scratch, tree, file) for file in files):
-        return "superseded"
+    if all(_lacks(scratch, tree, file, conflicts, like) for file in files):
+        return "not applicable"
     whole = any(conflict.hunk == 0 for conflict in conflicts)
     hunks = sum(len(file.hunks) for file in files)
     return "partly" if not whole and len(conflicts) < hunks else "conflicts"
@@ -169,20 +194,32 @@ def places(wanted: Sequence[bytes], lines: Sequence[bytes]) -> list[int]:
     return [at for at in range(len(lines) - count + 1) if lines[at : at + count] == wanted]
 
 
-def _ambiguous(
-    scratch: Scratch, tree: str, files: Sequence[FileDiff], done: Application
+def _doubtful(
+    scratch: Scratch, tree: str, files: Sequence[FileDiff], done: Application, like: str
 ) -> list[Conflict]:
-    """Hunks that moved although their lines stand in more than one place: which one is meant?"""
+    """Hunks that moved to where they may not belong.
+
+    Their lines stand in more than one place, or the lines that they were made for have changed,
+    and others are like those: a copy.
+    """
     by_path = {file.path: file for file in files}
     found = []
-    for path, number, _ in done.offsets:
+    for path, number, moved in done.offsets:
         file = by_path.get(path)
         lines = _lines(scratch, tree, file.old) if file else None
         if file is None or lines is None or number > len(file.hunks):
             continue
-        count = len(places(file.hunks[number - 1].before, lines))
-        if count > 1:
-            found.append(Conflict(path, number, f"moved, and its lines stand in {count} places"))
+        hunk = file.hunks[number - 1]
+        stands = [str(place + 1) for place in places(hunk.before, lines)]
+        at = _followed(hunk, _original(scratch, tree, file, like), least=0.0)
+        meant = f"; those that it was made for are at line {at.start + 1}" if at else ""
+        if len(stands) > 1:
+            at_lines = ", ".join(stands[:MOST_PLACES])
+            why = f"moved, and its lines stand in {len(stands)} places: lines {at_lines}{meant}"
+            found.append(Conflict(path, number, why, at=at))
+        elif at and abs(at.start - (hunk.start - 1 + moved)) > len(hunk.before):
+            why = f"its lines stand at line {hunk.start + moved}{meant}, and have changed"
+            found.append(Conflict(path, number, why, at=at))
     return found
 
 
@@ -198,7 +235,7 @@ def _leaving(scratch: Scratch, tree: str, done: Application) -> list[Conflict]:
     ]
 
 
-def _conflicts(scratch: Scratch, tree: str, file: FileDiff) -> list[Conflict]:
+def _conflicts(scratch: Scratch, tree: str, file: FileDiff, like: str) -> list[Conflict]:
     lines = _lines(scratch, tree, file.old)
     if file.old is None:
         there = _lines(scratch, tree, file.new) is not None
@@ -207,57 +244,146 @@ def _conflicts(scratch: Scratch, tree: str, file: FileDiff) -> list[Conflict]:
         return [Conflict(file.old, 0, "is not there")]
     if file.binary:
         return [Conflict(file.path, 0, "is not the binary file that the patch was made for")]
+    original = _original(scratch, tree, file, like)
     found = []
     for number, hunk in enumerate(file.hunks, 1):
         if not places(hunk.before, lines):
-            found.append(_mismatch(file.path, number, hunk, lines))
+            at = _place(hunk, lines, original)
+            found.append(_mismatch(file.path, number, hunk, lines, at))
     return found
 
 
-def _mismatch(path: str, number: int, hunk: Hunk, lines: list[bytes]) -> Conflict:
-    """The hunk against the part of the file that is most like what it expects."""
-    start = _likeliest(hunk.before, lines)
+def _original(
+    scratch: Scratch, tree: str, file: FileDiff, like: str
+) -> tuple[list[bytes], LineMap] | None:
+    """The file that a diff was made for, where it is there, and how it became that of a tree."""
+    now = scratch.entry(tree, file.old or "")
+    blob = scratch.blob_named(file.preimage) if file.preimage else None
+    if blob is None and like:
+        item = scratch.entry(like, file.old or "")
+        blob = item.object if item else None
+    if now is None or blob is None:
+        return None
+    return diffs.lines_of(scratch.read(blob)), LineMap(scratch.line_changes(blob, now.object))
+
+
+def _place(
+    hunk: Hunk, lines: list[bytes], original: tuple[list[bytes], LineMap] | None
+) -> Place | None:
+    """The part of a file that a hunk is for: followed from the original, else what is like it."""
+    followed, alike = _followed(hunk, original), likeliest(hunk, lines)
+    if original is None or followed is not None:
+        return followed or alike
+    before, where = original
+    start = _start(hunk, before)
     if start is None:
+        return alike
+    # All went from where it was: perhaps to another part of the file, as a whole.
+    moved = alike is not None and resemblance(hunk, before, lines[alike.start : alike.stop]) >= 0.5
+    return alike if moved else where.place(before, start, start + len(hunk.before))
+
+
+def _start(hunk: Hunk, before: list[bytes]) -> int | None:
+    """Where the lines of a hunk stand in the file that it was made for."""
+    starts = places(hunk.before, before)
+    return min(starts, key=lambda at: abs(at - hunk.start + 1), default=None)
+
+
+def _followed(
+    hunk: Hunk, original: tuple[list[bytes], LineMap] | None, least: float = LEFT
+) -> Place | None:
+    """Where the lines of a hunk are now, where more than ``least`` of them are left."""
+    if original is None:
+        return None
+    before, where = original
+    start = _start(hunk, before)
+    if start is None or where.left(before, start, start + len(hunk.before)) <= least:
+        return None
+    return where.place(before, start, start + len(hunk.before))
+
+
+def _mismatch(path: str, number: int, hunk: Hunk, lines: list[bytes], at: Place | None) -> Conflict:
+    """The hunk against the part of the file that it is for."""
+    if at is None:
         return Conflict(
             path,
             number,
             f"nothing like it is in the file (it was at line {hunk.start})",
             tuple(_text(line) for line in hunk.removed or hunk.before),
         )
-    actual = lines[max(start, 0) : start + len(hunk.before)]
-    expected = tuple(_text(line) for line in hunk.before if line not in actual)
-    found = tuple(_text(line) for line in actual if line not in hunk.before)
-    if not expected and not found:
-        return Conflict(path, number, f"its lines are in another order from line {start + 1} on")
-    if list(expected) == list(found) or _only_ends(hunk.before, actual):
-        return Conflict(path, number, "the lines end otherwise (CRLF, or LF)", expected[:1])
-    return Conflict(path, number, f"other lines from line {max(start, 0) + 1} on", expected, found)
+    actual = lines[at.start : at.stop]
+    if _only_ends(hunk.before, actual):
+        line = next((_text(each) for each in hunk.before if each not in actual), "")
+        return Conflict(path, number, "the lines end otherwise (CRLF, or LF)", (line,), (), at)
+    expected, found = _differing(hunk.before, actual)
+    if sorted(expected) == sorted(found):
+        why = f"its lines are in another order from line {at.start + 1} on"
+        return Conflict(path, number, why, at=at)
+    why = f"other lines from line {at.start + 1} on"
+    return Conflict(path, number, why, expected, found, at)
+
+
+def _differing(
+    before: Sequence[bytes], actual: Sequence[bytes]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The lines that only one of two texts has, each in its order."""
+    expected: list[str] = []
+    found: list[str] = []
+    for what, a, b, c, d in SequenceMatcher(None, before, actual, autojunk=False).get_opcodes():
+        if what != "equal":
+            expected += map(_text, before[a:b])
+            found += map(_text, actual[c:d])
+    return tuple(expected), tuple(found)
 
 
 def _only_ends(expected: Sequence[bytes], actual: Sequence[bytes]) -> bool:
     return [line.rstrip(b"\r\n") for line in expected] == [line.rstrip(b"\r\n") for line in actual]
 
 
-def _likeliest(wanted: Sequence[bytes], lines: Sequence[bytes]) -> int | None:
-    """The start at which most lines of ``wanted`` stand where they should; None: nowhere."""
-    where: dict[bytes, list[int]] = {}
-    for at, line in enumerate(lines):
-        where.setdefault(line.strip(), []).append(at)
-    votes: Counter[int] = Counter()
-    for index, line in enumerate(wanted):
-        if line.strip():
-            for at in where.get(line.strip(), [])[:50]:
-                votes[at - index] += 1
-    return votes.most_common(1)[0][0] if votes else None
+def changing(file: FileDiff) -> list[bytes]:
+    """The lines that a diff takes away; where they tell nothing, or are none, those around."""
+    removed = [line for hunk in file.hunks for line in hunk.removed]
+    around = [line for hunk in file.hunks for line in hunk.before]
+    telling = [line for line in removed if not trivial(line)]
+    return telling or [line for line in removed or around if words([line])]
 
 
-def _superseded(scratch: Scratch, tree: str, file: FileDiff) -> bool:
-    """Whether what the diff mends is gone: its file, or every line that it would take away."""
+def _lacks(
+    scratch: Scratch, tree: str, file: FileDiff, conflicts: Sequence[Conflict], like: str
+) -> bool:
+    """Whether a tree has no line that a diff changes, nor one that it was made into."""
     lines = _lines(scratch, tree, file.old)
     if file.old is None:
         return False
-    if lines is None:
-        return True
+    wanted = changing(file)
+    if lines is None or not wanted:
+        return lines is None
     there = {line.strip() for line in lines}
-    removed = [line.strip() for hunk in file.hunks for line in hunk.removed if line.strip()]
-    return bool(removed) and not any(line in there for line in removed)
+    if any(line.strip() in there for line in wanted):
+        return False
+    instead = _instead(file, wanted, lines, _original(scratch, tree, file, like))
+    if instead is None:
+        shown = [each.found for each in conflicts if each.path == file.path]
+        instead = [line.encode() for found in shown for line in found]
+    return not words(wanted) & words(instead)
+
+
+def _instead(
+    file: FileDiff,
+    wanted: Sequence[bytes],
+    lines: Sequence[bytes],
+    original: tuple[list[bytes], LineMap] | None,
+) -> list[bytes] | None:
+    """What was put in the place of lines that a diff changes; None where that is not known."""
+    if original is None:
+        return None
+    before, where = original
+    found: list[bytes] = []
+    for hunk in file.hunks:
+        start = _start(hunk, before)
+        if start is None:
+            return None
+        for old in range(start, start + len(hunk.before)):
+            if before[old] in wanted and where.line(old) is None:
+                found += [lines[new] for new in where.instead(old)]
+    return found

@@ -113,6 +113,8 @@ class PlannedPatch:
         for kind in ("pick", "script", "add"):
             for name in ("git", "seconds"):
                 data.get(kind, {}).pop(name, None)
+        if not data.get("pick", {}).get("without", True):
+            del data["pick"]["without"]
         if self.scope is not None:
             told = json.dumps(asdict(self.scope), sort_keys=True)
             data["scope"] = hashlib.sha256(told.encode()).hexdigest()

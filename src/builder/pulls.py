@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from builder.diagnosis import PIN, Case, diagnose
+from builder.diagnosis import Case, diagnose
+from builder.diffs import NotADiffError, parse
 from builder.errors import FetchError, PatchError
+from builder.history import History
 from builder.plan import PlannedPatch
+from builder.ranges import Piece, diff_of
 from builder.schema import PullPatch
 from builder.tools import github
 from builder.tools.repositories import Repositories
@@ -30,8 +33,9 @@ class Drift:
     """What became of a frozen pull request.
 
     ``head`` is the one of today, empty where the request is gone.  ``merged`` names the commit
-    that has it upstream.  ``told`` is what GitHub's API adds, ``changes`` the range-diff from the
-    frozen commits to those of today (git-range-diff(1)).
+    by which upstream has it, as it was frozen or as it is today.  ``told`` is what GitHub's API
+    adds, ``changes`` the range-diff from the frozen commits to those of today
+    (git-range-diff(1)).
     """
 
     recipe: str
@@ -104,6 +108,33 @@ def _ends(head: str, branch: str, repositories: Repositories) -> Ends:
     return Ends(base, head, scratch.text("log", "-1", "--format=%s", head))
 
 
+def merged_by(
+    repositories: Repositories, url: str, pull: int, ends: Ends, *, of: str, commit: str
+) -> str | None:
+    """The commit by which ``commit`` of the repository ``of`` has a pull request; None: not.
+
+    Its commits are in the history, or their changes under other names.  Without a base only its
+    head is looked for.  Raises ``FetchError``.
+    """
+    repositories.walk(url, ends.head)
+    history = History(repositories, of, commit)
+    name = f"pull {pull}"
+    piece = Piece(name, b"", url, ends.base, ends.head, pull)
+
+    def look() -> str | None:
+        text = diff_of(repositories, url, ends.base, ends.head, name) if ends.base else b""
+        files = parse(text) if text else []
+        by = history.brought(piece, files, thorough=False)
+        if by is None or (files and history.taken_back(by, piece, files)):
+            return None
+        return history.name(by)
+
+    try:
+        return repositories.sound(look)
+    except (PatchError, NotADiffError):
+        return None  # it changes nothing, or nothing that a patch can
+
+
 def drift(case: Case, api: str) -> Iterator[Drift]:
     """What became of every frozen pull request of a recipe.
 
@@ -118,29 +149,42 @@ def _drift(case: Case, planned: PlannedPatch, patch: PullPatch, api: str) -> Dri
     repositories, url = case.repositories, planned.url
     head = head_of(url, patch.pull, repositories) or ""
     told = None if repositories.offline else github.pull_request(api, url, patch.pull)
+    onto = told.base_ref if told else None
     changes = ""
+    ends = Ends(patch.base, patch.head, "")
+    known = [ends]
     if head and head != patch.head:
-        new = ends_of(url, patch.pull, repositories, told.base_ref if told else None)
-        changes = _range_diff(repositories, url, patch, new)
-    return Drift(
-        case.name,
-        patch.pull,
-        url,
-        patch.head,
-        head,
-        _merged(case, planned),
-        _words(told),
-        changes,
-    )
+        try:
+            known.append(ends_of(url, patch.pull, repositories, onto))
+            changes = _range_diff(repositories, url, patch, known[-1])
+        except PatchError:  # its target branch has it, without a merge
+            known.append(Ends("", head, ""))
+    merged = _merged(case, planned) or _merged_onto(repositories, url, patch.pull, known, onto)
+    if not merged and told is not None and told.merged_at:
+        merged = f"{told.merge_commit[:9]}, as GitHub says"
+    words = _words(told)
+    return Drift(case.name, patch.pull, url, patch.head, head, merged, words, changes)
 
 
 def _merged(case: Case, planned: PlannedPatch) -> str:
     """The commit of the upstream that has what the request does, as far as git can tell."""
     alone = replace(case, patches=(planned,), notes=[])
     for finding in diagnose(alone):
-        if finding.target != PIN and finding.state == "upstream":
+        if finding.state == "upstream":
             return finding.commits[0] if finding.commits else f"in {finding.target}"
     return ""
+
+
+def _merged_onto(
+    repositories: Repositories, url: str, pull: int, known: list[Ends], onto: str | None
+) -> str:
+    """The commit by which the request's own target branch has it; empty: it does not."""
+    advertised = repositories.mirror(url).advertised()
+    branch = advertised.commit(f"refs/heads/{onto}" if onto else advertised.head)
+    if branch is None:
+        return ""
+    found = (merged_by(repositories, url, pull, ends, of=url, commit=branch) for ends in known)
+    return next((by for by in found if by), "")
 
 
 def _words(told: github.PullRequest | None) -> str:

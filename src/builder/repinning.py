@@ -5,13 +5,13 @@ from __future__ import annotations
 from builder import checkout, upstream
 from builder.catalogue import Entry
 from builder.desk import Change, Desk
-from builder.diagnosis import PYTHON, Finding
+from builder.diagnosis import PYTHON
 from builder.editing import frozen, moved, released
-from builder.errors import Problem, RecipeError
+from builder.errors import PatchError, Problem, RecipeError
 from builder.lock import Locked
 from builder.naming import absent_paths, absent_submodules, naming
 from builder.plan import GitCommit, resolve_source
-from builder.pulls import ends_of
+from builder.pulls import Ends, ends_of, head_of, merged_by
 from builder.schema import (
     GitSource,
     PullPatch,
@@ -21,6 +21,7 @@ from builder.schema import (
     checked_url,
 )
 from builder.tools import pypi
+from builder.trial import Finding
 
 
 def freeze(
@@ -35,7 +36,7 @@ def freeze(
     """A recipe with a pull request's base and head of today.
 
     Raises ``RecipeError`` for a URL or a branch that git is not given, ``FetchError`` when there
-    is no such request, ``PatchError`` when its commits are not its own.
+    is no such request, ``PatchError`` when its commits are not its own, or the pin has them.
     """
     recipe = entry.recipe
     assert recipe is not None
@@ -46,7 +47,15 @@ def freeze(
             f"{entry.name} has no git repository", hint="name one with --repository URL"
         )
     checked_url(url)
-    ends = ends_of(url, pull, desk.repositories, onto and checked_ref(onto))
+    onto = onto and checked_ref(onto)
+    try:
+        ends = ends_of(url, pull, desk.repositories, onto)
+    except PatchError:
+        # Its target branch has it without a merge: so may the pin.
+        head = head_of(url, pull, desk.repositories) or ""
+        _need_new(desk, entry, url, pull, Ends("", head, ""))
+        raise
+    _need_new(desk, entry, url, pull, ends)
     known = [patch.why for patch in recipe.patch if getattr(patch, "pull", None) == pull]
     patch = PullPatch(
         pull=pull,
@@ -56,6 +65,20 @@ def freeze(
         why=why or (known[0] if known else ends.subject),
     )
     return desk.change(entry, frozen(entry.text, recipe, patch))
+
+
+def _need_new(desk: Desk, entry: Entry[Recipe], url: str, pull: int, ends: Ends) -> None:
+    """Raise ``PatchError`` where the pin of a recipe has a pull request already."""
+    source = entry.recipe.source if entry.recipe else None
+    if not isinstance(source, GitSource):
+        return
+    by = merged_by(desk.repositories, url, pull, ends, of=source.git, commit=source.commit)
+    if by is not None:
+        raise PatchError(
+            f"the pin of {entry.name} has pull request {pull} already",
+            f"{source.commit[:9]} has it by {by}",
+            "there is nothing to write; where the recipe has it as a patch, drop that",
+        )
 
 
 def update(desk: Desk, entry: Entry[Recipe], to: str | None = None) -> Change:

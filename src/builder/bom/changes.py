@@ -89,6 +89,8 @@ def _change(planned: PlannedPatch) -> Change:
         case PickPatch(pick=pick):
             read = _compared(url, pick.after, pick.to)
             made = replace(made, kind="pick", before=pick.after, after=pick.to, page=read)
+            if pick.without:
+                return made  # no page has the diff of some commits of a range
             return replace(made, diff=_compared(url, pick.after, pick.to, ".diff"))
         case ScriptPatch(script=script):
             read = page(url, f"blob/{script.commit}/{script.path}")

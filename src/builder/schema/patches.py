@@ -81,6 +81,8 @@ class Pick(Model):
     """The last commit that is not taken."""
     to: Commit
     """The last commit that is taken."""
+    without: list[Commit] = []
+    """Commits of the range that are not taken: what the source has already."""
     git: GitUrl | None = None
     """Default: the source's."""
 
@@ -93,7 +95,8 @@ class PickPatch(AnyPatch):
     @property
     def name(self) -> str:
         """For people."""
-        return f"pick {self.pick.after[:9]}..{self.pick.to[:9]}"
+        less = [f" without {commit[:9]}" for commit in self.pick.without]
+        return f"pick {self.pick.after[:9]}..{self.pick.to[:9]}{''.join(less)}"
 
 
 class Script(Model):

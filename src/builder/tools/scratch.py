@@ -29,6 +29,7 @@ DIFF = (
     "--diff-algorithm=myers",
 )
 OFFSET = re.compile(r"Hunk #(\d+) succeeded at (\d+) \(offset (-?\d+) lines?\)")
+LINES = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 CHECKING = re.compile(r"Checking patch (.*)\.\.\.")
 
 
@@ -56,10 +57,8 @@ class Application:
     tree: str
     offsets: tuple[tuple[str, int, int], ...]
     """Path, number of the hunk, lines that it moved by."""
-    reduced: bool
-    """Context was left out to find a place."""
     merged: bool
-    """A three-way merge was needed."""
+    """Every file went through a three-way merge."""
 
 
 class Scratch:
@@ -111,12 +110,20 @@ class Scratch:
         name = self.run("hash-object", "-w", "--stdin", stdin=content).decode().strip()
         return Item("100644", name, path)
 
+    def entry(self, tree: str, path: str) -> Item | None:
+        """A file of a tree, or None where there is none."""
+        found = self.items(tree, path) if path else ()
+        return next((i for i in found if i.path == path and i.mode != "160000"), None)
+
     def file(self, tree: str, path: str) -> bytes | None:
         """The contents of a file of a tree, or None where there is none."""
-        for item in self.items(tree, path):
-            if item.path == path and item.mode != "160000":
-                return self.read(item.object)
-        return None
+        item = self.entry(tree, path)
+        return self.read(item.object) if item else None
+
+    def blob_named(self, name: str) -> str | None:
+        """The full name of a blob, perhaps abbreviated; None where it is not there, or not one."""
+        about = self.run("cat-file", "--batch-check", stdin=f"{name}\n".encode()).decode().split()
+        return about[0] if about[1:2] == ["blob"] else None
 
     def lacks(self, names: Iterable[str]) -> list[str]:
         """Those objects that are nowhere to be seen."""
@@ -209,8 +216,7 @@ class Scratch:
             return Application(
                 self._written(index),
                 tuple(_offsets(said)),
-                reduced="Context reduced to" in said,
-                merged=three_way and "Falling back to three-way" in said,
+                merged=three_way and "Falling back to direct" not in said,
             )
 
     def diff(self, old: str, new: str) -> bytes:
@@ -223,6 +229,21 @@ class Scratch:
             "diff-tree", "-r", "-z", "--raw", "--no-renames", "--abbrev=40", old, new
         )
         return list(_raw(listing))
+
+    def line_changes(self, old: str, new: str) -> list[tuple[int, int, int, int]]:
+        """What differs between two blobs: start (from 0) and number of lines, old and new."""
+        text = self.text(
+            *("diff", "--unified=0", "--diff-algorithm=myers", "--text", "--no-color"),
+            *("--no-ext-diff", "--no-textconv", old, new),
+        )
+        found = []
+        for line in text.split("\n"):
+            header = LINES.match(line)
+            if header:
+                a, n, b, m = (1 if part is None else int(part) for part in header.groups())
+                # Of no lines the one before is named: git-diff(1), "unified format".
+                found.append((a - (n > 0), n, b - (m > 0), m))
+        return found
 
     def is_ancestor(self, older: str, newer: str) -> bool:
         """Whether ``older`` is ``newer`` or one of its ancestors."""
@@ -244,22 +265,40 @@ class Scratch:
             raise
 
     def merge_of(self, commit: str, branch: str) -> str | None:
-        """The commit by which ``commit`` came into ``branch``: None where the branch just has it.
+        """The commit by which ``commit`` came into ``branch``: None where it is of its own line.
 
         It is the first one, on the branch's own line, that descends from ``commit``.
         """
-        path = ("rev-list", "--first-parent", "--ancestry-path", "--reverse")
+        path = ("rev-list", "--first-parent", "--ancestry-path", "--reverse", "--parents")
         found = self.text(*path, f"{commit}..{branch}").splitlines()
-        return found[0] if found else None
+        if not found:
+            return None
+        merge, parent, *_ = found[0].split()
+        return None if parent == commit else merge
 
-    def logged(self, commits: str, *paths: str) -> list[str]:
-        """The blobs, old and new, that a range of commits changed, below ``paths``."""
+    def logged(self, *commits: str, paths: Sequence[str] = ()) -> list[str]:
+        """The blobs, old and new, that a range of commits changed, below ``paths``.
+
+        A merge changes what differs from any of its parents.
+        """
         raw = self.run(
-            *("log", "-z", "--raw", "--no-renames", "--abbrev=40", "--format=", commits),
-            *("--", *paths),
+            *("log", "-m", "--full-history", "-z", "--raw", "--no-renames", "--abbrev=40"),
+            *("--format=", *commits, "--", *paths),
         )
-        pairs = _raw(raw.lstrip(b"\0"))
-        return [item.object for pair in pairs for item in pair if item.mode != "160000"]
+        return _blobs(raw)
+
+    def diffs_of(self, commits: Sequence[str], paths: Sequence[str]) -> dict[str, bytes]:
+        """What each of these commits, none of them a merge, changes below ``paths``."""
+        named = "".join(f"{commit}\n" for commit in commits).encode()
+        text = self.run(*DIFF, "--root", "--stdin", "--", *paths, stdin=named)
+        parts = re.split(rb"(?m)^([0-9a-f]{40})\n", text)
+        return {parts[at].decode(): parts[at + 1] for at in range(1, len(parts), 2)}
+
+    def blobs_of(self, commits: Sequence[str], paths: Sequence[str]) -> list[str]:
+        """The blobs that ``diffs_of`` reads."""
+        named = "".join(f"{commit}\n" for commit in commits).encode()
+        raw = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--abbrev=40", "--root")
+        return _blobs(self.run(*raw, "--stdin", "--", *paths, stdin=named))
 
     def export(self, tree: str, target: Path) -> None:
         """Write a tree to the new directory ``target``, byte for byte."""
@@ -287,6 +326,12 @@ def _offsets(said: str) -> Iterator[tuple[str, int, int]]:
         moved = OFFSET.match(line)
         if moved:
             yield path, int(moved[1]), int(moved[3])
+
+
+def _blobs(listing: bytes) -> list[str]:
+    """The blobs that the output of ``git log -z --raw`` names, old and new."""
+    pairs = _raw(listing.lstrip(b"\0"))
+    return [item.object for pair in pairs for item in pair if item.mode != "160000"]
 
 
 def _raw(listing: bytes) -> Iterator[tuple[Item, Item]]:

@@ -1,0 +1,411 @@
+"""What the history of a target says of a patch: whether it is in there, and who changed its lines.
+
+Ancestry is asked first, which needs no contents of files; then commits that have the same change
+under another name, as a squash merge or a cherry-pick has; the lines themselves come last.
+Everything is limited to what came since the histories part, and to the files of the patch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from builder import diffs
+from builder.alignment import LineMap, trivial, words
+from builder.diffs import FileDiff, NotADiffError
+from builder.patching import Conflict, changing, places
+from builder.ranges import Piece
+from builder.tools.repositories import Repositories
+
+MOST_COMMITS = 5
+MOST_VERSIONS = 300
+"""Commits whose changes are read, of those that touch the files of a patch."""
+MOST_STEPS = 20
+"""Commits of a pull request that are looked for one by one."""
+MOST_FILES = 200
+"""Files of one commit in which lines are looked for that it took away elsewhere."""
+NAMED = "%h %cs %s"
+Group = tuple[str, tuple[bytes, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """A commit that changed some lines: how people know it, and what it took and brought."""
+
+    commit: str
+    name: str
+    removed: frozenset[str]
+    added: frozenset[str]
+
+
+class History:
+    """The commits of a target, ``until``, in the repository at ``url``.
+
+    ``pin`` is where the recipe stands, for patches that no commits tell the origin of; empty
+    where the target is the pin itself.  Raises ``FetchError`` where they cannot be had.
+    """
+
+    def __init__(self, repositories: Repositories, url: str, until: str, pin: str = "") -> None:
+        self._repositories = repositories
+        self._scratch = repositories.scratch
+        self._url = url
+        self._until = until
+        self._pin = pin
+        self._shared: dict[str, str | None] = {}
+        repositories.walk(url, *filter(None, (pin, until)))
+
+    # Whether it is there
+
+    def brought(self, piece: Piece, files: Sequence[FileDiff], *, thorough: bool) -> str | None:
+        """The commit by which the target has a change; None: it has it not, as far as one sees.
+
+        Unless ``thorough``, only commits that name the change are compared with it: by its
+        number, its subject, or its author and time.
+        """
+        if piece.head and self._has(piece.head):
+            return self._scratch.merge_of(piece.head, self._until) or piece.head
+        since = self.parted(piece)
+        if since is None or since == self._until:
+            return None
+        whole = _groups(files)
+        if not _telling(whole):
+            return None
+        candidates = self._candidates(piece, files, since, thorough=thorough)
+        theirs = self._changes(candidates, _paths(files), self._url)
+        steps = self._steps(piece, files) or [whole]
+        for wanted in ([whole], steps):
+            by = [_first(candidates, theirs, step) for step in wanted]
+            if all(by):
+                return max((each for each in by if each), key=candidates.index)
+        return None
+
+    def _has(self, commit: str) -> bool:
+        return not self._scratch.lacks([commit]) and self._scratch.is_ancestor(commit, self._until)
+
+    def parted(self, piece: Piece) -> str | None:
+        """Where the history of the target parted from what a change was made for, or from the pin.
+
+        None where that is not known.
+        """
+        origin = piece.base or self._pin
+        if origin not in self._shared:
+            known = origin and not self._scratch.lacks([origin])
+            self._shared[origin] = self._scratch.merge_base(origin, self._until) if known else None
+        return self._shared[origin]
+
+    def _candidates(
+        self, piece: Piece, files: Sequence[FileDiff], since: str, *, thorough: bool
+    ) -> list[str]:
+        """Commits that may be the same change, oldest first."""
+        listing = self._log(
+            *("--reverse", "--no-merges", "--format=%x00%H%x01%an%at%x01%s%x01%B", since, "--"),
+            *_paths(files),
+        )
+        rows = [row.split("\x01") for row in listing.split("\0")[1:]]
+        if thorough:
+            return [row[0] for row in rows[:MOST_VERSIONS]]
+        hints = self._hints(piece)
+        return [
+            commit
+            for commit, author, subject, message in rows
+            if not hints.isdisjoint({author, subject, *re.findall(r"#\d+|[0-9a-f]{40}", message)})
+        ][:MOST_VERSIONS]
+
+    def _log(self, *arguments: str) -> str:
+        """``git log`` of the target since a commit: options, that commit, "--", paths."""
+        at = arguments.index("--")
+        options, since, paths = arguments[: at - 1], arguments[at - 1], arguments[at:]
+        return self._scratch.text(
+            "log", "--no-renames", *options, self._until, *self._without(since), *paths
+        )
+
+    def _without(self, *commits: str) -> list[str]:
+        return [f"^{commit}" for commit in dict.fromkeys(commits) if commit]
+
+    def _hints(self, piece: Piece) -> set[str]:
+        hints = {f"#{piece.pull}"} if piece.pull else set()
+        if piece.head:
+            listing = self._scratch.text(
+                "log", "--format=%H%x01%an%at%x01%s", f"{piece.base}..{piece.head}"
+            )
+            hints |= {part for line in listing.splitlines() for part in line.split("\x01")}
+        return hints
+
+    def _changes(
+        self, commits: Sequence[str], paths: Sequence[str], url: str
+    ) -> dict[str, Counter[Group]]:
+        """What each of these commits of a repository does to some files."""
+        if not commits:
+            return {}
+        self._repositories.contents(url, self._scratch.blobs_of(commits, paths))
+        return {
+            commit: _groups(_parsed(text))
+            for commit, text in self._scratch.diffs_of(commits, paths).items()
+        }
+
+    def _steps(self, piece: Piece, files: Sequence[FileDiff]) -> list[Counter[Group]]:
+        """Each commit of a pull request, as a rebase brings them."""
+        if not piece.pull:
+            return []
+        span = f"{piece.base}..{piece.head}"
+        commits = self._scratch.text("rev-list", "--reverse", "--no-merges", span).split()
+        if not 1 < len(commits) <= MOST_STEPS:
+            return []
+        found = self._changes(commits, _paths(files), piece.url)
+        return [groups for groups in found.values() if groups]
+
+    def taken_back(self, by: str, piece: Piece, files: Sequence[FileDiff]) -> str | None:
+        """The commit that took a change out again after ``by`` had brought it."""
+        listing = self._log("--no-merges", "--format=%x00%H%x01%B", by, "--", *_paths(files))
+        rows = [row.split("\x01") for row in listing.split("\0")[1:]]
+        named = {by, piece.head}
+        for commit, message in rows:
+            reverted = re.findall(r"This reverts commit ([0-9a-f]{7,40})", message)
+            if any(name.startswith(short) for short in reverted for name in named):
+                return self.name(commit)
+        commits = [commit for commit, _ in rows[:MOST_VERSIONS]]
+        back = Counter({_reversed(group): count for group, count in _groups(files).items()})
+        first = _first(commits, self._changes(commits, _paths(files), self._url), back)
+        return self.name(first) if first else None
+
+    # Who changed what
+
+    def name(self, commit: str) -> str:
+        """A commit as people know it: abbreviated, day, subject."""
+        return self._scratch.text("log", "-1", f"--format={NAMED}", commit)
+
+    def bringers(self, piece: Piece, files: Sequence[FileDiff], tree: str) -> list[str]:
+        """Who brought what a diff does, where its lines stand in ``tree`` as it leaves them."""
+        best: tuple[int, str] = (0, "")
+        for file in files:
+            lines = diffs.lines_of(self._scratch.file(tree, file.new or "") or b"")
+            for hunk in file.hunks:
+                starts = places(hunk.after, lines) if hunk.after else []
+                if not starts:
+                    continue
+                start = min(starts, key=lambda at: abs(at - hunk.start + 1))
+                added, removed = _texts(hunk.added), _texts(hunk.removed)
+                for touch in self.touches(file.path, tree, start, start + len(hunk.after), piece):
+                    count = len(touch.added & added) if added else len(touch.removed & removed)
+                    if count > best[0]:
+                        best = (count, touch.name)
+            if file.new is None:
+                best = max(best, *((1, name) for name in self.removers(file.path, piece)[:1]))
+        return [best[1]] if best[0] else []
+
+    def changers(self, conflicts: Iterable[Conflict], tree: str, piece: Piece) -> list[str]:
+        """Who changed the lines that a patch expects, newest first."""
+        names: dict[str, None] = {}
+        for conflict in conflicts:
+            if conflict.at is None or not conflict.hunk:
+                names |= dict.fromkeys(self.removers(conflict.path, piece))
+                continue
+            start, stop = conflict.at.start, conflict.at.stop
+            expected, found = set(conflict.expected), set(conflict.found)
+            touches = self.touches(conflict.path, tree, start - 1, stop + 1, piece)
+            names |= {
+                touch.name: None
+                for touch in touches
+                if touch.removed & expected or touch.added & found
+            }
+        return list(names)[:MOST_COMMITS]
+
+    def removers(self, path: str, piece: Piece) -> list[str]:
+        """The commit that removed a file, where it did not come back."""
+        if self._scratch.entry(self._until, path) is not None:
+            return []
+        since = self.parted(piece) or ""
+        listing = self._scratch.text(
+            *("log", "-1", "--full-history", "--no-renames", "--diff-filter=D"),
+            *(f"--format={NAMED}", self._until, *self._without(since), "--", path),
+        )
+        return listing.splitlines()
+
+    def touches(self, path: str, tree: str, start: int, stop: int, piece: Piece) -> list[Touch]:
+        """The commits, newest first, that changed lines (from 0) of a file as it is in ``tree``.
+
+        git-log(1), ``-L``.  ``tree`` is the target's, perhaps with other patches on it.
+        """
+        here, there = self._scratch.entry(tree, path), self._scratch.entry(self._until, path)
+        if here is None or there is None:
+            return []
+        if here.object != there.object:
+            where = LineMap(self._scratch.line_changes(here.object, there.object))
+            before = diffs.lines_of(self._scratch.read(here.object))
+            low = min(max(start, 0), len(before) - 1)
+            place = where.place(before, low, max(min(stop, len(before)), low + 1))
+            start, stop = place.start, place.stop
+        count = len(diffs.lines_of(self._scratch.read(there.object)))
+        first, last = max(start, 0) + 1, min(max(stop, start + 1), count)
+        if not first <= last:
+            return []
+        since = self._recent(path, self.parted(piece) or "")
+        blobs = self._scratch.logged(self._until, *self._without(*since), paths=[path])
+        self._repositories.contents(self._url, blobs)
+        listing = self._scratch.text(
+            *("log", "--no-renames", "--no-color", "--no-ext-diff", "--no-textconv"),
+            *(f"--format=%x00%H%x01{NAMED}%x01", f"-L{first},{last}:{path}"),
+            *(self._until, *self._without(*since)),
+        )
+        return [_touch(row) for row in listing.split("\0")[1:]]
+
+    def _recent(self, path: str, since: str) -> list[str]:
+        """Where to stop: at ``since``, and where a file has had more versions than are read."""
+        commits = self._scratch.text(
+            *("rev-list", "--full-history", "--max-count=1", f"--skip={MOST_VERSIONS}"),
+            *(self._until, *self._without(since), "--", path),
+        )
+        return [since, *commits.split()]
+
+    # Whether it went
+
+    def went(
+        self, piece: Piece, files: Sequence[FileDiff], like: str
+    ) -> tuple[str, tuple[str, ...]] | None:
+        """Whether the target once had the lines that a diff changes: where they went, and by whom.
+
+        The first is the path that they are in now, empty where they are nowhere.  None: they were
+        never there, as far as its history tells.  ``like`` is the pin's tree, with submodules.
+        """
+        since = self.parted(piece) or self._first_with(files)
+        names: dict[str, None] = {}
+        moved = ""
+        for file in files:
+            before = self._content(since, file.old) if since and file.old else None
+            if before is None and since == self._pin and like:
+                before = self._scratch.file(like, file.old or "")
+            if not had_lines(file, before):
+                return None
+            wanted = {_bare(line) for line in changing(file)}
+            for commit in self._takers(file.old or "", wanted, since or ""):
+                names[self.name(commit)] = None
+                moved = moved or self._elsewhere(commit, file.old or "", wanted)
+        return moved, tuple(names)
+
+    def _first_with(self, files: Sequence[FileDiff]) -> str | None:
+        """The newest commit that has a file as a diff names it, by git's name for its contents."""
+        file = next((each for each in files if each.preimage and each.old), None)
+        if file is None or file.old is None:
+            return None
+        listing = self._scratch.text(
+            *("log", "--full-history", "--no-renames", "--raw", "--abbrev=40", "--format=%H"),
+            *(self._until, "--", file.old),
+        )
+        commit = ""
+        for line in listing.splitlines():
+            if not line.startswith(":"):
+                commit = line or commit
+            elif line.split()[3].startswith(file.preimage):
+                return commit
+        return None
+
+    def _content(self, commit: str, path: str) -> bytes | None:
+        item = self._scratch.entry(commit, path)
+        if item is None:
+            return None
+        self._repositories.contents(self._url, [item.object])
+        return self._scratch.read(item.object)
+
+    def _takers(self, path: str, wanted: set[bytes], since: str) -> list[str]:
+        """The commits, newest first, that took one of these lines out of a file."""
+        stops = self._without(*self._recent(path, since))
+        span = (self._until, *stops)
+        commits = self._scratch.text("rev-list", "--no-merges", *span, "--", path).split()
+        return [
+            commit
+            for commit, groups in self._changes(commits, [path], self._url).items()
+            if any(line[:1] == b"-" and line[1:] in wanted for _, lines in groups for line in lines)
+        ][:MOST_COMMITS]
+
+    def _elsewhere(self, commit: str, path: str, wanted: set[bytes]) -> str:
+        """Another file to which a commit moved these lines; empty where there is none."""
+        touched = self._scratch.text(
+            *("diff-tree", "-r", "--no-commit-id", "--no-renames", "--name-only", "--root", commit)
+        ).splitlines()
+        others = [each for each in touched if each != path]
+        if not 0 < len(others) <= MOST_FILES:
+            return ""
+        groups = self._changes([commit], others, self._url).get(commit, Counter())
+        for other in others:
+            added = {
+                line[1:]
+                for name, lines in groups
+                for line in lines
+                if name == other and line[:1] == b"+"
+            }
+            if wanted <= added:
+                return other
+        return ""
+
+
+def had_lines(file: FileDiff, content: bytes | None) -> bool:
+    """Whether some contents of a file have the lines that a diff changes."""
+    there = {line.strip() for line in diffs.lines_of(content or b"")}
+    return {line.strip() for line in changing(file)} <= there
+
+
+def _paths(files: Iterable[FileDiff]) -> list[str]:
+    return sorted({path for file in files for path in file.paths})
+
+
+def _parsed(text: bytes) -> list[FileDiff]:
+    try:
+        return diffs.parse(text)
+    except NotADiffError:
+        return []  # a change of modes or of a submodule
+
+
+def _groups(files: Iterable[FileDiff]) -> Counter[Group]:
+    """What a diff takes away and puts in its place, without what stands around and where.
+
+    That is what `git patch-id` makes of a diff without context: blanks do not count.
+    """
+    found: Counter[Group] = Counter()
+    for file in files:
+        for hunk in file.hunks:
+            run: list[bytes] = []
+            for line in (*hunk.lines, b" "):
+                if line[:1] in {b"+", b"-"}:
+                    run.append(line[:1] + _bare(line[1:]))
+                elif run:
+                    found[file.path, tuple(run)] += 1
+                    run = []
+    return found
+
+
+def _bare(line: bytes) -> bytes:
+    return b"".join(line.split())
+
+
+def _telling(groups: Counter[Group]) -> bool:
+    return any(words([line[1:]]) for _, lines in groups for line in lines)
+
+
+def _reversed(group: Group) -> Group:
+    path, lines = group
+    swapped = [(b"-" if line[:1] == b"+" else b"+") + line[1:] for line in lines]
+    return path, tuple(sorted(swapped, key=lambda line: line[:1], reverse=True))
+
+
+def _first(
+    commits: Sequence[str], changes: dict[str, Counter[Group]], wanted: Counter[Group]
+) -> str | None:
+    """The first commit that does all that is wanted."""
+    return next((each for each in commits if not wanted - changes.get(each, Counter())), None)
+
+
+def _texts(lines: Iterable[bytes]) -> set[str]:
+    return {line.rstrip(b"\r\n").decode("utf-8", "replace") for line in lines if not trivial(line)}
+
+
+def _touch(row: str) -> Touch:
+    commit, name, diff = row.split("\x01", 2)
+    body = diff.partition("\n@@")[2].splitlines()
+    return Touch(
+        commit,
+        name,
+        frozenset(line[1:] for line in body if line.startswith("-")),
+        frozenset(line[1:] for line in body if line.startswith("+")),
+    )
