@@ -25,13 +25,14 @@ class Fault:
     """What happens to the next ``times`` requests whose "METHOD PATH" matches.
 
     A number is the status of the answer; "cut" closes in the middle of what is sent, "lie" answers
-    with other bytes, "slow" waits a second.
+    with other bytes, "slow" waits a second, "pass" does nothing.  ``first`` is done before that.
     """
 
     matching: str
     what: int | str
     times: int = 1
     headers: dict[str, str] = field(default_factory=dict)
+    first: Callable[[], object] = lambda: None
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Proxy:
     ``ahead`` are the seconds that its clock is before this machine's.  ``subjects`` are what
     refers to each manifest, where it has the referrers API of the distribution specification 1.1
     ("Pushing Manifests with Subject", "Listing Referrers"), which Debian's registry has not.
+    ``conditional``: it honours If-Match and If-None-Match (RFC 9110, 13.1).
     """
 
     address: str
@@ -49,11 +51,13 @@ class Proxy:
     faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     subjects: dict[str, list[dict[str, Any]]] | None = None
+    conditional: bool = False
 
     def next_fault(self, request: str) -> Fault | None:
         for fault in self.faults:
             if fault.times > 0 and re.search(fault.matching, request):
                 fault.times -= 1
+                fault.first()
                 return fault
         return None
 
@@ -85,6 +89,8 @@ class Proxy:
         _, asked, digest = path.rpartition("/referrers/")
         if asked and self.subjects is not None:
             return 200, self.listing(digest), {"Content-Type": MANIFESTS[1]}, None
+        if self.fails(method, path, headers):
+            return 412, b"", {}, None
         connection = http.client.HTTPConnection(self.registry)
         connection.request(method, path, body, dict(headers))
         answer = connection.getresponse()
@@ -95,6 +101,17 @@ class Proxy:
         size = answer.getheader("Content-Length") if method == "HEAD" else None
         connection.close()
         return answer.status, content, kept, size
+
+    def fails(self, method: str, path: str, headers: Mapping[str, str]) -> bool:
+        """Whether what a request wants to replace is not there any more."""
+        match, none_match = headers.get("If-Match"), headers.get("If-None-Match")
+        if not self.conditional or method != "PUT" or not (match or none_match):
+            return False
+        connection = http.client.HTTPConnection(self.registry)
+        connection.request("HEAD", path, headers={"Accept": ", ".join(MANIFESTS)})
+        there = connection.getresponse().getheader("Docker-Content-Digest")
+        connection.close()
+        return bool(there) if none_match else match != f'"{there}"'
 
     def count(self, matching: str) -> int:
         return sum(1 for request in self.requests if re.search(matching, request))
@@ -112,6 +129,7 @@ class Server(ThreadingHTTPServer):
 def proxied(registry: str, *, referring: bool = False) -> Iterator[Proxy]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        default_request_version = "HTTP/1.0"  # an engine tries TLS, and knows plain HTTP by it
         disable_nagle_algorithm = True  # else each answer waits 40 ms
 
         def handle_one(self) -> None:

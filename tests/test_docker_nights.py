@@ -314,7 +314,7 @@ def test_nothing_moves_where_it_must_not(world: World) -> None:
     mover.start()
     told = world.night(expect=13)
     mover.join()
-    assert "was moved by somebody else while this night went on" in told["reason"]
+    assert "nightly was moved by somebody else" in told["reason"]
     assert world.channel not in {"", night["digest"]}
     # Two nights at once, on one machine.
     cache = Path(os.environ["BUILDER_CACHE_DIR"])
@@ -332,6 +332,42 @@ def test_nothing_moves_where_it_must_not(world: World) -> None:
     other = recipe.read_text().replace('version = "1"\n', 'version = "2"\n', 1)
     recipe.with_name("overlaid-2.toml").write_text(other)
     world.failing("nightly", expect=13, said="overlaid-1 and overlaid-2 would both move")
+
+
+def test_what_another_machine_did_first_is_no_failure(world: World) -> None:
+    first = world.night()
+    world.release("b9", worker="NIGHT = 2\n")
+
+    def faster() -> None:
+        (tag,) = [tag for tag in tags(world.registry) if tag.startswith("nightly-b9-")]
+        put(world.registry, "nightly", get(world.registry, tag))
+
+    world.proxy.faults = [Fault("GET .*manifests/nightly-b9-", "pass", 1, {}, faster)]
+    night = world.night()
+    assert not any(fault.times for fault in world.proxy.faults)
+    assert (night["outcome"], night["upstream"]) == ("unchanged", "b9")
+    assert world.channel == night["digest"] != first["digest"]
+
+
+def test_a_night_that_nobody_can_read_about_has_failed(world: World) -> None:
+    world.proxy.faults = [Fault("PUT .*manifests/nightly.nights", 403, 9)]
+    night = world.night(expect=13)
+    assert night["outcome"] == "failed"
+    assert "the night could not be written down" in night["reason"]
+    assert world.channel == night["digest"]
+
+
+def test_what_a_night_needs_is_checked_before_anything_is_built(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.proxy.faults = [Fault("POST .*uploads", 401, 1)]
+    world.night(expect=13)
+    assert "building" not in world.said
+    world.proxy.requests.clear()
+    (tmp_path / "no.key").write_text("this is no key\n")
+    monkeypatch.setenv("BUILDER_COSIGN_KEY", str(tmp_path / "no.key"))
+    world.failing("nightly", expect=4, said="check BUILDER_COSIGN_KEY")
+    assert not world.proxy.requests
 
 
 def move_at(world: World, request: str) -> None:

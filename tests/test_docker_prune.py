@@ -24,7 +24,8 @@ from builder.artifacts import File, attach, referrers
 from builder.cli import main
 from builder.errors import GoneError, RegistryError, WorldError
 from builder.moves import MOVE, note
-from builder.served import CREATED
+from builder.served import CREATED, VERSION
+from builder.surveying import is_nightly, survey
 from builder.tools.files import alone
 from builder.tools.hub import Hub
 from builder.tools.registry import MANIFESTS, Manifest, Repository
@@ -163,10 +164,8 @@ def prune(
         signal.signal(number, handler)
 
 
-def decided(
-    repository: Repository, keep: int, *, sparing: bool = False, **options: Any
-) -> pruning.Plan:
-    images = pruning.survey(repository, "nightly", sparing=sparing)
+def decided(repository: Repository, keep: int, **options: Any) -> pruning.Plan:
+    images = survey(repository, "nightly")
     return pruning.plan(images, "nightly", keep, **options)
 
 
@@ -213,7 +212,7 @@ def reasons(plan: pruning.Plan) -> dict[str, str]:
 def test_what_a_nightly_is_called(
     tag: str, channel: str, names: tuple[str, ...], expected: bool
 ) -> None:
-    assert pruning.is_nightly(tag, channel, names) is expected
+    assert is_nightly(tag, channel, names) is expected
 
 
 # What stays
@@ -261,6 +260,40 @@ def test_what_the_channel_would_be_rolled_back_to_stays(
     assert left == {"nightly", nightly(6), nightly(4)}
     prune("nightly", "--reason", "it crashes", command="rollback")
     assert repository.leads_to("nightly") == made[4].digest
+
+
+@docker_test
+def test_what_any_tag_would_be_rolled_back_to_stays(repository: Repository, prune: Prune) -> None:
+    made = {day: image(repository, nightly(day), day=day) for day in range(1, 8)}
+    for tag, days in (("nightly", (3, 6)), ("latest", (1, 2, 7)), ("stable", (4,))):
+        for day in days:
+            publish.move(repository, tag, made[day].digest, f"night {day}")
+    done = prune("--keep", "1", "--delete", "--json")
+    stays = {tag: each["stays"] for each in done["nightlies"] for tag in each["tags"]}
+    assert stays[nightly(2)] == "latest would be rolled back to it"
+    assert stays[nightly(3)] == "nightly would be rolled back to it"
+    assert set(done["deleted"]) == {nightly(1), nightly(5)}
+    prune("latest", "--reason", "it crashes", command="rollback")
+    assert repository.leads_to("latest") == made[2].digest
+
+
+@docker_test
+def test_a_version_stays_what_it_is_though_its_recipe_is_gone(
+    repository: Repository, prune: Prune
+) -> None:
+    versions = [
+        image(repository, tag, config={"config": {"Labels": {publish.KEY: "k", VERSION: version}}})
+        for tag, version in (("0.9", "0.9"), ("1.0", "1.0"), ("nightly", "nightly"))
+    ]
+    for command in ("promote", "rollback"):
+        move = ("0.9", "--to", versions[1].digest, "--reason", "so")
+        told = prune(*move, command=command, expect=12)
+        assert "0.9 is the tag of an image of version 0.9, whose recipe is no longer here" in told
+    assert repository.leads_to("0.9") == versions[0].digest
+    # A tag that no image calls its version moves, and so does one that a recipe calls moving.
+    for tag in ("latest", "nightly"):
+        prune(tag, "--to", versions[1].digest, "--reason", "so", command="promote")
+        assert repository.leads_to(tag) == versions[1].digest
 
 
 def _own_bytes(manifest: Manifest) -> int:
@@ -669,7 +702,7 @@ def test_on_docker_hub_tags_are_deleted(
     signature(repository, made[2])
     hub.pages = {PATH: Page(tags=repository.tags())}
     by = Hub(hub.address, unheard)
-    plan = decided(repository, 1, sparing=True)
+    plan = decided(repository, 1)
     repository.put_manifest("nightly", made[1])
     hub.faults = [Fault("DELETE", 429, 1, {"Retry-After": "0"})]
     heard: list[str] = []
@@ -679,7 +712,7 @@ def test_on_docker_hub_tags_are_deleted(
     assert set(hub.pages[PATH].tags) == expected
     assert repository.manifest(made[0].digest) is not None
     # Again, with the one that is signed; what is gone already is gone.
-    plan = decided(repository, 1, signed=True, sparing=True)
+    plan = decided(repository, 1, signed=True)
     gone = pruning.delete_tags(repository, by, plan, begun, heard.append)
     assert gone == (nightly(1), nightly(3))
     expected -= {nightly(3), attached_tag(made[2], ".sig")}
@@ -697,7 +730,7 @@ def test_on_docker_hub_what_stays_keeps_what_is_attached(
     old = dressed(repository, image(repository, nightly(3), day=3))
     image(repository, nightly(4), day=9)
     hub.pages = {PATH: Page(tags=repository.tags())}
-    plan = decided(repository, 1, signed=True, sparing=True)
+    plan = decided(repository, 1, signed=True)
     assert going(plan) == {nightly(1), nightly(3)}
     # Somebody rolls back to the second one while its tag is deleted.
     hub.faults = [Fault(f"DELETE .*{nightly(3)}", 429, 1, {"Retry-After": "1"})]
@@ -721,7 +754,7 @@ def test_on_docker_hub_a_run_that_was_stopped_goes_on(
     signature(repository, old)
     image(repository, nightly(2), day=2)
     hub.pages = {PATH: Page(tags=repository.tags())}
-    plan = decided(repository, 1, signed=True, sparing=True)
+    plan = decided(repository, 1, signed=True)
     hub.faults = [Fault("DELETE .*sha256-", 403, 1)]
     by = Hub(hub.address, unheard)
     with pytest.raises(RegistryError, match="has no permission"):
@@ -732,7 +765,7 @@ def test_on_docker_hub_a_run_that_was_stopped_goes_on(
     repository.delete(old.digest)
     image(repository, nightly(1), day=9)
     hub.pages[PATH].tags.append(nightly(1))
-    plan = decided(repository, 2, signed=True, sparing=True)
+    plan = decided(repository, 2, signed=True)
     assert pruning.delete_tags(repository, by, plan, begun, unheard) == ()
     assert hub.pages[PATH].tags == [nightly(2), nightly(1)]
 
@@ -753,18 +786,31 @@ def test_docker_hub_gives_as_few_manifests_as_can_be(
         signature(repository, made[1])
         kind = "application/vnd.dev.sigstore.bundle.v0.3+json"
         attach(repository, made[2], kind, {}, [File("bundle", kind, b"{}")])
-        whole = decided(repository, 2)
         proxy.requests.clear()
-        plan = decided(repository, 2, sparing=True)
+        plan = decided(repository, 2)
         # Those of the images and, where the registry does not list them, what lists referrers.
         assert proxy.count("GET .*/manifests/") == (6 if referring else 12)
-        assert reasons(plan) == reasons(whole)
         assert reasons(plan)[nightly(2)] == reasons(plan)[nightly(3)] == "it is signed"
-        assert going(plan) == going(whole) == {nightly(1), nightly(4)}
+        assert going(plan) == {nightly(1), nightly(4)}
         proxy.requests.clear()
         hub.pages = {PATH: Page(tags=repository.tags())}
         assert pruning.delete_tags(repository, Hub(hub.address, unheard), plan, begun, unheard)
         assert proxy.count("GET .*/manifests/") == 0
+
+
+@docker_test
+def test_a_prune_makes_few_requests(
+    registry: str, repository: Repository, prune: Prune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in range(1, 8):
+        made = dressed(repository, image(repository, nightly(day), day=day))
+        publish.move(repository, "nightly", made.digest, f"night {day}", by="night")
+    repository.put_manifest("nightly.nights", image(repository, "x", day=1))
+    with proxied(registry) as proxy:
+        monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
+        shown = prune("--keep", "2", "--json")
+        assert [bool(each["stays"]) for each in shown["nightlies"]] == [True] * 2 + [False] * 5
+        assert len(proxy.requests) <= 40, "\n".join(proxy.requests)
 
 
 # What bad input gets

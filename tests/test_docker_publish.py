@@ -13,7 +13,8 @@ import requests
 
 from builder import publish
 from builder.errors import RegistryError
-from builder.tools.registry import MANIFESTS
+from builder.tools.files import alone
+from builder.tools.registry import MANIFESTS, Manifest, Repository
 from builder.tools.registry_connection import split
 from conftest import Builder
 from registries import Fault, Proxy, proxied
@@ -55,6 +56,18 @@ def push(builder: Builder, tmp_path: Path) -> Any:
     return run
 
 
+def bare(repository: Repository, name: str) -> Manifest:
+    """An image of nothing but a label, under its digest."""
+    config = json.dumps({"config": {"Labels": {"builder.key": name}}}).encode()
+    repository.put_bytes(config)
+    kind = "application/vnd.oci.image.config.v1+json"
+    described = {"mediaType": kind, "digest": Manifest(config, "").digest, "size": len(config)}
+    parts = {"schemaVersion": 2, "mediaType": MANIFESTS[0], "config": described, "layers": []}
+    manifest = Manifest(json.dumps(parts).encode(), MANIFESTS[0])
+    repository.put_manifest(manifest.digest, manifest)
+    return manifest
+
+
 def tags(registry: str) -> dict[str, str]:
     """The digest that each tag leads to; those that list referrers are left out."""
     answer = requests.get(f"http://{registry}/v2/{REPOSITORY}/tags/list", timeout=10)
@@ -86,10 +99,10 @@ def test_exactly_what_was_proved_gets_its_tags(
     puts = [line.rpartition("/")[2] for line in proxy.requests if "PUT" in line]
     given = [name for name in puts if "digest=" not in name and not name.startswith("sha256")]
     assert given == [own(image), "1", "latest"]
-    # Before the first tag: the image under its digest, then four documents that refer to it.
+    # Before the first tag: the image under its digest, then four documents and the verdict.
     by_digest = [name for name in puts[: puts.index(own(image))] if name.startswith("sha256:")]
     assert by_digest[0] == image["digest"]
-    assert len(by_digest) == 5
+    assert len(by_digest) == 6
     uploads = puts[: puts.index(image["digest"])]
     assert len(uploads) == told["uploaded"] == sum("digest=" in name for name in uploads)
     # Again: nothing is uploaded, no tag is touched.
@@ -118,8 +131,10 @@ def test_a_version_that_is_there_stays(
     told = json.loads(push("1", "--json", command="history").stdout)
     assert [(move["digest"], move["before"], move["reason"]) for move in told] == [
         (other["digest"], image["digest"], "the first one was broken"),
-        (image["digest"], "", f"push of overlaid-1 {image['key'][:12]}"),
     ]
+    assert told[0]["version"] == "1"
+    told = json.loads(push("latest", "--json", command="history").stdout)
+    assert told[-1]["reason"] == f"push of overlaid-1 {image['key'][:12]}"
 
 
 @docker_test
@@ -155,6 +170,63 @@ def test_a_push_that_broke_goes_on(
     push()
     assert proxy.count("PUT .*uploads") == 5  # four documents, and what notes are made of
     assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
+
+
+@docker_test
+def test_a_version_that_somebody_else_gives_meanwhile_stays(
+    image: dict[str, Any], push: Any, registry: str, proxy: Proxy
+) -> None:
+    repository = Repository(f"{registry}/{REPOSITORY}", print)
+    theirs = bare(repository, "theirs")
+
+    def give() -> None:
+        repository.put_manifest("1", theirs)
+
+    proxy.faults = [Fault("PUT .*uploads", "pass", 1, {}, give)]
+    done = push(expect=12)
+    assert f"{REPOSITORY}:1 was moved by somebody else" in done.stderr
+    assert f"these tags were given before that: {own(image)}" in done.stderr
+    assert tags(registry) == {own(image): image["digest"], "1": theirs.digest}
+    # A night, a promotion and a push keep out of each other's way on one machine.
+    with alone(Path(os.environ["BUILDER_CACHE_DIR"]), "tags"):
+        assert "another run is at work on tags" in push(expect=9).stderr
+
+
+@docker_test
+def test_what_a_push_needs_is_checked_before_anything_is_built(
+    image: dict[str, Any], push: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert image
+    assert "takes a push; images are not signed" in push("--check").stdout
+    proxy.requests.clear()
+    proxy.faults = [Fault("POST .*uploads", 401, 9)]
+    push("--check", expect=12)
+    push(expect=12)
+    assert not proxy.count("PUT ")
+    proxy.requests.clear()
+    (tmp_path / "no.key").write_text("this is no key\n")
+    monkeypatch.setenv("BUILDER_COSIGN_KEY", str(tmp_path / "no.key"))
+    for options in (("--check",), ()):
+        assert "check BUILDER_COSIGN_KEY" in push(*options, expect=4).stderr
+    assert not proxy.requests
+
+
+@docker_test
+def test_a_push_makes_few_requests(
+    hello: dict[str, Any], proxy: Proxy, builder: Builder, made: set[str]
+) -> None:
+    """Of an image of seven layers; on Docker Hub each GET of a manifest is a pull."""
+    assert hello
+    done = builder("build", "hello-sm120", "--json")
+    assert done.returncode == 0, done.stderr
+    made.update(json.loads(done.stdout)["references"])
+    for most, pulls in ((40, 1), (4, 1)):
+        proxy.requests.clear()
+        done = builder("push", "hello-sm120", "--json")
+        assert done.returncode == 0, done.stderr
+        assert len(proxy.requests) <= most, "\n".join(proxy.requests)
+        assert proxy.count("GET .*/manifests/") <= pulls
+    assert json.loads(done.stdout)["uploaded"] == 0
 
 
 @docker_test
@@ -239,7 +311,10 @@ def test_what_was_not_proved_is_not_pushed(
     assert image
 
 
-def test_docker_hub_wants_a_namespace() -> None:
+def test_docker_hub_wants_a_namespace(builder: Builder) -> None:
+    done = builder("push", "hello-sm120", "--check")
+    assert done.returncode == 12
+    assert "BUILDER_NAMESPACE" in done.stderr
     with pytest.raises(RegistryError, match="would be one of Docker Hub's official images"):
         publish.opened("hello", print)
     assert publish.opened("me/hello", print).path == "me/hello"

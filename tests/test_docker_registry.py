@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -13,14 +16,14 @@ import pytest
 import time_machine
 
 from builder import artifacts, journal, moves, publish
-from builder.errors import BuilderError, FetchError, RegistryError
+from builder.errors import BuilderError, FetchError, RegistryError, TagMovedError
 from builder.journal import Night
 from builder.nightly import _held
 from builder.served import served
 from builder.tools import registry as registries
 from builder.tools import retrying
 from builder.tools.registry import MANIFESTS, Manifest, Repository
-from registries import answering
+from registries import Fault, Proxy, answering, proxied
 
 pytestmark = pytest.mark.docker
 
@@ -104,15 +107,130 @@ def test_a_way_back_is_known_though_images_between_are_gone(repository: Reposito
         moves.previous(repository, "late")
 
 
-def test_what_an_image_was_pushed_with_stays(repository: Repository) -> None:
-    subject, kind = image(repository, "k"), "application/vnd.example.bill"
-    for words in (b"as it was", b"with better words"):
-        attachment = publish.Attachment(kind, (artifacts.File("bill.json", kind, words),))
-        publish._attach(repository, subject, [attachment])
-    (entry,) = artifacts.referrers(repository, subject.digest)
-    artifact = repository.manifest(entry["digest"])
-    assert artifact is not None
-    assert [file.content for file in artifacts.files_of(repository, artifact)] == [b"as it was"]
+@pytest.fixture
+def proxy(registry: str, repository: Repository) -> Iterator[Proxy]:
+    assert repository
+    with proxied(registry) as found:
+        yield found
+
+
+def through(proxy: Proxy) -> Repository:
+    return Repository(f"{proxy.address}/me/x", print)
+
+
+def reasons(repository: Repository, tag: str) -> list[str]:
+    return [move.reason for move in moves.moves(repository, tag)]
+
+
+def test_a_move_that_was_interrupted_did_not_happen(repository: Repository, proxy: Proxy) -> None:
+    a, b, c, d = (image(repository, name).digest for name in "abcd")
+    for digest in (a, b, c):
+        publish.move(repository, "latest", digest, f"to {digest[-4:]}")
+    before = [f"to {digest[-4:]}" for digest in (c, b, a)]
+    proxy.faults = [Fault("PUT .*manifests/latest", 403, 2)]
+    for to, reason in ((b, "it crashes"), (d, "mended")):
+        with pytest.raises(RegistryError):
+            publish.move(through(proxy), "latest", to, reason, "rollback")
+    # The notes of both are there, and neither counts.
+    assert len(artifacts.referrers(repository, b)) == 2
+    assert repository.leads_to("latest") == c
+    assert reasons(repository, "latest") == before
+    for digest in (b, a):
+        assert moves.previous(repository, "latest") == digest
+        publish.move(repository, "latest", digest, f"back to {digest[-4:]}", "rollback")
+    assert reasons(repository, "latest") == [f"back to {each[-4:]}" for each in (a, b)] + before
+    publish.move(repository, "latest", d, "mended at last")
+    assert moves.previous(repository, "latest") == a
+
+
+def test_a_move_that_was_interrupted_is_not_taken_for_one_whose_image_is_gone(
+    repository: Repository, proxy: Proxy
+) -> None:
+    a, b, c, d = (image(repository, name).digest for name in "abcd")
+    for digest in (a, b):
+        publish.move(repository, "latest", digest, f"to {digest[-4:]}")
+    proxy.faults = [Fault("PUT .*manifests/latest", 403, 1)]
+    with pytest.raises(RegistryError):
+        publish.move(through(proxy), "latest", a, "interrupted", "rollback")
+    for digest in (c, d, a):
+        publish.move(repository, "latest", digest, f"to {digest[-4:]}")
+    delete(repository, c)
+    told = reasons(repository, "latest")
+    assert told[:2] == [f"to {digest[-4:]}" for digest in (a, d)]
+    assert "interrupted" not in told
+
+
+def elsewhere(repository: Repository, tag: str, manifest: Manifest) -> Callable[[], object]:
+    """Somebody else gives a tag, straight to the registry."""
+    return lambda: repository.put_manifest(tag, manifest)
+
+
+@pytest.mark.parametrize(
+    ("fault", "conditional"),
+    [
+        (Fault("PUT .*manifests/sha256:", "pass"), False),
+        (Fault("PUT .*manifests/latest", 503, headers={"Retry-After": "0"}), False),
+        (Fault("PUT .*manifests/latest", "pass"), True),
+    ],
+    ids=["while the note is written", "between two attempts", "after the last look"],
+)
+def test_a_tag_that_somebody_else_moved_meanwhile_stays(
+    repository: Repository, proxy: Proxy, fault: Fault, *, conditional: bool
+) -> None:
+    first, ours, theirs = (image(repository, name) for name in ("first", "ours", "theirs"))
+    publish.move(repository, "latest", first.digest, "first")
+    proxy.conditional = conditional
+    proxy.faults = [replace(fault, first=elsewhere(repository, "latest", theirs))]
+    with pytest.raises(TagMovedError, match="was moved by somebody else") as caught:
+        publish.move(through(proxy), "latest", ours.digest, "second", by="night")
+    assert f"it was {first.digest}, and now it is {theirs.digest}" in str(caught.value)
+    assert repository.leads_to("latest") == theirs.digest
+
+
+def test_a_tag_that_somebody_else_gave_first_stays(repository: Repository, proxy: Proxy) -> None:
+    ours, theirs = image(repository, "ours"), image(repository, "theirs")
+    proxy.conditional = True
+    fault = Fault("PUT .*manifests/1.0", "pass", first=elsewhere(repository, "1.0", theirs))
+    proxy.faults = [fault]
+    with pytest.raises(TagMovedError, match="it was not there, and now it is"):
+        through(proxy).put_tag("1.0", ours, "")
+    assert repository.leads_to("1.0") == theirs.digest
+
+
+def test_a_tag_that_leads_there_already_is_no_failure(repository: Repository, proxy: Proxy) -> None:
+    first, ours = image(repository, "first"), image(repository, "ours")
+    publish.move(repository, "latest", first.digest, "first")
+    same = elsewhere(repository, "latest", ours)
+    # An attempt of ours whose answer was lost looks the same.
+    proxy.faults = [Fault("PUT .*manifests/latest", 503, 1, {"Retry-After": "0"}, same)]
+    publish.move(through(proxy), "latest", ours.digest, "second")
+    assert reasons(repository, "latest") == ["second", "first"]
+
+
+def test_a_registry_that_alters_a_tag_is_told(repository: Repository, proxy: Proxy) -> None:
+    ours, theirs = image(repository, "ours"), image(repository, "theirs")
+    passed = Fault("HEAD .*manifests/latest", "pass", 3)
+    last = Fault("HEAD .*manifests/latest", "pass", 1, {}, elsewhere(repository, "latest", theirs))
+    proxy.faults = [passed, last]
+    with pytest.raises(RegistryError, match="latest is not what was pushed"):
+        publish.move(through(proxy), "latest", ours.digest, "so")
+
+
+def test_many_pushes_of_one_image_at_once(repository: Repository) -> None:
+    """docker-registry loses sight of a blob for the moment in which it is uploaded again."""
+
+    def push(number: int) -> None:
+        mine = Repository(repository.name, print)
+        made = image(mine, f"round {number}")
+        for kind in ("a/1", "a/2"):
+            file = artifacts.File("x", kind, f"{kind} {number}".encode())
+            artifacts.attach(mine, made, kind, {}, [file])
+        mine.put_tag(f"v{number}", made, "")
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(25):
+            for done in [pool.submit(push, number) for _ in range(4)]:
+                done.result()
 
 
 def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Repository) -> None:

@@ -115,6 +115,10 @@ def test_what_belongs_to_an_image_is_attached(
     assert (tmp_path / "thawed" / "overlaid-1.toml").read_text() == text
     recipe.write_text(text + "\n# changed\n")
     assert "is there, and is another recipe" in push("1", command="thaw", expect=4).stderr
+    # What it was pushed with stays, though the words of its recipe have changed.
+    push()
+    push("1", "--output", tmp_path / "later", command="thaw")
+    assert (tmp_path / "later" / "overlaid-1.toml").read_text() == text
     other = made(build, patch=change(tmp_path, worker="x = 2\n"))
     done = push("--from", own(other), command="sbom", expect=12)
     assert f"has no {own(other)}" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from builder import journal
 from builder.errors import StaleError
 from builder.settings import Settings
 from builder.status import Status, need_fresh, statuses
+from builder.tools import registry as client
 from builder.tools.registry import Repository
 from builder.tools.repositories import Repositories
 from conftest import REPOSITORY
+from registries import Proxy, proxied
 from test_docker_registry import image, night
 
 pytestmark = pytest.mark.docker
@@ -31,14 +34,16 @@ VERSION = "org_opencontainers_image_version"
 class World:
     """A catalogue of one channel, its upstream and its registry, at a time that can be chosen."""
 
-    def __init__(self, root: Path, registry: str) -> None:
+    def __init__(self, root: Path, registry: str, proxy: Proxy) -> None:
+        self.proxy = proxy
         self.root = root / "catalogue"
         shutil.copytree(REPOSITORY / "recipes" / "bases", self.root / "recipes" / "bases")
         self.upstream = upstreams.Upstream(root / "upstream")
         self.upstream.clock = START
         self.repository = Repository(f"{registry}/me/llama-cpp", print)
-        self.settings = Settings(namespace=f"{registry}/me")
+        self.settings = Settings(namespace=f"{proxy.address}/me")
         self.work = root / "work"
+        self.skew = 0.0
         self.text = (REPOSITORY / "recipes" / "llama-cpp-master.toml").read_text()
         self.follow('tag     = "b[0-9]*"')
 
@@ -64,14 +69,16 @@ class World:
 
     def all(self, day: int, *names: str, **options: Any) -> list[Status]:
         found = catalogues.load(self.root)
+        self.proxy.ahead = self.skew  # its time is that of this process, which travels
         with time_machine.travel(START + day * DAY + 3600):
             repositories = Repositories(self.work, self.work / "scratch", print)
             return list(statuses(found, self.settings, names, repositories, **options))
 
 
 @pytest.fixture
-def world(tmp_path: Path, registry: str) -> World:
-    return World(tmp_path, registry)
+def world(tmp_path: Path, registry: str) -> Iterator[World]:
+    with proxied(registry) as proxy:
+        yield World(tmp_path, registry, proxy)
 
 
 def told(status: Status) -> tuple[str, int | None, int | None]:
@@ -100,6 +107,16 @@ def test_a_channel_grows_old(world: World) -> None:
     world.serve(world.upstream.git("rev-parse", "b11^"), "master-b11")
     assert last != world.upstream.git("rev-parse", "b11^")
     assert told(world.status(15)) == ("behind", 1, 1)
+
+
+def test_a_clock_that_is_wrong_is_told(world: World) -> None:
+    world.serve(world.release("b9"), "master-b9")
+    world.skew = -2 * client.LARGEST_SKEW
+    status = world.status(0)
+    assert (status.state, status.commits) == ("unknown", 0)
+    assert "the clock of this machine is 20 minutes ahead of" in status.problem
+    with pytest.raises(StaleError, match="the clock of this machine"):
+        need_fresh([status])
 
 
 def test_a_branch_that_goes_back(world: World) -> None:

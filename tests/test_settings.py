@@ -70,3 +70,20 @@ def test_nothing_is_asked_of_a_registry_offline_and_nothing_useless_is_kept() ->
     assert cached("hello-sm120", "devel", base=True, offline=True) == ""
     assert cached("hello-sm120", rebuild=True) == ""
     assert cached("hello-sm120", "devel", base=True, rebuild=True) != ""  # bases stay
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("", ()),
+        ("a.pub", ("a.pub",)),
+        ("a.pub, b.pub gcpkms://x", ("a.pub", "b.pub", "gcpkms://x")),
+    ],
+)
+def test_trusted_keys_are_a_list(
+    file: Path, monkeypatch: pytest.MonkeyPatch, text: str, keys: tuple[str, ...]
+) -> None:
+    file.write_text('trusted_keys = ["of-the-file.pub"]\n')
+    assert settings.load().trusted_keys == ("of-the-file.pub",)
+    monkeypatch.setenv("BUILDER_TRUSTED_KEYS", text)
+    assert settings.load().trusted_keys == keys

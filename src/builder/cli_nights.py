@@ -77,10 +77,11 @@ def status(
 ) -> None:
     """Tell of every recipe and channel what the registry serves, and how far upstream is ahead.
 
-    The digest, when it was made, and of which commit; the commits and days that it is behind; the
-    last good and the last failed night with its reason. Registry and upstream are asked, nothing
-    else: any machine gives the same answer. The exit code is 14 when a channel is behind for
-    longer than its limit, has no image, or cannot be asked for.
+    The digest and when it was made; what upstream has, and the commits and days (d) that the image
+    is behind; how the last night ended, with its reason where it failed. --json has the last good
+    and the last failed night, and the commit of the image. Registry and upstream are asked, nothing
+    else: any machine gives the same answer. The exit code is 14 when a channel is behind for longer
+    than its limit, has no image, or cannot be asked for.
     """
     from builder import console, overviews, settings
     from builder.desk import desk
@@ -106,3 +107,5 @@ def _tell(
         print_json(data)
     else:
         console.table(overview.header, overview.rows)
+        for note in overview.notes:
+            console.line(note)

@@ -39,18 +39,19 @@ def prune(
     """Show which old nightlies of a recipe's channel are no longer needed; delete them if told so.
 
     Nightlies are the tags CHANNEL-WHAT-KEY that a night pushes; their age is what the images say.
-    The newest ones stay, what `builder rollback` would go to, and all that something else refers
-    to: another tag, another channel, an index, a signature. With an image go the notes and bills of
-    materials that are attached to it, after the image: one that stays after all keeps them. Right
-    before each deletion it is looked once more where the channel leads. On Docker Hub tags are
+    The newest ones stay, what `builder rollback` of any tag would go to, and all that something
+    else refers to: another tag, another channel, an index, a signature. With an image go the notes
+    and bills of materials that are attached to it, after the image: one that stays keeps them.
+    Before each deletion it is looked once more where the channel leads. On Docker Hub tags are
     deleted, by its API; elsewhere manifests. A run that was stopped goes on when it is started
     again; to finish the image that it was at, it has to be on the same machine. The exit code is 3
-    for a recipe without a channel, 5 when the registry does not answer, 9 while a night, a
+    for a recipe without a channel, 5 when the registry does not answer, 9 while a night, a push, a
     promotion or a rollback goes on here, 12 when the registry allows no deletion.
     """
     from contextlib import ExitStack
 
-    from builder import channels, console, moves, pruning, publish, settings
+    from builder import channels, console, pruning, publish, settings
+    from builder.surveying import survey
     from builder.tools.credentials import HUB
     from builder.tools.files import alone
     from builder.tools.hub import Hub
@@ -71,9 +72,8 @@ def prune(
     with ExitStack() as held:
         for lock in (publish.NIGHTLY, publish.TAGS) if delete else ():
             held.enter_context(alone(chosen.cache_dir, lock))
-        images = pruning.survey(repository, own.tag, sparing=on_hub)
-        back = moves.before(repository, own.tag)
-        plan = pruning.plan(images, own.tag, keep, signed=signed, names=names, back=back)
+        images = survey(repository, own.tag)
+        plan = pruning.plan(images, own.tag, keep, signed=signed, names=names)
         if delete and on_hub:
             hub = Hub(chosen.hub_api, console.say)
             gone = pruning.delete_tags(repository, hub, plan, file, console.say)

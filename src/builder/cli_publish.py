@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from builder.moves import Move
+    from builder.pipeline import Run
     from builder.tools.registry import Repository
 
 
@@ -54,18 +55,28 @@ def push(
             help="Take tags that stay from another image, and attach this reason to the new one.",
         ),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Only check the namespace, the login and the signing key: push nothing."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Push the proved image of a recipe to its registry, then give it its tags.
 
-    Exactly the digest that was proved: with its bills of materials, its provenance, its recipe and,
-    where BUILDER_COSIGN_KEY is set, a signature; then under its immutable tag, compared with what
-    the registry then has, and only then under the others, without a second upload. A version that
-    is there with other contents is refused; tags that the recipe calls moving are moved, but not
-    its channel, which is the nights'. The login is Docker's, or DOCKERHUB_USERNAME and
-    DOCKERHUB_TOKEN. Pushing again goes on where one broke. The exit code is 4 when there is no
-    proved image, 5 when the registry does not answer, 12 when it refuses or a tag is taken; which
-    tags were given by then is told.
+    Exactly the digest that was proved: with its verdict, its bills of materials, its provenance,
+    its recipe and, where BUILDER_COSIGN_KEY is set, a signature; then under its immutable tag,
+    compared with what the registry then has, and only then under the others, without a second
+    upload. An image that the registry has under the same key stays, where this machine proved it
+    or its verdict is signed by that key or one of BUILDER_TRUSTED_KEYS; any other is pulled and
+    proved. A version that is there with other contents is refused; tags that the recipe calls
+    moving are moved, but not its channel, which only nights move. The login is Docker's, or
+    DOCKERHUB_USERNAME and DOCKERHUB_TOKEN. Pushing again continues a push that broke. The exit code
+    is 4 when there is no proved image, 5 when the registry does not answer, 7 when the registry has
+    an image of that key that is not what the recipe promises, 9 while another run moves or deletes
+    tags here, 12 when the registry refuses or a tag is taken; the message lists the tags that were
+    given before that.
     """
     from builder import console, publish
     from builder.channels import tag_of
@@ -74,12 +85,15 @@ def push(
     from builder.tools.files import workspace
 
     run = new_run(catalogue)
+    if check:
+        _check(recipe, run, as_json=as_json)
+        return
     rendered, record = proved(run, recipe)
     entry = run.catalogue.engine(recipe)
     assert entry.recipe is not None
     tags = publish.tags_of(record, entry.recipe)
     files = {entry.file.name: entry.text}
-    with workspace(run.settings.cache_dir) as work:
+    with _alone(), workspace(run.settings.cache_dir) as work:
         done = release(run, rendered, record, tags, work, files, replace)
     if as_json:
         print_json(asdict(done))
@@ -91,6 +105,23 @@ def push(
         console.line(f"channel  {channel} is moved by `builder nightly {recipe}` alone")
     for tag, before in done.replaced.items():
         console.line(f"replaced {tag}, which was {before}")
+
+
+def _check(recipe: str, run: Run, *, as_json: bool) -> None:
+    """See whether an image of a recipe could be pushed, before it is built."""
+    from builder import console
+    from builder.tools.files import workspace
+    from builder.verdicts import require_signing
+
+    repository = repository_of(run.catalogue, recipe)
+    with workspace(run.settings.cache_dir) as work:
+        require_signing(run.settings, work)
+    repository.require_push()
+    if as_json:
+        print_json({"repository": repository.name, "signed": bool(run.settings.cosign_key)})
+    else:
+        signed = "signed" if run.settings.cosign_key else "not signed"
+        console.line(f"{repository.name} takes a push; images are {signed}")
 
 
 @app.command(rich_help_panel=PUBLISHING)
@@ -107,20 +138,31 @@ def promote(
 ) -> None:
     """Move a tag to an image that the registry has already, by digest.
 
-    Without --to the recipe's image need not be in the engine: the registry is asked for its key.
-    The exit code is 9 while `builder prune` deletes here, and 12 when the registry does not have
-    the image; then the tag stays where it was.
+    Without --to the recipe's image need not be in the engine: the registry is asked for its key,
+    and the image counts as it does for `builder push`. The exit code is 7 when that image is
+    refused, 9 while another run moves tags here or `builder prune` deletes, and 12 when the
+    registry does not have the image; then the tag stays where it was.
     """
-    from builder import pipeline, publish
+    from builder import publish
 
     repository = _repository(recipe, catalogue, moving=tag)
-    wanted = to
-    if wanted is None:
-        run = new_run(catalogue)
-        wanted = pipeline.own_tag(run, pipeline.resolve(run, recipe))
     with _alone():
+        wanted = to or _found_by_key(recipe, catalogue, repository)
         done = publish.move(repository, tag, wanted, reason)
     _tell(done, as_json)
+
+
+def _found_by_key(recipe: str, catalogue: CatalogueOption, repository: Repository) -> str:
+    """The digest of the recipe's verified image in the registry, or its tag where there is none."""
+    from builder import pipeline
+    from builder.tools.files import workspace
+    from builder.verifying import find_verified
+
+    run = new_run(catalogue)
+    rendered = pipeline.resolve(run, recipe)
+    with workspace(run.settings.cache_dir) as work:
+        found = find_verified(run, rendered, repository, work)
+    return found.digest if found else pipeline.own_tag(run, rendered)
 
 
 @app.command(rich_help_panel=PUBLISHING)
@@ -160,21 +202,25 @@ def history(
 ) -> None:
     """Tell how a tag came to where it is: each move with its reason, newest first.
 
-    What is told is attached to the images: it goes back as far as the registry still has them. The
-    exit code is 12 when there is no such tag.
+    The moves are attached to the images: they go back as far as the registry still has those. Each
+    digest can be given to `--to`. A version's tag has no move until it is replaced. The exit code
+    is 12 when there is no such tag.
     """
     from builder import console
     from builder.moves import moves, need_tag
 
     repository = _repository(recipe, catalogue)
     found = moves(repository, tag)
-    if not found:
-        need_tag(repository, tag)
+    there = found[0].digest if found else need_tag(repository, tag)
     if as_json:
         print_json([asdict(move) for move in found])
         return
-    rows = [(move.created[:19], move.digest[:19], move.before[:19], move.reason) for move in found]
-    console.table(("when", "to", "from", "why"), rows)
+    rows = [(move.created[:16], move.version, move.digest, move.reason) for move in found]
+    console.table(("when", "version", "digest", "why"), rows)
+    if not found:
+        console.line(f"{tag} is {there}; no move of it is known")
+    elif found[-1].before:
+        console.line(f"before that it was {found[-1].before}")
 
 
 def _repository(recipe: str, catalogue: CatalogueOption, *, moving: str = "") -> Repository:
@@ -184,13 +230,15 @@ def _repository(recipe: str, catalogue: CatalogueOption, *, moving: str = "") ->
     recipes = catalogue_at(catalogue)
     found = recipes.engine(recipe).recipe
     assert found is not None
-    known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
-    publish.need_moving(known, found.image.repository, moving)
-    return repository_of(recipes, recipe)
+    repository = repository_of(recipes, recipe)
+    if moving:
+        known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
+        publish.require_moving(known, repository, found.image.repository, moving)
+    return repository
 
 
 def _alone() -> AbstractContextManager[None]:
-    """Nothing is deleted here meanwhile: it could be what the tag is moved to."""
+    """Nothing else gives a tag here meanwhile, or deletes what it is moved to."""
     from builder import settings
     from builder.publish import TAGS
     from builder.tools.files import alone

@@ -159,6 +159,10 @@ class RegistryError(BuilderError):
     exit_code = 12
 
 
+class TagMovedError(RegistryError):
+    """A tag no longer leads to the image that was to be replaced: somebody else has moved it."""
+
+
 class NightError(BuilderError):
     """Of a night's channels some could not be moved; the others were."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from builder.artifacts import attach, referrers
 from builder.errors import RegistryError
@@ -32,6 +33,8 @@ class Move:
     """Whether it took back the moves before it: a rollback."""
     number: int = 1
     """Which of the tag's moves it was: clocks differ."""
+    version: str = ""
+    """The version of the image that the tag was moved to, where the note has it."""
 
 
 def note(
@@ -41,22 +44,27 @@ def note(
     before: str,
     reason: str,
     by: By = "",
+    version: str = "",
 ) -> Move:
-    """Attach to an image why a tag is moved to it."""
+    """Attach to an image why a tag is moved to it: right before the tag is.
+
+    Until the tag is moved the note does not count.  Raises ``RegistryError``, ``FetchError``.
+    """
     created = datetime.now(UTC).isoformat(timespec="microseconds")
-    last = next(_moves(repository, tag), None)
-    number = last.number + 1 if last else 1
+    known = [*_notes(repository, tag, image.digest), *moves(repository, tag)[:1]]
+    number = max((each.number for each in known), default=0) + 1
     told = {
         "tag": tag,
         "before": before,
         "reason": reason,
         "by": by,
         "number": str(number),
+        "version": version,
     }
     annotations = {f"builder.move.{name}": value for name, value in told.items() if value}
     attach(repository, image, MOVE, annotations | {CREATED: created})
     by_night, back = by == "night", by == "rollback"
-    return Move(tag, image.digest, before, created, reason, by_night, back, number)
+    return Move(tag, image.digest, before, created, reason, by_night, back, number, version)
 
 
 def moves(repository: Repository, tag: str) -> list[Move]:
@@ -64,32 +72,49 @@ def moves(repository: Repository, tag: str) -> list[Move]:
 
     Raises ``RegistryError``, ``FetchError``.
     """
-    return list(_moves(repository, tag))
+
+    def notes_of(digest: str) -> list[Move] | None:
+        found = _notes(repository, tag, digest)
+        return found if found or repository.told(digest) else None
+
+    return list(followed(repository.told(tag), notes_of))
 
 
-def _moves(repository: Repository, tag: str) -> Iterator[Move]:
-    """Each move leads to the image of the one before it.
+def followed(digest: str, notes_of: Callable[[str], Sequence[Move] | None]) -> Iterator[Move]:
+    """The moves that led a tag to where it is, newest first.
 
-    With an image that is gone its moves are, too; what the others tell of before that is told.
+    ``notes_of`` gives the notes of the tag on an image; None where the image is gone, and its notes
+    with it.  A move counts where the tag leads to its image, or a later move names that image as
+    the one before; each has a lower number than the one after it.  So the note of a move that was
+    interrupted is left out: the tag never led there with that number.
     """
-    digest = repository.leads_to(tag)
-    known: dict[str, list[Move]] = {}
+    known: dict[str, Sequence[Move] | None] = {}
+    last: Move | None = None
     while digest:
         if digest not in known:
-            of_tag = [each for each in _moves_to(repository, digest) if each.tag == tag]
-            known[digest] = sorted(of_tag, key=lambda each: (each.number, each.created))
-        left = known[digest]
-        if not left and not repository.told(digest):
-            left = max(known.values(), key=lambda each: each[-1].number if each else -1)
-        if not left:
+            known[digest] = notes_of(digest)
+        notes = known[digest]
+        below = last.number if last is not None else math.inf
+        if notes is None:
+            # The move to an image that is gone had the number before the last one's.
+            below -= 1
+            notes = [each for found in known.values() for each in found or ()]
+        earlier = [each for each in notes if each.number < below]
+        if not earlier:
             return
-        last = left.pop()
+        last = max(earlier, key=lambda each: (each.number, each.created))
         yield last
         digest = last.before
 
 
-def _moves_to(repository: Repository, digest: str) -> Iterator[Move]:
-    for entry in referrers(repository, digest):
+def _notes(repository: Repository, tag: str, digest: str) -> list[Move]:
+    """The notes of a tag's moves to an image, whether these came about or not."""
+    return [each for each in notes_among(referrers(repository, digest), digest) if each.tag == tag]
+
+
+def notes_among(entries: Iterable[Mapping[str, Any]], digest: str) -> Iterator[Move]:
+    """The notes of moves to an image among the descriptors of what refers to it."""
+    for entry in entries:
         if entry.get("artifactType") == MOVE:
             told = entry.get("annotations") or {}
             number, by = (told.get(f"builder.move.{name}", "") for name in ("number", "by"))
@@ -102,6 +127,7 @@ def _moves_to(repository: Repository, digest: str) -> Iterator[Move]:
                 by == "night",
                 by == "rollback",
                 int(number) if number.isdecimal() else 0,
+                told.get("builder.move.version", ""),
             )
 
 
@@ -124,8 +150,13 @@ def before(repository: Repository, tag: str) -> str:
 
     A way back is never a way forward: what was taken back once is not gone to again.
     """
+    return way_back(moves(repository, tag))
+
+
+def way_back(known: Sequence[Move]) -> str:
+    """The same of moves that are known, newest first."""
     been: list[str] = []  # what can be gone back to, the newest last
-    for move in reversed(moves(repository, tag)):
+    for move in reversed(known):
         if move.digest in been:
             been = been[: been.index(move.digest)]
         elif move.back:
@@ -136,7 +167,9 @@ def before(repository: Repository, tag: str) -> str:
     return been[-2] if len(been) > 1 else ""
 
 
-def need_tag(repository: Repository, tag: str) -> None:
-    """Raise ``RegistryError`` where a repository has no such tag."""
-    if not repository.told(tag):
+def need_tag(repository: Repository, tag: str) -> str:
+    """The digest that a tag leads to; raises ``RegistryError`` where a repository has none."""
+    found = repository.told(tag)
+    if not found:
         raise RegistryError(f"{repository.name} has no tag {tag}")
+    return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,19 +15,21 @@ from pathlib import Path
 from builder import channels, crashes, freezing, journal, pipeline, publish
 from builder.channels import Channel
 from builder.desk import Desk, desk
-from builder.errors import BuilderError, NightError, PatchError, RegistryError
+from builder.errors import BuilderError, NightError, PatchError
 from builder.freezing import Frozen
 from builder.journal import Night, Outcome
 from builder.moves import moves
 from builder.pipeline import Run
-from builder.pruning import is_nightly
 from builder.releasing import release
-from builder.served import CREATED, served
+from builder.served import CREATED
+from builder.surveying import is_nightly
 from builder.tools import docker
-from builder.tools.files import alone
+from builder.tools.files import alone, workspace
 from builder.tools.registry import Repository
 from builder.trial import Finding
 from builder.upstream import Target
+from builder.verdicts import require_signing, trust_of
+from builder.verifying import find_verified
 
 KEPT = 2
 """Images of a channel's nights that stay in the engine."""
@@ -53,6 +56,8 @@ def tonight(run: Run, names: Sequence[str] = ()) -> Iterator[Night]:
     found = channels.channels(run.catalogue, run.settings, names)
     for channel in found:
         publish.opened(channel.repository, run.say)  # a setting that lacks fails once
+    with workspace(run.settings.cache_dir) as work:
+        require_signing(run.settings, work)
     with alone(run.settings.cache_dir, publish.NIGHTLY):
         for channel in found:
             yield _night(run, channel)
@@ -82,8 +87,9 @@ def _night(run: Run, channel: Channel) -> Night:
     try:
         channel.need_alone()
         opened = publish.opened(channel.repository, run.say)
-        progress.digest = opened.leads_to(channel.tag)
+        progress.digest = opened.told(channel.tag)
         opened.need_clock()
+        opened.require_push()
         repository = opened
         with desk(run.catalogue, run.settings, run.say, offline=run.offline) as at:
             _move_on(run, channel, at, repository, progress)
@@ -114,17 +120,27 @@ def _reason(run: Run, error: Exception) -> str:
 
 
 def _finished(run: Run, channel: Channel, repository: Repository | None, night: Night) -> Night:
-    """Write a night down, and tidy up after it: what fails of that is told, and changes nothing."""
+    """Write a night down, and tidy up after it.
+
+    A night that nobody can read about has failed; what fails of tidying up changes nothing.
+    """
     if repository is None:
         return night
     try:
         journal.write(repository, night)
+    except Exception as error:
+        unwritten = f"the night could not be written down: {_reason(run, error)}"
+        return replace(night, outcome="failed", reason=_joined(unwritten, night.reason))
+    try:
         if night.outcome == "moved":
             _tidy(run, channel)
     except Exception as error:
-        told = f"afterwards: {_reason(run, error)}"
-        return replace(night, reason="\n".join(part for part in (night.reason, told) if part))
+        return replace(night, reason=_joined(night.reason, f"afterwards: {_reason(run, error)}"))
     return night
+
+
+def _joined(*parts: str) -> str:
+    return "\n".join(part for part in parts if part)
 
 
 def _move_on(
@@ -142,15 +158,17 @@ def _move_on(
     if held:
         progress.outcome, progress.reason = "held", held
         return
-    now = repository.leads_to(channel.tag)
-    if now != before:
-        raise RegistryError(
-            f"{channel.tag} was moved by somebody else while this night went on",
-            f"it was {before or 'not there'}, and is {now or 'gone'}",
-            "it stays there; the next night looks again",
-        )
-    publish.move(repository, channel.tag, digest, f"night of {frozen.name}", "night")
-    progress.outcome, progress.digest = "moved", digest
+    with _tags_locked(run):
+        reason = f"night of {frozen.name}"
+        done = publish.move(repository, channel.tag, digest, reason, "night", before)
+    # Where another machine's night has moved it to the same image, this one has nothing to do.
+    progress.outcome = "moved" if done.before != digest else "unchanged"
+    progress.digest = digest
+
+
+def _tags_locked(run: Run) -> AbstractContextManager[None]:
+    """Nobody on this machine gives a tag by hand meanwhile; where somebody does, it is waited."""
+    return alone(run.settings.cache_dir, publish.TAGS, wait=run.say)
 
 
 def _frozen(run: Run, channel: Channel, at: Desk, target: Target) -> Frozen:
@@ -178,15 +196,17 @@ def _image(run: Run, frozen: Frozen, repository: Repository, work: Path) -> str:
     """The digest of a frozen recipe's image in the registry: the one there, or a new one."""
     tonight = replace(run, catalogue=frozen.catalogue, seconds={})
     rendered = pipeline.resolve(tonight, frozen.name)
-    own = pipeline.own_tag(tonight, rendered)
-    there = served(repository, own)
-    if there is not None and there.labels.get(publish.KEY) == rendered.key:
+    there = find_verified(tonight, rendered, repository, work)
+    if there is not None:
+        if there.proved is not None:
+            publish.vouch(repository, there.proved, trust_of(run.settings, work), run.say)
         return there.digest
     record = pipeline.build(tonight, frozen.name).record
-    tags = publish.Tags(repository.name, own, (), ())
+    tags = publish.Tags(repository.name, pipeline.own_tag(tonight, rendered), (), ())
     folder = work / "release"
     folder.mkdir()
-    return release(tonight, rendered, record, tags, folder, frozen.files).digest
+    with _tags_locked(run):
+        return release(tonight, rendered, record, tags, folder, frozen.files).digest
 
 
 def _held(repository: Repository, tag: str, digest: str) -> str:

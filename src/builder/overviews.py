@@ -9,6 +9,7 @@ from builder.journal import Night
 from builder.status import Status
 
 DIGITS = 19  # of a digest: "sha256:" and twelve
+WIDE = 120  # columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class Overview:
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    """What does not fit into the table, a line each."""
 
 
 def of_nights(nights: Sequence[Night]) -> Overview:
@@ -40,29 +43,30 @@ def of_nights(nights: Sequence[Night]) -> Overview:
 
 
 def of_statuses(found: Sequence[Status]) -> Overview:
-    """Where every tag stands."""
-    header = ("recipe", "tag", "", "serves", "made", "of", "upstream", "behind", "nights")
-    return Overview("Recipes and channels", header, tuple(_row(status) for status in found))
+    """Where every tag stands; below it, how the last night of each channel ended, and problems."""
+    header = ("recipe", "tag", "", "serves", "made", "upstream", "behind")
+    rows = tuple(_row(status) for status in found)
+    notes = tuple(note for status in found for note in _notes(status))
+    return Overview("Recipes and channels", header, rows, notes)
 
 
 def _row(status: Status) -> tuple[str, ...]:
     served = status.served
     return (
         status.recipe,
-        f"{status.repository}:{status.tag}",
+        status.tag,
         status.state,
-        served.digest[:DIGITS] if served else "",
-        served.created[:16].replace("T", " ") if served else "",
-        (served.revision[:9] if served else ""),
+        served.digest.removeprefix("sha256:")[:12] if served else "",
+        served.created[:10] if served else "",
         _upstream(status),
         _behind(status),
-        "; ".join(part for part in (_nights(status), *status.problem.splitlines()) if part),
     )
 
 
 def _upstream(status: Status) -> str:
+    """A tag, a branch or the tag of an image, and the commit or the image's digest."""
     commit = status.commit.removeprefix("sha256:")[:9]
-    return f"{status.upstream} {commit}" if status.upstream else ""
+    return f"{status.upstream.rpartition(':')[2]} {commit}" if status.upstream else ""
 
 
 def _behind(status: Status) -> str:
@@ -70,9 +74,9 @@ def _behind(status: Status) -> str:
         return ""
     many = "s" if status.commits != 1 else ""
     commits = f"{status.commits} commit{many}, " if status.commits else ""
-    limit = f" of {status.limit}" if status.limit is not None else ""
+    limit = f"/{status.limit}" if status.limit is not None else ""
     newer = status.commits is None or status.commits > 0
-    return f"{commits}{status.days}{limit} days" if newer and status.upstream else ""
+    return f"{commits}{status.days}{limit} d" if newer and status.upstream else ""
 
 
 def _first(reason: str) -> str:
@@ -80,10 +84,13 @@ def _first(reason: str) -> str:
     return reason.partition("\n")[0]
 
 
-def _nights(status: Status) -> str:
+def _notes(status: Status) -> list[str]:
     told = []
-    if status.good is not None:
-        told.append(f"good {status.good.started[:10]}")
-    if status.failed is not None:
-        told.append(f"failed {status.failed.started[:10]}: {_first(status.failed.reason)}")
-    return ", ".join(told)
+    last = status.last
+    if last is not None:
+        good = status.good.started[:16].replace("T", " ") if status.good else "none is known"
+        ended = f"last night {last.started[:16].replace('T', ' ')}: {last.outcome}"
+        told.append(f"{status.recipe}: {ended}{'' if last.good else f'; last good: {good}'}")
+        told += [] if last.good else [f"{status.recipe}: {_first(last.reason)}"]
+    told += [f"{status.recipe}: {line}" for line in status.problem.splitlines()]
+    return [line if len(line) <= WIDE else f"{line[: WIDE - 4]} ..." for line in told]

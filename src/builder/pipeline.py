@@ -323,8 +323,21 @@ def _write(
     log: str,
 ) -> Record:
     """Keep the verdict on an image, with the labels that say what it is."""
+    kept = _record(run, rendered, references, labels, verdict, log)
+    record.write(run.settings.state_dir, kept)
+    return kept
+
+
+def _record(
+    run: Run,
+    rendered: Rendered,
+    references: tuple[str, ...],
+    labels: Mapping[str, str],
+    verdict: Verdict,
+    log: str,
+) -> Record:
     assert isinstance(rendered.plan, Plan)
-    kept = Record(
+    return Record(
         recipe=rendered.plan.name,
         key=rendered.key,
         contract=contract_of(rendered.plan.recipe),
@@ -336,8 +349,6 @@ def _write(
         base={labels.get(BASE_NAME, ""): labels.get(BASE_DIGEST, "")},
         log=log,
     )
-    record.write(run.settings.state_dir, kept)
-    return kept
 
 
 def proof_error(name: str, reference: str, verdict: Verdict) -> BuilderError:
@@ -509,6 +520,26 @@ def judge(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Reco
     log = before.log if before else ""
     run.seconds = (dict(before.seconds) if before else {}) | run.seconds
     return _write(run, rendered, references, found.labels, verdict, log)
+
+
+def prove_pulled(run: Run, rendered: Rendered, reference: str, work: Path) -> Record:
+    """Prove an image that a registry gave the engine; its record, which is not written.
+
+    Raises ``UntriedError`` when not even the image can be read, and like ``build_base``.
+    """
+    assert rendered.base is not None
+    found = docker.image(reference)
+    if found is None:
+        raise UntriedError(f"the engine lost the image {reference}")
+    log = Log(_log_path(run.settings.state_dir, rendered.plan.name))
+    try:
+        build_base(run, rendered.base, log)
+    finally:
+        log.close()
+    with run.stage("prove"):
+        verdict = smoke.prove(subject_of(run, rendered, reference, found.digest), work)
+    run.judged(rendered.plan.name, verdict)
+    return _record(run, rendered, references_of(run, rendered), found.labels, verdict, "")
 
 
 def _prove_again(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:

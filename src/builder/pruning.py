@@ -10,58 +10,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from builder.errors import GoneError, WorldError
-from builder.served import CREATED, configuration
+from builder.errors import WorldError
+from builder.moves import Move, followed, way_back
+from builder.served import CREATED
+from builder.surveying import ATTACHED, Image, entries_of, is_nightly
 from builder.tools.files import keep_json
 from builder.tools.hub import Hub
-from builder.tools.registry import Manifest, Repository
+from builder.tools.registry import Repository
 
-KEY = r"[0-9a-f]{12}"
-# What cosign and others name after the digest of an image, and the "Referrers Tag Schema" of the
-# distribution specification, which has no suffix.
-ATTACHED = re.compile(r"sha256-([0-9a-f]{64})(\.[a-z0-9]+)?")
-SIGNED_SUFFIXES = frozenset({".sig", ".att"})
-SIGNATURES = (
-    "application/vnd.dev.cosign.",
-    "application/vnd.dev.sigstore.",
-    "application/vnd.cncf.notary.",
-)
-# What clients have written for the type of an artifact where they had none: its configuration's.
-NO_KIND = "application/vnd.oci."
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """What tags of one digest lead to, with all that belongs to it."""
-
-    digest: str
-    tags: tuple[str, ...]
-    created: datetime | None
-    """As its label says; None where it does not."""
-    manifests: Mapping[str, Manifest] = field(repr=False)
-    """Its own and, of an index, those that it lists, by digest."""
-    attached: Mapping[str, Manifest | None] = field(repr=False)
-    """What refers to any of them (notes, bills of materials, signatures), by digest; what refers
-    to one that is attached comes behind it.  None: it was not read."""
-    attached_tags: tuple[str, ...]
-    signed: bool
-
-    @property
-    def whole(self) -> dict[str, Manifest | None]:
-        """Everything that goes with it, itself included."""
-        return {**self.attached, **self.manifests}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The digests of all that, and the tags of what is attached."""
-        return (*self.whole, *self.attached_tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,125 +60,9 @@ class Plan:
         return tuple(fate.image for fate in reversed(self.fates) if not fate.why)
 
 
-def is_nightly(tag: str, channel: str, names: Collection[str]) -> bool:
-    """Whether a tag is ``CHANNEL-WHAT-KEY12``, and not one of a longer name's.
-
-    ``names`` are channels, versions and other tags: ``nightly-main-3f2a91c0d-0123456789ab`` is
-    the channel ``nightly``'s, unless there is a ``nightly-main``.
-    """
-    if re.fullmatch(rf"{re.escape(channel)}-[A-Za-z0-9._-]+-{KEY}", tag) is None:
-        return False
-    return not any(name.startswith(f"{channel}-") and tag.startswith(f"{name}-") for name in names)
-
-
 def _nightlies(tags: Collection[str], channel: str, names: Collection[str]) -> set[str]:
     like = {tag for tag in tags if is_nightly(tag, channel, ())}
     return {tag for tag in like if is_nightly(tag, channel, {*names, *tags} - like)}
-
-
-# What is there
-
-
-def survey(repository: Repository, channel: str, *, sparing: bool = False) -> list[Image]:
-    """Everything that the tags of a repository lead to; the nightlies of a channel with their age.
-
-    Tags of attachments are no images: they belong to what they are attached to.  ``sparing``: an
-    attachment is read only where nothing else tells what it is, since Docker Hub counts each
-    manifest that it gives as a pull.  Raises ``RegistryError``, ``FetchError``.
-    """
-    leads = {tag: found for tag in repository.tags() if (found := repository.told(tag))}
-    by_digest: dict[str, list[str]] = {}
-    by_subject: dict[str, dict[str, str]] = {}
-    for tag, digest in leads.items():
-        attached = ATTACHED.fullmatch(tag)
-        if attached is not None:
-            by_subject.setdefault(f"sha256:{attached[1]}", {})[tag] = digest
-        else:
-            by_digest.setdefault(digest, []).append(tag)
-    found_images = []
-    for digest, tags in by_digest.items():
-        manifest = repository.manifest(digest)
-        if manifest is not None:
-            aged = any(is_nightly(tag, channel, ()) for tag in tags)
-            created = _created(repository, manifest) if aged else None
-            manifests = dict(_with_parts(repository, manifest))
-            belongs = _attached(repository, manifests, by_subject, sparing=sparing)
-            found_images.append(Image(digest, tuple(tags), created, manifests, *belongs))
-    return found_images
-
-
-def _attached(
-    repository: Repository,
-    manifests: Collection[str],
-    by_subject: Mapping[str, Mapping[str, str]],
-    *,
-    sparing: bool,
-) -> tuple[dict[str, Manifest | None], tuple[str, ...], bool]:
-    """What is attached to an image, the tags of that, and whether any of it is a signature."""
-    attached: dict[str, Manifest | None] = {}
-    attached_tags: list[str] = []
-    kinds: list[str] = []
-    subjects = list(manifests)
-    for subject in subjects:  # grows: what is attached may have something attached
-        named = by_subject.get(subject, {})
-        listed = repository.referrers(subject)
-        found: dict[str, Manifest | None] = {}
-        for tag, digest in named.items():
-            # Where the registry lists referrers itself, nobody asks the list that a tag keeps.
-            told = listed is not None or "." in tag
-            found[digest] = None if sparing and told else repository.manifest(digest)
-        kept = [entry for index in found.values() if index for entry in _entries(index)]
-        for entry in [*(listed or []), *kept]:
-            kind = str(entry.get("artifactType") or "")
-            kinds.append(kind)
-            if sparing and kind and not kind.startswith(NO_KIND):
-                found[entry["digest"]] = None
-            elif there := repository.manifest(entry["digest"]):
-                found[there.digest] = there
-        subjects += [digest for digest in found if digest not in {*attached, *manifests}]
-        attached |= found
-        attached_tags += named
-    kinds += [kind for manifest in attached.values() if manifest for kind in _kinds(manifest)]
-    return attached, tuple(attached_tags), _signed(attached_tags, kinds)
-
-
-def _with_parts(repository: Repository, manifest: Manifest) -> Iterator[tuple[str, Manifest]]:
-    """A manifest and, of an index, what it lists and the registry has."""
-    yield manifest.digest, manifest
-    for entry in _entries(manifest):
-        part = repository.manifest(entry["digest"])
-        if part is not None:
-            yield from _with_parts(repository, part)
-
-
-def _entries(manifest: Manifest) -> list[dict[str, Any]]:
-    return list(manifest.parsed().get("manifests") or [])
-
-
-def _created(repository: Repository, manifest: Manifest) -> datetime | None:
-    """The age of an image by its label; None where it has none, or is no image."""
-    try:
-        config: Any = configuration(repository, manifest)
-        labels = (config.get("config") or {}).get("Labels") or {}
-        found = datetime.fromisoformat(labels.get(CREATED, ""))
-    except (AttributeError, TypeError, ValueError, GoneError):
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _kinds(manifest: Manifest) -> list[str]:
-    """The types of an artifact, of its configuration and of its layers."""
-    parsed = manifest.parsed()
-    parts = [parsed.get("config") or {}, *(parsed.get("layers") or [])]
-    return [parsed.get("artifactType") or "", *(part.get("mediaType") or "" for part in parts)]
-
-
-def _signed(tags: Collection[str], kinds: Collection[str]) -> bool:
-    """By the tags that cosign gives, or by the types of what is attached."""
-    suffixes = {found[2] for tag in tags if (found := ATTACHED.fullmatch(tag))}
-    return not suffixes.isdisjoint(SIGNED_SUFFIXES) or any(
-        kind.startswith(SIGNATURES) for kind in kinds
-    )
 
 
 # What becomes of it
@@ -228,12 +75,11 @@ def plan(
     *,
     signed: bool = False,
     names: Collection[str] = (),
-    back: str = "",
 ) -> Plan:
     """What becomes of the nightlies of a channel: the newest ``keep`` stay, and what is needed.
 
-    ``names`` are the channels and versions that are known to be in the repository, ``back`` is the
-    digest that the channel would be rolled back to.  ``signed``: what is signed goes, too.
+    What ``rollback`` of any tag would go to is needed.  ``names`` are the channels and versions
+    that are known to be in the repository.  ``signed``: what is signed goes, too.
     """
     tags = [tag for image in images for tag in image.tags]
     nightly = _nightlies(tags, channel, names)
@@ -245,10 +91,11 @@ def plan(
     newest = {image.digest for image in aged[:keep]}
     stays = {image.digest: image.tags[0] for image in images if nightly.isdisjoint(image.tags)}
     why: dict[str, str] = {}
+    backs = ways_back(images)
     for image in candidates:
         own = _reason(image, nightly, keep, newest=newest, signed=signed)
-        way_back = f"{channel} would be rolled back to it" if image.digest == back else ""
-        why[image.digest] = own or way_back
+        tag = backs.get(image.digest, "")
+        why[image.digest] = own or (f"{tag} would be rolled back to it" if tag else "")
         if why[image.digest]:
             stays[image.digest] = image.tags[0]
     while more := _needed(images, stays):
@@ -261,6 +108,22 @@ def plan(
     kept = frozenset(name for image in images if image.digest in stays for name in image.names)
     known = frozenset(name for image in images for name in image.names)
     return Plan(channel, fates, others, kept, known, _freed(images, stays))
+
+
+def ways_back(images: Sequence[Image]) -> dict[str, str]:
+    """The digests that tags would be rolled back to, each with such a tag."""
+    by_digest = {image.digest: image for image in images}
+
+    def notes_of(tag: str, digest: str) -> list[Move] | None:
+        image = by_digest.get(digest)
+        return [note for note in image.notes if note.tag == tag] if image else None
+
+    found = {}
+    for image in images:
+        for tag in image.tags:
+            known = list(followed(image.digest, partial(notes_of, tag)))
+            found[way_back(known)] = tag
+    return found
 
 
 def _age(image: Image) -> tuple[bool, datetime, str]:
@@ -423,7 +286,7 @@ def _wanted(
         digest = repository.told(tag)
         led = {digest}
         if digest not in decided.kept and (found := repository.manifest(tag)):
-            led |= {entry["digest"] for entry in _entries(found)}
+            led |= {entry["digest"] for entry in entries_of(found)}
         if not led.isdisjoint(going):
             say(f"{', '.join(image.tags)} stays: {tag} leads to it by now")
             return True

@@ -8,32 +8,30 @@ it is.
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from builder.artifacts import File, attach, referrers
+from builder.artifacts import Attachment, attach_all, referrers
 from builder.errors import BuilderError, RegistryError
 from builder.moves import By, Move, note
 from builder.record import Record
 from builder.schema import Recipe
 from builder.served import served
-from builder.tools import cosign, docker
+from builder.tools import cosign
 from builder.tools.credentials import HUB
-from builder.tools.registry import Manifest, Repository, blobs_of
+from builder.tools.registry import Manifest, Repository
+from builder.uploading import upload
+from builder.verdicts import KEY, VERDICT, Trust, attached_verdicts, statement_of
 
 Say = Callable[[str], None]
-KEY = "builder.key"
 NIGHTLY, TAGS = "nightly", "tags"
 """The locks on this machine of a night, and of who moves a tag by hand; who deletes holds both."""
 HOLDS = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
 """Tags that are given once, or that builder and others keep what belongs to images under."""
-BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +72,24 @@ def tags_of(record: Record, recipe: Recipe) -> Tags:
     return Tags(repository, own, fixed, moving)
 
 
-def need_moving(recipes: Iterable[Recipe], repository: str, tag: str) -> None:
-    """Raise ``RegistryError`` where a recipe of that repository says that the tag stays."""
-    for recipe in recipes:
-        image = recipe.image
-        if image.repository == repository and tag in image.tags and tag not in image.moving:
-            raise RegistryError(
-                f"{tag} is the tag of {recipe.name}: it stays what it is",
-                hint="a new image of that version takes `builder push --replace REASON`",
-            )
+def require_moving(recipes: Iterable[Recipe], repository: Repository, name: str, tag: str) -> None:
+    """Raise ``RegistryError`` where a tag is a version's, which stays what it is.
 
-
-@dataclass(frozen=True, slots=True)
-class Attachment:
-    """What is attached to an image before it gets a tag: an artifact's type, and its files."""
-
-    kind: str
-    files: tuple[File, ...]
+    ``name`` is the repository's in the recipes.  They say which tags stay and which move; of a tag
+    that none of them names, the image that it leads to says whether it is that one's version.
+    """
+    images = [recipe.image for recipe in recipes if recipe.image.repository == name]
+    if any(tag in image.moving for image in images):
+        return
+    owners = [each.name for each in recipes if each.image in images and tag in each.image.tags]
+    there = served(repository, tag) if not owners else None
+    if there is not None and tag == there.version:
+        owners = [f"an image of version {tag}, whose recipe is no longer here"]
+    if owners:
+        raise RegistryError(
+            f"{tag} is the tag of {owners[0]}: it stays what it is",
+            hint="a new image of that version takes `builder push --replace REASON`",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,54 +99,136 @@ class Pushing:
     work: Path
     """An empty directory for the saved image."""
     say: Say
-    attachments: Sequence[Attachment] = ()
-    key: str = ""
-    """What it is signed with (see ``tools.cosign``); empty: it is not."""
+    trust: Trust
+    """Whose key signs the image and its verdict; an empty one: nobody's."""
+    attachments: Callable[[Collection[str]], Sequence[Attachment]]
+    """What belongs to the engine's image, but for the types that are attached already."""
     replace: str | None = None
     """The reason for which a tag that stays may be taken from another image."""
+    there: str = ""
+    """The digest of the verified image of this key that the registry has; empty: none."""
+    proved: Record | None = None
+    """This machine's record of the image that is pushed; None: a trusted verdict is attached."""
+    known: frozenset[str] = frozenset()
+    """The tags of the repository."""
 
 
 def push(record: Record, tags: Tags, how: Pushing) -> Published:
     """Push the image of a record, then give it its tags.
 
-    Where the registry has an image of this key already, and no reason to replace it is given, that
-    one stays and gets the tags: another machine has built and proved the same.
+    Where the registry has a verified image of this key, that one stays and gets the tags.
 
     Raises ``RegistryError`` where a tag that stays is taken and there is no reason to replace it,
-    or the registry refuses; ``FetchError`` when it does not answer; ``WorldError`` where the image
-    cannot be signed, or this machine's clock is wrong.
+    or the registry refuses; ``TagMovedError`` where somebody else moves one of the tags meanwhile;
+    ``FetchError`` when the registry does not answer; ``WorldError`` where the image cannot be
+    signed, or this machine's clock is wrong.
     """
-    if how.key:
-        cosign.need()
     repository = opened(tags.repository, how.say)
-    digest = _there(repository, record, tags.own, how) or record.digest
+    digest = how.there or record.digest
+    before = {tag: _led_to(repository, tag, tags, how) for tag in (tags.own, *tags.fixed)}
     repository.need_clock()
-    replaced = _taken(repository, digest, (tags.own, *tags.fixed))
-    _need_free(record, tags.repository, digest, replaced, how.replace)
-    image, uploaded = _upload(repository, record, digest, how)
-    if digest == record.digest:
-        _attach(repository, image, how.attachments)
-    if how.key and cosign.sign(repository.name, digest, how.key, how.work / "cosign"):
-        how.say(f"signed {repository.name}@{digest[:19]}")
+    replaced = {tag: there for tag, there in before.items() if there not in {"", digest}}
+    _require_free(record, tags.repository, digest, replaced, how.replace)
+    if how.there and how.there != record.digest:
+        how.say(f"the registry has {tags.own} already: {digest} gets the tags")
+    image = _Image(repository, digest)
+    uploaded, new = 0, False
+    # Without a tag there may be an image nevertheless: a push may have broken.
+    if not (how.there or (how.known and image.is_there())):
+        fresh = not how.known
+        image.manifest, uploaded = upload(repository, record, how.work, how.say, new=fresh)
+        new = True
+    _complete(repository, record, image, how, new=new)
     reason = how.replace or f"push of {record.recipe} {record.key[:12]}"
     given: list[str] = []
     with _telling(given):
         for tag in (tags.own, *tags.fixed, *tags.moving):
-            before = repository.leads_to(tag)
-            if before and before != digest and tag not in tags.moving:
-                # Somebody may have given it while the image was uploaded.
-                _need_free(record, tags.repository, digest, {tag: before}, how.replace)
-            _give(repository, image, tag, before, reason, own=tag == tags.own)
+            was = before[tag] if tag in before else _led_to(repository, tag, tags, how)
+            if was != digest:
+                _give(repository, image.read(), tag, was, reason, tags)
             given.append(tag)
     return Published(tags.repository, digest, tuple(given), uploaded, replaced)
 
 
-def _attach(repository: Repository, image: Manifest, attachments: Sequence[Attachment]) -> None:
-    """Attach what is not there yet: words of a recipe that have changed since change no image."""
-    there = {each.get("artifactType") for each in referrers(repository, image.digest)}
-    for attachment in attachments:
-        if attachment.kind not in there:
-            attach(repository, image, attachment.kind, {}, attachment.files)
+@dataclass(slots=True)
+class _Image:
+    """An image of a registry, whose manifest is fetched when it is needed: that is a pull."""
+
+    repository: Repository
+    digest: str
+    manifest: Manifest | None = None
+
+    def is_there(self) -> bool:
+        """Whether the registry has it."""
+        self.manifest = self.manifest or self.repository.manifest(self.digest)
+        return self.manifest is not None
+
+    def read(self) -> Manifest:
+        """Its manifest; raises ``RegistryError`` where it is gone."""
+        if not self.is_there() or self.manifest is None:
+            raise RegistryError(
+                f"{self.repository.name} no longer has {self.digest}", hint="push again"
+            )
+        return self.manifest
+
+
+def _led_to(repository: Repository, tag: str, tags: Tags, how: Pushing) -> str:
+    """Where a tag leads; what is known already is not asked again."""
+    if tag == tags.own and how.there:
+        return how.there
+    return repository.told(tag) if tag in how.known else ""
+
+
+def _complete(
+    repository: Repository, record: Record, image: _Image, how: Pushing, *, new: bool
+) -> None:
+    """Attach and sign what is missing of an image: it has all of that before it gets a tag.
+
+    What was attached stays: words of a recipe that have changed since change no image.
+    """
+    entries = [] if new else referrers(repository, image.digest, how.known)
+    missing: list[Attachment] = []
+    if image.digest == record.digest:
+        missing += how.attachments({str(each.get("artifactType")) for each in entries})
+    if how.proved is None:
+        _sign(repository, image.digest, how.trust, how.say)
+    else:
+        missing += _vouched(repository, how.proved, entries, how.trust, how.say)
+    if missing:
+        # Newer versions of cosign list a signature there as well.
+        alone = new and not how.trust.signing
+        attach_all(repository, image.read(), missing, new=alone)
+
+
+def vouch(repository: Repository, proved: Record, trust: Trust, say: Say) -> None:
+    """Sign an image of a registry that this machine has proved, and attach the verdict on it.
+
+    What is there is not done again.  Raises ``RegistryError``, ``FetchError``, ``WorldError``.
+    """
+    missing = _vouched(repository, proved, referrers(repository, proved.digest), trust, say)
+    image = repository.manifest(proved.digest) if missing else None
+    if image is not None:
+        attach_all(repository, image, missing)
+
+
+def _vouched(
+    repository: Repository,
+    proved: Record,
+    entries: Sequence[Mapping[str, Any]],
+    trust: Trust,
+    say: Say,
+) -> list[Attachment]:
+    """The verdict on an image, where no like one is attached; the image itself is signed first."""
+    verdicts = attached_verdicts(entries, proved.digest, proved.key, proved.contract)
+    if any(map(trust.is_ours, verdicts)):
+        return []
+    _sign(repository, proved.digest, trust, say)
+    return [Attachment(VERDICT, annotations=trust.annotations(statement_of(proved)))]
+
+
+def _sign(repository: Repository, digest: str, trust: Trust, say: Say) -> None:
+    if trust.signing and cosign.sign(repository.name, digest, trust.signing, trust.work):
+        say(f"signed {repository.name}@{digest[:19]}")
 
 
 @contextmanager
@@ -158,30 +239,11 @@ def _telling(given: Sequence[str]) -> Iterator[None]:
     except BuilderError as error:
         if not given:
             raise
-        told = f"given by then: {', '.join(given)}"
+        told = f"these tags were given before that: {', '.join(given)}"
         raise type(error)(error.what, f"{error.why}\n{told}", error.hint) from error
 
 
-def _there(repository: Repository, record: Record, own: str, how: Pushing) -> str:
-    """The digest of the image of this key that the registry has, where it is to stay; or empty.
-
-    Raises ``RegistryError`` where something else has the immutable tag.
-    """
-    found = served(repository, own) if how.replace is None else None
-    if found is None:
-        return ""
-    if found.labels.get(KEY) != record.key:
-        raise RegistryError(
-            f"{repository.name}:{own} is not what its name says",
-            f"its key is {found.labels.get(KEY, 'not told')}; the recipe's is {record.key}",
-            "say --replace REASON, or delete it",
-        )
-    if found.digest != record.digest:
-        how.say(f"the registry has {own} already: {found.digest} gets the tags")
-    return found.digest
-
-
-def _need_free(
+def _require_free(
     record: Record, repository: str, digest: str, taken: Mapping[str, str], replace: str | None
 ) -> None:
     """Raise ``RegistryError`` where tags lead elsewhere, and there is no reason to take them."""
@@ -195,15 +257,14 @@ def _need_free(
 
 
 def _give(
-    repository: Repository, image: Manifest, tag: str, before: str, reason: str, *, own: bool
+    repository: Repository, image: Manifest, tag: str, before: str, reason: str, tags: Tags
 ) -> None:
-    """Give an image a tag; that it is given its own for the first time needs no reason."""
-    if own and not before:
-        repository.put_manifest(tag, image)
-    elif before != image.digest:
-        note(repository, image, tag, before, reason)
-        repository.put_manifest(tag, image)
-    _confirmed(repository, tag, image.digest)
+    """Give an image a tag; that one that stays is given for the first time needs no reason."""
+    version = tags.own.rpartition("-")[0]
+    if before or tag in tags.moving:
+        note(repository, image, tag, before, reason, version=version)
+    repository.put_tag(tag, image, before)
+    require_leads_to(repository, tag, image.digest, by_content=tag == tags.own)
 
 
 def opened(name: str, say: Say) -> Repository:
@@ -217,63 +278,20 @@ def opened(name: str, say: Say) -> Repository:
     return repository
 
 
-def _taken(repository: Repository, digest: str, tags: tuple[str, ...]) -> dict[str, str]:
-    """Those tags that lead to another image, and to which."""
-    found = {tag: repository.leads_to(tag) for tag in tags}
-    return {tag: there for tag, there in found.items() if there not in {"", digest}}
+def require_leads_to(
+    repository: Repository, tag: str, digest: str, *, by_content: bool = False
+) -> None:
+    """Raise ``RegistryError`` where a tag that was just given leads elsewhere.
 
-
-def _upload(
-    repository: Repository, record: Record, digest: str, how: Pushing
-) -> tuple[Manifest, int]:
-    """Upload what the registry lacks of an image, its manifest last; how many blobs that were."""
-    there = repository.manifest(digest)
-    if there is not None:
-        return there, 0
-    blobs = _saved(record.references[0], how.work)
-    file = blobs.get(digest)
-    if file is None:
-        raise RegistryError(
-            f"the engine no longer has {digest}",
-            f"{record.references[0]} is another image by now",
-            f"build it again: `builder build {record.recipe}`",
-        )
-    content = file.read_bytes()
-    manifest = Manifest(content, json.loads(content)["mediaType"])
-    count = 0
-    for blob in blobs_of(manifest):
-        how.say(f"{blob[:19]}: {blobs[blob].stat().st_size / 1e6:.1f} MB")
-        count += repository.put_blob(blob, blobs[blob])
-    repository.put_manifest(digest, manifest)
-    return manifest, count
-
-
-def _saved(reference: str, work: Path) -> dict[str, Path]:
-    """The blobs of an image of the engine as files, by digest."""
-    found: dict[str, Path] = {}
-    folder = work / "blobs"
-    folder.mkdir()
-    with docker.saved(reference) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-        for member in tar:
-            blob = tar.extractfile(member) if member.name.startswith("blobs/sha256/") else None
-            if blob is None:
-                continue
-            name = member.name.rpartition("/")[2]
-            file = folder / name
-            with file.open("wb") as sink:
-                shutil.copyfileobj(blob, sink, BLOCK)
-            found[f"sha256:{name}"] = file
-    return found
-
-
-def _confirmed(repository: Repository, tag: str, digest: str) -> None:
-    """Raise ``RegistryError`` where the registry has something else under a tag by now."""
-    found = repository.leads_to(tag)
+    ``by_content``: what is there is fetched, which Docker Hub counts as a pull.
+    """
+    found = repository.leads_to(tag) if by_content else repository.told(tag)
     if found != digest:
         raise RegistryError(
             f"{repository.name}:{tag} is not what was pushed",
-            f"pushed {digest}, found {found or 'nothing'}",
-            "nothing that comes after it was tagged",
+            f"pushed {digest}, found {found or 'nothing'}: the registry altered it, or somebody "
+            "else gave the tag in the same moment",
+            "nothing that comes after it was tagged: look at `builder history`",
         )
 
 
@@ -283,11 +301,14 @@ def move(
     to: str,
     reason: str,
     by: By = "",
+    before: str | None = None,
 ) -> Move:
     """Move a tag to the image that a tag or a digest leads to, and attach the reason.
 
-    Where it is there already, nothing is done.  Raises ``RegistryError`` where there is no such
-    image, or it was not built here; where the tag is one that says what it holds.
+    ``before`` is where the tag led when the move was decided on; None: it is asked for.
+    Where the tag leads there already, nothing is done.  Raises ``RegistryError`` where there is no
+    such image, or it was not built here, and where the tag is one that says what it holds;
+    ``TagMovedError`` where somebody else moves the tag meanwhile.
     """
     if HOLDS.search(tag):
         raise RegistryError(
@@ -308,11 +329,12 @@ def move(
             f"it is {wanted.digest}, without the label {KEY}",
             "no tag was moved",
         )
-    before = repository.leads_to(tag)
-    if before == wanted.digest:
-        return Move(tag, wanted.digest, before, "", "it is there already")
-    # The reason first, so that no move lacks it.
-    done = note(repository, wanted, tag, before, reason, by)
-    repository.put_manifest(tag, wanted)
-    _confirmed(repository, tag, wanted.digest)
+    now = repository.told(tag)
+    if now == wanted.digest:
+        return Move(tag, wanted.digest, now, "", "it is there already")
+    before = now if before is None else before
+    # The reason first, so that no move lacks it: it counts when the tag leads there.
+    done = note(repository, wanted, tag, before, reason, by, image.version)
+    repository.put_tag(tag, wanted, before)
+    require_leads_to(repository, tag, wanted.digest)
     return done

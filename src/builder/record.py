@@ -36,22 +36,25 @@ class Record:
         return asdict(self)
 
 
-def path_of(state: Path, recipe: str, key: str) -> Path:
-    """Where the record of an image stands."""
-    return state / "records" / recipe / f"{key[:12]}.json"
+def path_of(state: Path, recipe: str, key: str, digest: str = "") -> Path:
+    """Where the record of an image stands: of the engine's own, or of one that a registry gave,
+    which is known by its digest."""
+    apart = f"-{digest.removeprefix('sha256:')[:12]}" if digest else ""
+    return state / "records" / recipe / f"{key[:12]}{apart}.json"
 
 
-def write(state: Path, record: Record) -> Path:
-    """Write a record; raises ``OSError`` when the disk does not take it."""
-    path = path_of(state, record.recipe, record.key)
+def write(state: Path, record: Record, *, apart: bool = False) -> Path:
+    """Write a record, ``apart`` where a registry gave the image and the engine may have another
+    one of that key; raises ``OSError`` when the disk does not take it."""
+    path = path_of(state, record.recipe, record.key, record.digest if apart else "")
     keep_json(path, record.as_json())
     return path
 
 
-def read(state: Path, recipe: str, key: str) -> Record | None:
+def read(state: Path, recipe: str, key: str, digest: str = "") -> Record | None:
     """The record of an image, or None where there is none of this format."""
     try:
-        found = json.loads(path_of(state, recipe, key).read_text("utf-8"))
+        found = json.loads(path_of(state, recipe, key, digest).read_text("utf-8"))
         verdict = found["verdict"]
         checks = tuple(Check(**check) for check in verdict["checks"])
         found["verdict"] = Verdict(**(verdict | {"checks": checks}))

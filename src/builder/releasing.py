@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from builder import bom, publish
-from builder.artifacts import File, files_of, referrers
+from builder.artifacts import Attachment, File, files_of, referrers
 from builder.bom.debian import installed
 from builder.bom.provenance import platform
 from builder.dockerfile import Rendered
-from builder.errors import RegistryError
+from builder.errors import RegistryError, TagMovedError
 from builder.pipeline import Run
-from builder.publish import Attachment, Published, Pushing, Tags
+from builder.publish import Published, Pushing, Tags
 from builder.record import Record
 from builder.tools.registry import Repository
+from builder.verdicts import require_signing, trust_of
+from builder.verifying import find_verified
 
-RECIPE = "application/vnd.builder.recipe.v1+toml"
 RECIPE_FILE = re.compile(r"(?:bases/)?[A-Za-z0-9][A-Za-z0-9._-]*\.toml")
+RECIPE = "application/vnd.builder.recipe.v1+toml"
 NAMES = {bom.CYCLONEDX: "bom.cdx.json", bom.SPDX: "bom.spdx.json", bom.PROVENANCE: "slsa.json"}
 
 
@@ -45,16 +47,51 @@ def release(
     """Push a proved image with all that belongs to it, then give it its tags.
 
     ``work`` is an empty directory; ``recipe`` has the texts of the recipe's files by their paths
-    below ``recipes/``.  Raises like ``publish.push``.
+    below ``recipes/``.  Where another machine gives the immutable tag to its own image of the same
+    key in the meantime, that one is taken.  Raises like ``publish.push`` and ``find_verified``.
     """
-    attachments = [
-        Attachment(kind, (File(NAMES[kind], kind, text.encode()),))
-        for kind, text in documents(rendered, record, work).items()
-    ]
-    texts = tuple(File(name, RECIPE, text.encode()) for name, text in recipe.items())
-    attachments.append(Attachment(RECIPE, texts))
-    key = run.settings.cosign_key
-    return publish.push(record, tags, Pushing(work, run.say, attachments, key, replace))
+    require_signing(run.settings, work)
+    folders = [work / "once", work / "again"]
+    for folder in folders:
+        folder.mkdir()
+    try:
+        return _released(run, rendered, record, tags, folders[0], recipe, replace)
+    except TagMovedError as error:
+        repository = publish.opened(tags.repository, run.say)
+        if replace is not None or repository.told(tags.own) == record.digest:
+            raise
+        run.say(f"{error.what}: looking again")
+        return _released(run, rendered, record, tags, folders[1], recipe, None)
+
+
+def _released(
+    run: Run,
+    rendered: Rendered,
+    record: Record,
+    tags: Tags,
+    work: Path,
+    recipe: Mapping[str, str],
+    replace: str | None,
+) -> Published:
+    repository = publish.opened(tags.repository, run.say)
+    known = frozenset(repository.tags())
+    found = None
+    if replace is None and tags.own in known:
+        found = find_verified(run, rendered, repository, work)
+
+    def attachments(attached: Collection[str]) -> list[Attachment]:
+        if {*NAMES, RECIPE} <= {*attached}:
+            return []
+        texts = tuple(File(name, RECIPE, text.encode()) for name, text in recipe.items())
+        made = documents(rendered, record, work).items()
+        files: dict[str, tuple[File, ...]] = {RECIPE: texts}
+        files |= {kind: (File(NAMES[kind], kind, text.encode()),) for kind, text in made}
+        return [Attachment(kind, each) for kind, each in files.items() if kind not in attached]
+
+    there, proved = (found.digest, found.proved) if found else ("", record)
+    trust = trust_of(run.settings, work)
+    how = Pushing(work, run.say, trust, attachments, replace, there, proved, known)
+    return publish.push(record, tags, how)
 
 
 def recipe_texts(files: Sequence[File]) -> dict[str, str]:

@@ -127,4 +127,5 @@ def markdown(overview: Overview) -> str:
     rows = [overview.header, ("---",) * len(overview.header)]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     lines += [f"| {' | '.join(map(_cell, row))} |" for row in overview.rows]
-    return "\n".join([f"### {overview.title}", "", *lines, ""]) + "\n"
+    notes = [f"- {_cell(note)}\n" for note in overview.notes]
+    return "\n".join([f"### {overview.title}", "", *lines, "", *notes]) + "\n"

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from platformdirs import user_cache_path, user_config_path, user_state_path
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -41,6 +42,10 @@ RootWay = Literal["auto", "registry", "mmdebstrap"]
 def settings_file() -> Path:
     """Where the user's settings stand."""
     return user_config_path("builder") / "settings.toml"
+
+
+def _listed(value: object) -> object:
+    return value.replace(",", " ").split() if isinstance(value, str) else value
 
 
 class Settings(BaseSettings):
@@ -71,6 +76,9 @@ class Settings(BaseSettings):
     """Where Docker Hub's own API is."""
     cosign_key: str = ""
     """What images are signed with: a file, or one of cosign's key URIs; empty: they are not."""
+    trusted_keys: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    """Public keys whose signed verdicts count here, as files or cosign's key URIs, separated by
+    commas or spaces; the public key of ``cosign_key`` counts as well."""
 
     @classmethod
     def settings_customise_sources(

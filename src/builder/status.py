@@ -55,6 +55,12 @@ class Status:
     """Why something of it is not known."""
 
     @property
+    def last(self) -> Night | None:
+        """The night that came last."""
+        nights = [night for night in (self.good, self.failed) if night is not None]
+        return max(nights, key=lambda night: night.started, default=None)
+
+    @property
     def state(self) -> State:
         """``empty``: the registry has no such tag; ``stale``: behind for longer than it may be."""
         if self.served is None:
@@ -108,6 +114,7 @@ def _of_channel(channel: Channel, repositories: Repositories) -> Status:
         repository = opened(channel.repository, repositories.say)
         status = replace(status, served=served(repository, channel.tag))
         nights = journal.nights(repository, channel.tag)
+        repository.need_clock()
     except BuilderError as error:
         problems.append(str(error))
     status = replace(
@@ -129,8 +136,10 @@ def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Reposito
     name, tag = settings.repository(recipe.image.repository), recipe.image.tags[0]
     status = Status(entry.name, name, tag, channel=False)
     try:
-        there = served(opened(name, repositories.say), tag)
+        repository = opened(name, repositories.say)
+        there = served(repository, tag)
         status = replace(status, served=there)
+        repository.need_clock()
         if not isinstance(recipe.source, GitSource):
             return replace(status, commits=0, days=0)
         target = upstream.tracked(recipe.source.git, recipe.track, repositories)

@@ -25,6 +25,9 @@ UNSIGNED = re.compile(
     r"no (?:matching )?signatures|invalid signature when validating", re.IGNORECASE
 )
 """How cosign (2.5) says that there is no signature, or none by that key."""
+UNREADABLE_KEY = re.compile(r"loading public key")
+"""How cosign (2.5) says that it cannot verify anything with a key."""
+TRIAL = "builder tries its signing key"
 
 
 def need() -> None:
@@ -37,6 +40,64 @@ def need() -> None:
         )
 
 
+def require_key(key: str, work: Path) -> None:
+    """Raise ``WorldError`` where there is no cosign, or it cannot sign with a key.
+
+    ``key`` is a file or one of cosign's key URIs, ``work`` a directory for what cosign reads.
+    """
+    need()
+    signature = sign_text(TRIAL, key, work)
+    if not signed_by(TRIAL, signature, str(public_key(key, work)), work):
+        raise WorldError(
+            "cosign does not verify what it signed with the signing key",
+            hint="check BUILDER_COSIGN_KEY",
+        )
+
+
+def public_key(key: str, work: Path) -> Path:
+    """The public key of a signing key, as a PEM file in ``work``.  Raises ``WorldError``."""
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    public = work / "cosign.pub"
+    public.write_bytes(
+        _run(("public-key", f"--key={key}"), dict(os.environ), "read its public key")
+    )
+    return public
+
+
+def sign_text(text: str, key: str, work: Path) -> str:
+    """The signature (base64) of a text.  Raises ``WorldError`` where cosign cannot sign."""
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = work / "text"
+    file.write_text(text, "utf-8")
+    signing = ("sign-blob", "--yes", "--tlog-upload=false", f"--key={key}", str(file))
+    return _run(signing, dict(os.environ), "sign a verdict").decode().strip()
+
+
+def signed_by(text: str, signature: str, public: str, work: Path) -> bool:
+    """Whether a signature (base64) of a text is that of a public key, a file or a key URI.
+
+    A damaged signature is none.  Raises ``WorldError`` where the key cannot be read.
+    """
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file, kept = work / "text", work / "signature"
+    file.write_text(text, "utf-8")
+    kept.write_text(signature, "utf-8")
+    options = ("--insecure-ignore-tlog=true", f"--key={public}", f"--signature={kept}")
+    try:
+        _run(("verify-blob", *options, str(file)), dict(os.environ), "verify a verdict")
+    except WorldError as error:
+        if not error.why:  # cosign did not answer in time
+            raise
+        if not UNREADABLE_KEY.search(error.why):
+            return False
+        raise WorldError(
+            f"the trusted key {public} cannot be read",
+            error.why,
+            "check BUILDER_TRUSTED_KEYS: it takes files of public keys, and cosign's key URIs",
+        ) from error
+    return True
+
+
 def sign(repository: str, digest: str, key: str, work: Path) -> bool:
     """Have a valid signature on an image of a registry; whether it had none before.
 
@@ -46,8 +107,7 @@ def sign(repository: str, digest: str, key: str, work: Path) -> bool:
     """
     image, options = f"{repository}@{digest}", _options(repository)
     with _environment(repository, work) as environment:
-        public = work / "cosign.pub"
-        public.write_bytes(_run(("public-key", f"--key={key}"), environment, "read its public key"))
+        public = public_key(key, work)
         if _verifies(image, public, options, environment):
             return False
         signing = ("sign", "--yes", "--tlog-upload=false", f"--key={key}", *options, image)

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from builder.errors import GoneError, RegistryError, WorldError
+from builder.errors import GoneError, RegistryError, TagMovedError, WorldError
 from builder.tools import registry_answers
 from builder.tools.registry_answers import IMAGE_MANIFEST, INDEX, Body
 from builder.tools.registry_connection import Connection, split
 from builder.tools.web_client import Answer
-from builder.tools.web_errors import time_span
+from builder.tools.web_errors import WebError, time_span
 
 MANIFESTS = (
     IMAGE_MANIFEST,
@@ -35,6 +36,9 @@ LARGEST_BLOB = 64 << 20  # bytes of what is read into memory: a configuration, a
 MOST_PAGES = 1000
 SLOWEST_BLOB = 600.0  # seconds
 LARGEST_SKEW = 600.0  # seconds between two clocks
+UPLOADS = "blobs/uploads/"
+UNKNOWN_FOR = (0.1, 0.3, 1.0, 3.0)
+"""Seconds after which a manifest is put again whose blobs a registry did not know."""
 NEWS = 10.0  # seconds between two lines about an upload
 
 
@@ -68,6 +72,8 @@ class Repository:
         self.registry, self.path = split(name)
         self._say = say
         self._http = Connection(name, say)
+        self._seen: set[str] = set()
+        """Blobs that the registry has, as far as it was asked."""
 
     # What is there
 
@@ -168,17 +174,37 @@ class Repository:
 
     # What is put there
 
+    def require_push(self) -> None:
+        """Raise ``RegistryError`` where this login may not push: an upload is begun and given up.
+
+        Raises ``FetchError``.
+        """
+        begun = self._http.retried(
+            lambda: self._http.once("POST", UPLOADS, push=True), "begin an upload"
+        )
+        # Few registries have to be told: they forget an upload that nobody continues.
+        with suppress(WebError, RegistryError):
+            url = registry_answers.upload_address(begun, self.name)
+            self._http.once("DELETE", url, push=True)
+
     def put_blob(
-        self, digest: str, file: Path, on_progress: Callable[[int], None] | None = None
+        self,
+        digest: str,
+        file: Path,
+        on_progress: Callable[[int], None] | None = None,
+        *,
+        new: bool = False,
     ) -> bool:
         """Upload a file where it is not there yet; whether it had to be.
 
         ``on_progress`` gets the bytes that were sent so far; without it ``say`` gets lines.
-        Raises ``RegistryError``, ``FetchError``.
+        ``new``: the registry hardly has it, and is not asked first; but it may say so when the
+        upload begins (specification, "Mounting a blob from another repository").  Raises
+        ``RegistryError``, ``FetchError``.
         """
         size = file.stat().st_size
         name = f"{digest[:19]} ({size / 1e6:.1f} MB)"
-        if self._http.ask("HEAD", f"blobs/{digest}") is not None:
+        if not new and self._has(digest):
             self._say(f"{name}: there already")
             return False
         self._say(f"{name}: uploading")
@@ -190,16 +216,22 @@ class Repository:
                 # What is empty would be sent in chunks, which registries do not take.
                 return _Upload(stream, size, self._sent(progress)) if size else b""
 
-            self._upload(digest, content)
-        return True
+            uploaded = self._upload(digest, content, new=new)
+        if not uploaded:
+            self._say(f"{name}: there already")
+        return uploaded
 
-    def put_bytes(self, content: bytes) -> bool:
-        """Upload bytes where they are not there yet; whether they had to be."""
+    def put_bytes(self, content: bytes, *, new: bool = False) -> bool:
+        """Upload bytes, like ``put_blob``."""
         digest = "sha256:" + hashlib.sha256(content).hexdigest()
-        if self._http.ask("HEAD", f"blobs/{digest}") is not None:
+        if digest in self._seen or (not new and self._has(digest)):
             return False
-        self._upload(digest, lambda: content)
-        return True
+        return self._upload(digest, lambda: content, new=new)
+
+    def _has(self, digest: str) -> bool:
+        if digest not in self._seen and self._http.ask("HEAD", f"blobs/{digest}") is not None:
+            self._seen.add(digest)
+        return digest in self._seen
 
     def _sent(self, progress: Callable[[int], None]) -> Callable[[int], None]:
         def sent(count: int) -> None:
@@ -208,20 +240,22 @@ class Repository:
 
         return sent
 
-    def _upload(self, digest: str, content: Callable[[], Any]) -> None:
-        """Upload a blob ("POST then PUT")."""
-        tried = False
+    def _upload(self, digest: str, content: Callable[[], Any], *, new: bool) -> bool:
+        """Upload a blob ("POST then PUT"); whether it was sent."""
+        tried, sent = False, True
+        path = f"{UPLOADS}?mount={digest}&from={self.path}" if new else UPLOADS
 
         def upload() -> Answer:
-            nonlocal tried
+            nonlocal tried, sent
             if tried:
                 # It may have arrived, and only the answer did not.
                 there = self._http.once("HEAD", f"blobs/{digest}")
                 if there.good:
                     return there
             tried = True
-            begun = self._http.once("POST", "blobs/uploads/", push=True)
-            if not begun.good:
+            begun = self._http.once("POST", path, push=True)
+            sent = begun.status != 201
+            if not begun.good or not sent:
                 return begun
             url = registry_answers.upload_address(begun, self.name)
             joined = f"{url}{'&' if '?' in url else '?'}digest={digest}"
@@ -231,20 +265,69 @@ class Repository:
             )
 
         self._http.retried(upload, f"upload of {digest[:19]}", uploads=True)
+        self._seen.add(digest)
+        return sent
 
     def put_manifest(self, reference: str, manifest: Manifest) -> bool:
         """Put a manifest under a tag or its digest; whether the registry lists its subject.
 
         Raises ``RegistryError``, ``FetchError``.
         """
-        path, headers = f"manifests/{reference}", {"Content-Type": manifest.media_type}
+        put = self._putting(reference, manifest, {})
+        return "OCI-Subject" in self._put_listed(put, f"put {reference}").headers
 
-        def put() -> Answer:
-            return self._http.once(
-                "PUT", path, headers, push=True, content=lambda: manifest.content
-            )
+    def put_tag(self, tag: str, manifest: Manifest, before: str) -> None:
+        """Move a tag from the digest ``before`` (empty: from nowhere) to a manifest.
 
-        return "OCI-Subject" in self._http.retried(put, f"put {reference}", uploads=True).headers
+        The tag is asked for right before each attempt, and the request says what it replaces
+        (If-Match and If-None-Match, RFC 9110, 13.1), which few registries look at.  Where the tag
+        leads there already, nothing is done.  Raises ``TagMovedError`` where it leads elsewhere,
+        ``RegistryError``, ``FetchError``.
+        """
+        condition = {"If-Match": f'"{before}"'} if before else {"If-None-Match": "*"}
+        put = self._putting(tag, manifest, condition)
+
+        def look_and_put() -> Answer:
+            looked = self._http.once("HEAD", f"manifests/{tag}", {"Accept": ", ".join(MANIFESTS)})
+            if not looked.good and looked.status != 404:
+                return looked
+            now = ""
+            if looked.good:
+                now = registry_answers.digest(looked.headers) or self.leads_to(tag)
+            if now == manifest.digest:
+                return looked
+            if now != before:
+                raise _moved(self.name, tag, before, now)
+            answer = put()
+            if answer.status == 412:
+                raise _moved(self.name, tag, before, self.told(tag))
+            return answer
+
+        self._put_listed(look_and_put, f"put {tag}")
+
+    def _putting(
+        self, reference: str, manifest: Manifest, condition: Mapping[str, str]
+    ) -> Callable[[], Answer]:
+        path = f"manifests/{reference}"
+        headers = {"Content-Type": manifest.media_type, **condition}
+        return lambda: self._http.once(
+            "PUT", path, headers, push=True, content=lambda: manifest.content
+        )
+
+    def _put_listed(self, put: Callable[[], Answer], what: str) -> Answer:
+        """Put a manifest whose parts are there.
+
+        docker-registry writes the link to a blob anew when the same one is uploaded again, and for
+        that moment does not know the blob.
+        """
+        for seconds in UNKNOWN_FOR:
+            try:
+                return self._http.retried(put, what, uploads=True)
+            except RegistryError as error:
+                if "MANIFEST_BLOB_UNKNOWN" not in error.why:
+                    raise
+                time.sleep(seconds)
+        return self._http.retried(put, what, uploads=True)
 
     # What is taken away
 
@@ -266,6 +349,14 @@ class Repository:
             return answer
 
         return self._http.retried(ask, f"DELETE manifests/{digest}", missing=True).status != 404
+
+
+def _moved(repository: str, tag: str, before: str, now: str) -> TagMovedError:
+    return TagMovedError(
+        f"{repository}:{tag} was moved by somebody else in the meantime",
+        f"it was {before or 'not there'}, and now it is {now or 'not there'}",
+        "it stays there: `builder history` shows why; decide again",
+    )
 
 
 class _Upload:
