@@ -112,7 +112,11 @@ def test_what_is_nested_too_deep_is_damaged(nested: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"[]", b"[null]", b'{"manifests":[null]}', b'{"manifests":[{"size":5}]}']
+    "content",
+    [
+        *(b"[]", b"[null]", b'{"manifests":[null]}', b'{"manifests":[{"size":5}]}'),
+        b'{"manifests":[{"digest":"%s","annotations":{"before":5}}]}' % DIGEST.encode(),
+    ],
 )
 def test_a_damaged_list_of_referrers(content: bytes) -> None:
     with pytest.raises(RegistryError, match="list of referrers of me/x is damaged") as caught:

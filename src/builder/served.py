@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from builder.errors import RegistryError
+from builder.tools import registry_answers
 from builder.tools.registry import Manifest, Repository
-from builder.tools.registry_answers import Configuration, Descriptor, json_object
+from builder.tools.registry_answers import Anything, Configuration, Descriptor
 
 CREATED = "org.opencontainers.image.created"
 REVISION = "org.opencontainers.image.revision"
@@ -46,13 +47,15 @@ def served(repository: Repository, reference: str) -> Served | None:
     found = repository.manifest(reference)
     if found is None:
         return None
-    config = Configuration.model_validate(configuration(repository, found))
+    told = configuration(repository, found)
+    what = f"the configuration of {repository.name}@{found.digest}"
+    config = registry_answers.checked(Configuration, told, what)
     labels = (config.config.Labels if config.config else None) or {}
     return Served(found.digest, labels.get(CREATED) or config.created or "", labels)
 
 
 def configuration(repository: Repository, manifest: Manifest) -> dict[str, Any]:
-    """The configuration of an image (OCI image specification, "Image Configuration").
+    """The configuration of an image, as it came (OCI image specification, "Image Configuration").
 
     Of an index it is that of the image for linux/amd64; empty where there is none.  Raises
     ``RegistryError`` where it cannot be read.
@@ -67,7 +70,8 @@ def configuration(repository: Repository, manifest: Manifest) -> dict[str, Any]:
             if body.config is None:
                 return {}
             what = f"the configuration of {repository.name}@{inner.digest}"
-            return json_object(repository.blob(body.config.digest), Configuration, what)
+            content = repository.blob(body.config.digest)
+            return registry_answers.json_object(content, Anything, what)
         inner = repository.manifest(wanted.digest)
     raise RegistryError(
         f"{repository.name}@{manifest.digest} cannot be read as an image",

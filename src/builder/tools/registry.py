@@ -163,7 +163,11 @@ class Repository:
         if not of_digest:
             return
         if kind not in {"sha256", "sha512"}:
-            raise RegistryError(f"{reference[:100]} is no digest of a kind that can be checked")
+            raise RegistryError(
+                f"the content of {reference[:100]} cannot be checked",
+                "only sha256 and sha512 are known",
+                "nothing was tagged",
+            )
         found = f"{kind}:{hashlib.new(kind, content).hexdigest()}"
         if found != reference:
             raise RegistryError(
@@ -342,7 +346,7 @@ class Repository:
             answer = self._http.once("DELETE", f"manifests/{digest}", push=True)
             if answer.status == 405:
                 raise RegistryError(
-                    f"{self.registry} does not allow that anything is deleted",
+                    f"{self.registry} does not allow deletion",
                     answer.error(registry_answers.error_text(answer.content)).why,
                     "docker-registry does where it runs with REGISTRY_STORAGE_DELETE_ENABLED=true",
                 )

@@ -64,6 +64,10 @@ class Descriptor(_Part):
     platform: Platform | None = None
 
 
+class Anything(_Part):
+    """A JSON object."""
+
+
 class Body(_Part):
     """A manifest or an index ("OCI Image Manifest Specification", "Image Index")."""
 
@@ -102,9 +106,11 @@ class _Grant(_Part):
     access_token: Token | None = None
 
 
-def checked(model: type[Model], content: bytes, what: str) -> Model:
+def checked(model: type[Model], content: bytes | dict[str, Any], what: str) -> Model:
     """JSON from outside as that model; raises ``RegistryError``, which names ``what`` it is."""
     try:
+        if isinstance(content, dict):
+            return model.model_validate(content)
         return model.model_validate_json(content)
     except ValidationError as error:
         raise RegistryError(

@@ -151,7 +151,7 @@ class Client:
             url,
             data=data,
             headers=dict(headers),
-            timeout=(CONNECT, silence),
+            timeout=(max(CONNECT, silence / 5), silence),  # the first bounds each write, too
             verify=self._verify,
             proxies={} if here else get_environ_proxies(url),
             allow_redirects=False,
