@@ -22,6 +22,9 @@ def names(requirements: Iterable[str]) -> set[str]:
     return {canonicalize_name(Requirement(text).name) for text in requirements}
 
 
+KNOWN = {*sys.stdlib_module_names, "_typeshed"}  # the latter is there for type checkers alone
+
+
 def imported(files: Iterable[Path]) -> Iterator[str]:
     """Modules in full, as files name them, without those of Python itself."""
     for file in files:
@@ -32,7 +35,7 @@ def imported(files: Iterable[Path]) -> Iterator[str]:
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{file} has a relative import"
                 found = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (name for name in found if name.split(".")[0] not in sys.stdlib_module_names)
+            yield from (name for name in found if name.split(".")[0] not in KNOWN)
 
 
 def distributions(modules: Iterable[str]) -> set[str]:
