@@ -70,6 +70,15 @@ def test_a_way_back_leads_further_back_each_time(repository: Repository) -> None
         moves.previous(repository, "nightly")
 
 
+def test_a_number_of_thousands_of_digits_is_none(repository: Repository) -> None:
+    one = image(repository, "k1")
+    publish.move(repository, "latest", one.digest, "first")
+    told = {"tag": "latest", "reason": "odd", "number": "9" * 5000}
+    named = {f"builder.move.{name}": value for name, value in told.items()}
+    artifacts.attach(repository, one, moves.MOVE, named)
+    assert "first" in {move.reason for move in moves.moves(repository, "latest")}
+
+
 def delete(repository: Repository, digest: str) -> None:
     """An image goes, and with it what is attached to it."""
     attached = [each["digest"] for each in artifacts.referrers(repository, digest)]

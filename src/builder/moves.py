@@ -126,7 +126,7 @@ def notes_among(entries: Iterable[Mapping[str, Any]], digest: str) -> Iterator[M
                 told.get("builder.move.reason", ""),
                 by == "night",
                 by == "rollback",
-                int(number) if number.isdecimal() else 0,
+                int(number) if number.isdecimal() and len(number) < 10 else 0,
                 told.get("builder.move.version", ""),
             )
 
