@@ -46,8 +46,8 @@ def require_key(key: str, work: Path) -> None:
     ``key`` is a file or one of cosign's key URIs, ``work`` a directory for what cosign reads.
     """
     need()
-    signature = sign_text(TRIAL, key, work)
-    if not signed_by(TRIAL, signature, str(public_key(key, work)), work):
+    public = public_key(key, work)
+    if not signed_by(TRIAL, sign_text(TRIAL, key, work), str(public), work):
         raise WorldError(
             "cosign does not verify what it signed with the signing key",
             hint="check BUILDER_COSIGN_KEY",
