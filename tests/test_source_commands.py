@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from builder import upstream
 from builder.tools import git
 from conftest import Builder
 from indexes import Index, served, wheel
@@ -502,6 +503,17 @@ def test_drift_adds_what_github_knows(
 
 
 # update and outdated
+
+
+def test_numbers_of_a_tag_count_as_numbers() -> None:
+    nines = "9" * 5000  # more digits than Python reads
+    series = [
+        ["b10018-1.0.0", "b10018-1.0.2", "b10018-1.0.10", f"b10018-1.0.{nines}", "b10019-1.0.0"],
+        ["b10018-1.0.2-rc2", "b10018-1.0.2-rc10", "b10018-1.0.2"],
+        ["v0.9.9", "v0.10.0-rc1", "v0.10.0", "v0.10.0-1", "v0.10.1"],
+    ]
+    for tags in series:
+        assert sorted(reversed(tags), key=upstream.rank) == tags
 
 
 def test_update_moves_the_pin_and_what_follows_from_it(farm: Farm) -> None:

@@ -51,16 +51,26 @@ class Lag:
     """The target does not descend from the pin."""
 
 
-def rank(tag: str) -> tuple[tuple[tuple[int, str], ...], bool, str]:
+Counted = tuple[tuple[int, str], ...]
+
+
+def rank(tag: str) -> tuple[Counted, bool, Counted]:
     """The order of tags: numbers count as numbers, a pre-release stands before its release.
 
     A number is its length and its digits: Python refuses to read one of thousands of digits.
     """
     number = re.match(r"[^0-9]*([0-9]+(?:[._][0-9]+)*)", tag)
-    parts = [part.lstrip("0") for part in re.split(r"[._]", number[1])] if number else []
-    numbers = tuple((len(part), part) for part in parts)
+    numbers = _counted(number[1].replace("_", ".")) if number else ()
     rest = tag[number.end() :] if number else tag
-    return numbers, not (rest and PRE_RELEASE.search(rest)), rest
+    return numbers, not (rest and PRE_RELEASE.search(rest)), _counted(rest)
+
+
+def _counted(text: str) -> Counted:
+    """A text cut at its numbers, which are their length and digits; texts count as no digits."""
+    parts = [
+        (number.lstrip("0"), other) for number, other in re.findall("([0-9]+)|([^0-9]+)", text)
+    ]
+    return tuple((len(number), number or other) for number, other in parts)
 
 
 def newest_tag(advertised: Advertised, glob: str) -> Target | None:
