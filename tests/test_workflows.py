@@ -120,12 +120,15 @@ def test_a_pull_request_keeps_nothing_that_others_would_take() -> None:
         assert not re.search(r"actions/cache@", file.read_text()), file
 
 
-def test_one_publishes_a_recipe_at_a_time() -> None:
-    """At the job: a workflow that waits in a group of all recipes drops the recipes of another."""
+def test_one_release_and_one_night_of_a_recipe_run_at_a_time() -> None:
+    """At the job: a workflow that waits in a group of all recipes drops the recipes of another.
+
+    Not in one group: a night that comes would cancel a release that waits.
+    """
     for file in WORKFLOWS:
         for name, job in jobs(file).items():
             published = any(PUBLISHING.search(step.get("run", "")) for step in job["steps"])
-            group = {"group": "publishing-${{ matrix.recipe }}"} if published else None
+            group = {"group": f"{file.stem}-${{{{ matrix.recipe }}}}"} if published else None
             assert job.get("concurrency") == group, name
     for name in ("nightly", "release"):
         assert "concurrency" not in read(GITHUB / "workflows" / f"{name}.yml")
@@ -188,7 +191,7 @@ def test_actionlint_finds_nothing_and_is_heard_whole(
     wrong = tmp_path / "wrong.yml"
     text = (GITHUB / "workflows" / "release.yml").read_text()
     text = text.replace("uses: ./.github/", "uses: $/.github/")
-    group = "      group: publishing-${{ matrix.recipe }}\n"
+    group = "      group: release-${{ matrix.recipe }}\n"
     wrong.write_text(text.replace(group, f"{group}      queue: max\n"))
     said = linted(wrong)
     assert 'unexpected key "queue" for "concurrency" section' in said
