@@ -513,7 +513,7 @@ def test_numbers_of_a_tag_count_as_numbers() -> None:
         ["v0.9.9", "v0.10.0-rc1", "v0.10.0", "v0.10.0-1", "v0.10.1"],
     ]
     for tags in series:
-        assert sorted(reversed(tags), key=upstream.rank) == tags
+        assert sorted(tags[::-1], key=upstream.rank) == tags
 
 
 def test_update_moves_the_pin_and_what_follows_from_it(farm: Farm) -> None:
@@ -830,6 +830,36 @@ def test_several_pins_are_asked_for_at_once_and_told_in_their_order(
     names = [f"{wheel['name']} {wheel['version']}" for wheel in wheels]
     assert [pin["what"] for pin in pins if pin["kind"] == "file"] == names
     assert {pin["state"] for pin in pins if pin["kind"] == "file"} == {"gone"}
+
+
+class SilentIndex(BaseHTTPRequestHandler):
+    """A package index that closes every connection without an answer."""
+
+    asked: set[str]
+
+    def do_GET(self) -> None:
+        self.asked.add(self.path)
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_an_index_that_does_not_answer_is_asked_for_one_file(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    farm.write()
+    asked: set[str] = set()
+    handler = type("Own", (SilentIndex,), {"asked": asked})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
+        pins = farm.json("verify-pins", status=5)
+        server.shutdown()
+    files = [pin for pin in pins if pin["kind"] == "file"]
+    assert (len(files), {pin["state"] for pin in files}) == (9, {"unasked"})
+    assert len(asked) == 1
+    assert sum("the package index does not answer" in pin["why"] for pin in files) == 8
 
 
 @pytest.mark.network

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
 from builder import checkout, families, published_images, upstream
 from builder.catalogue import Catalogue, Entry
 from builder.diagnosis import Case
-from builder.errors import BuilderError, GoneError
+from builder.errors import BuilderError, FetchError, GoneError
 from builder.lock import Locked
 from builder.patches import pieces
 from builder.plan import (
@@ -32,6 +34,7 @@ from builder.tools import docker, downloads, mirrors, pypi
 from builder.tools.git import GitError
 from builder.tools.repositories import GITLINK
 from builder.tools.scratch import Scratch, relative_url, submodule_urls
+from builder.tools.web_errors import explained
 
 if TYPE_CHECKING:
     from pypi_simple import PyPISimple
@@ -75,12 +78,13 @@ class _Pin:
 def verify(catalogue: Catalogue, names: list[str], work: Path) -> Iterator[Standing]:
     """Ask for every pin of recipes and of the bases below them; what several share comes once.
 
-    Several are asked for at once, those of one repository one after the other.  ``work`` is a
+    Several are asked for at once, those of one repository one after the other.  An index that does
+    not answer is asked once.  ``work`` is a
     directory for what has to be fetched to know: commits and trees, no contents.  Raises
     ``RecipeError`` for a recipe that is wrong.
     """
     with pypi.client() as index:
-        pins = [*_pins(catalogue, names, _Kinds(work, index))]
+        pins = [*_pins(catalogue, names, _Kinds(work, _Index(index)))]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             yield from _answers(pool, pins, set())
 
@@ -143,12 +147,46 @@ def _ask_all(pins: list[_Pin]) -> list[tuple[Standing, list[_Pin]]]:
     return answers
 
 
+class _Index:
+    """The package index: until it answers it is asked for one file, and not again if it does not.
+
+    Threads may share it.
+    """
+
+    def __init__(self, index: PyPISimple) -> None:
+        self._index = index
+        self._first = Lock()
+        self._answers = False
+        self._silent: FetchError | None = None
+
+    def check(self, file: Locked) -> None:
+        """Raise ``FetchError`` where the index does not offer the file, or does not answer."""
+        with nullcontext() if self._answers else self._first:
+            if self._silent is not None:
+                raise self._silent
+            if not self._answers:
+                return self._check(file)
+        return self._check(file)
+
+    def _check(self, file: Locked) -> None:
+        try:
+            pypi.check(self._index, file)
+        except FetchError as error:
+            failure = explained(error.__cause__ or error)
+            if failure is None or failure.status:
+                self._answers = True
+            else:
+                self._silent = FetchError("the package index does not answer", error.why)
+            raise
+        self._answers = True
+
+
 @dataclass(frozen=True, slots=True)
 class _Kinds:
     """How each kind of pin is asked for: commits are fetched to ``work``."""
 
     work: Path
-    index: PyPISimple
+    index: _Index
 
     def source(self, recipe: str, source: SourceChoice) -> Iterator[_Pin]:
         """A source, with the submodules of a commit."""
@@ -189,7 +227,7 @@ class _Kinds:
     def files(self, recipe: str, files: Iterable[Locked]) -> Iterator[_Pin]:
         """Files of the package index."""
         for file in files:
-            check = partial(pypi.check, self.index, file)
+            check = partial(self.index.check, file)
             yield _Pin(
                 recipe, "file", f"{file.name} {file.version}", f"sha256:{file.sha256}", check
             )
