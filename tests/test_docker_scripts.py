@@ -95,6 +95,15 @@ def test_the_tree_may_stand_where_the_script_looks_for_it(bench: Bench) -> None:
     assert (bench.apply(planned) / "pkg/attn.py").read_text() == "x = 2\n"
 
 
+def test_a_python_script_sees_no_installed_package(bench: Bench) -> None:
+    """Nor an engine of the image, which it would edit in place of the tree."""
+    paths = "import sys\nopen('pkg/attn.py', 'w').write('\\n'.join(sys.path))\n"
+    seen = (bench.apply(bench.planned(paths)) / "pkg/attn.py").read_text()
+    assert "/lib-dynload" in seen
+    assert "-packages" not in seen
+    assert "/patch" not in seen
+
+
 def test_a_script_is_the_one_that_was_pinned(bench: Bench) -> None:
     good = hashlib.sha256(EDIT.encode()).hexdigest()
     bench.apply(bench.planned(EDIT, sha256=good))

@@ -30,12 +30,16 @@ pytestmark = [pytest.mark.docker, pytest.mark.network]
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 # Of the same shape as patch_tolist_cudagraph.py: two places, exit 0 where one is found, and it
-# looks where Python 3.12 has vLLM.
+# looks first for an installed vLLM, then where Python 3.12 has it.  The real one imports vLLM; here
+# what that requires is not installed, so that finding it must do.
 TOLIST = f"""
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-FILE = Path("{SITE}/{ATTENTION}")
+installed = find_spec("vllm")
+site = Path(installed.origin).parent.parent if installed else Path("{SITE}")
+FILE = site / "{ATTENTION}"
 GUARD = "if torch.cuda.is_current_stream_capturing():"
 SITES = {{
     "A": (

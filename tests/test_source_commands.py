@@ -513,7 +513,8 @@ def test_numbers_of_a_tag_count_as_numbers() -> None:
         ["v0.9.9", "v0.10.0-rc1", "v0.10.0", "v0.10.0-1", "v0.10.1"],
     ]
     for tags in series:
-        assert sorted(tags[::-1], key=upstream.rank) == tags
+        newest_first = [*reversed(tags)]
+        assert sorted(newest_first, key=upstream.rank) == tags
 
 
 def test_update_moves_the_pin_and_what_follows_from_it(farm: Farm) -> None:

@@ -293,7 +293,8 @@ def _run_script(
     try:
         return containers.run(
             image,
-            [*([where] if python else []), *script.arguments],
+            # An engine of the image is not seen: a script that imports one would edit it.
+            [*(["-I", "-S", where] if python else []), *script.arguments],
             entrypoint="python3" if python else where,
             timeout=float(script.seconds),
             extra=(

@@ -105,7 +105,10 @@ class Script(Model):
     git: GitUrl
     commit: Commit
     path: TreePath
-    """The program in the tree of ``commit``: Python (.py), or anything with a #! line."""
+    """The program in the tree of ``commit``: Python (.py), or anything with a #! line.
+
+    Python has its standard library only: what the image has installed cannot be imported.
+    """
     sha256: Sha256 | None = None
     """Of the program, where it is known from elsewhere."""
     arguments: list[Value] = []
