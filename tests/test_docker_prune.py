@@ -445,8 +445,8 @@ def test_tags_are_looked_at_again_before_each_deletion(repository: Repository, b
     heard: list[str] = []
     gone = pruning.delete(repository, plan, begun, heard.append)
     assert gone == (nightly(1), nightly(4))
-    assert f"{nightly(2)} stays: nightly leads to it by now" in heard
-    assert f"{nightly(3)} stays: fresh leads to it by now" in heard
+    assert f"{nightly(2)} stays: nightly leads to it now" in heard
+    assert f"{nightly(3)} stays: fresh leads to it now" in heard
     for kept in made[1:3]:
         assert repository.manifest(kept.digest) is not None
 
@@ -491,7 +491,7 @@ def test_a_channel_that_moves_between_two_deletions(
     assert worn(repository, made[0].digest) == []
     assert heard == [
         f"deleted {nightly(1)}",
-        f"{nightly(2)} stays: nightly leads to it by now",
+        f"{nightly(2)} stays: nightly leads to it now",
     ]
     assert repository.leads_to("nightly") == repository.leads_to(nightly(2)) == made[1].digest
     for kept in made[1:]:
@@ -538,7 +538,7 @@ def test_an_index_that_was_half_deleted_is_finished(
         with pytest.raises(RegistryError, match="has no permission"):
             pruning.delete(through, decided(through, 1), begun, unheard)
     assert repository.tags() == [nightly(2)]
-    repository.put_manifest("0.1.0", parts[1])  # by now it is needed
+    repository.put_manifest("0.1.0", parts[1])  # now it is needed
     plan = decided(repository, 1)
     assert plan.going == ()
     heard: list[str] = []
@@ -707,7 +707,7 @@ def test_on_docker_hub_tags_are_deleted(
     hub.faults = [Fault("DELETE", 429, 1, {"Retry-After": "0"})]
     heard: list[str] = []
     assert pruning.delete_tags(repository, by, plan, begun, heard.append) == (nightly(1),)
-    assert f"{nightly(2)} stays: nightly leads to it by now" in heard
+    assert f"{nightly(2)} stays: nightly leads to it now" in heard
     expected = set(repository.tags()) - {nightly(1), attached_tag(made[0])}
     assert set(hub.pages[PATH].tags) == expected
     assert repository.manifest(made[0].digest) is not None
@@ -761,7 +761,7 @@ def test_on_docker_hub_a_run_that_was_stopped_goes_on(
         pruning.delete_tags(repository, by, plan, begun, unheard)
     attached = {attached_tag(old), attached_tag(old, ".sig")}
     assert set(hub.pages[PATH].tags) == {nightly(2), *attached}
-    # On the registry its tags are as they are on Docker Hub; another image has its name by now.
+    # On the registry its tags are as they are on Docker Hub; another image has its name.
     repository.delete(old.digest)
     image(repository, nightly(1), day=9)
     hub.pages[PATH].tags.append(nightly(1))

@@ -134,7 +134,7 @@ def test_a_revision_is_asked_by_its_own_code(farm: Upstream) -> None:
     assert changed(farm, other) == ({HELLO}, set(), [])
 
 
-def test_a_revision_that_cannot_say_it_has_changed_everything_aloud(farm: Upstream) -> None:
+def test_a_revision_that_cannot_say_it_has_changed_everything_and_is_named(farm: Upstream) -> None:
     farm.write("src/builder/__init__.py", "")
     farm.write("src/builder/__main__.py", "raise SystemExit('builder: no command matrix')\n")
     farm.git("checkout", "--quiet", "--orphan", "before")

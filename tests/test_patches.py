@@ -175,7 +175,7 @@ def test_fuzz_and_three_way_only_where_the_recipe_allows_it(bench: Bench) -> Non
         assert (tree / "a.c").read_text() == numbered(40, line_17="changed", line_20="twenty")
 
 
-def test_hunks_of_files_that_the_target_lacks_are_left_out_aloud(bench: Bench) -> None:
+def test_hunks_of_files_that_the_target_lacks_are_left_out_and_named(bench: Bench) -> None:
     base = bench.upstream.commit("tests", **{"tests__t.c": "t\n", "docs__d.md": "d\n"})
     head = bench.upstream.pull(
         1, {"b.c": "b\nc\n", "tests/t.c": "t\nt\n", "docs/d.md": "e\n", "docs/deep/f.md": "f\n"}

@@ -1,7 +1,7 @@
 """Makes a GitHub runner (Ubuntu) fit for builder; as root, where nothing else is to be kept.
 
 Docker keeps images in containerd, where they have their digests. With ``--clear true`` the
-toolchains go that no recipe needs; ``--need GIB`` says aloud where that is not room enough.
+toolchains go that no recipe needs; ``--need GIB`` says where that is not room enough.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class _Session:
         self.how = How(test, question.build_fails)
 
     def knows(self, state: State) -> None:
-        """Keep what is known by now."""
+        """Keep what is known so far."""
         self.state = state
         questions.keep(self.run.settings.state_dir, state)
 

@@ -93,7 +93,7 @@ def _tell(plan: Plan, gone: Collection[str], *, delete: bool) -> None:
     rows = []
     for fate in plan.fates:
         made = f"{fate.image.created:%Y-%m-%d %H:%M}" if fate.image.created else ""
-        state, why = "stays", fate.why or "it is needed by now"
+        state, why = "stays", fate.why or "it is needed now"
         if not fate.why and (not delete or not set(gone).isdisjoint(fate.tags)):
             state, why = "gone" if delete else "goes", ""
         rows.append((state, ", ".join(fate.tags), made, fate.image.digest[:19], why))

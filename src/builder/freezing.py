@@ -39,7 +39,7 @@ class Frozen:
     catalogue: Catalogue
     target: Target
     dropped: tuple[str, ...] = ()
-    """Patches that upstream has by now."""
+    """Patches that upstream has."""
 
     @property
     def name(self) -> str:

@@ -208,7 +208,7 @@ def build(
         status = buildx.build(
             builder, [*arguments, *context.arguments()], lambda line: watch(log.line(line))
         )
-        # containerd collected a layer between its check and its use; all else is cached by now.
+        # containerd collected a layer between its check and its use; all else is cached.
         if status == 0 or attempt or not log.snapshot_lost:
             break
     if status != 0:

@@ -92,7 +92,7 @@ def make(wanted: Lockable, python: str | None, cache: Path, say: Callable[[str],
 
 
 def _known(file: Path, say: Callable[[str], None]) -> lock.Lock | None:
-    """The lock that is there, if it can be read: else it is made from nothing, aloud."""
+    """The lock that is there, if it can be read: else None, and a line says so."""
     if not file.exists():
         return None
     try:

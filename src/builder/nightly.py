@@ -172,7 +172,7 @@ def _tags_locked(run: Run) -> AbstractContextManager[None]:
 
 
 def _frozen(run: Run, channel: Channel, at: Desk, target: Target) -> Frozen:
-    """The recipe of tonight, without the patches that upstream has by now.
+    """The recipe of tonight, without the patches that upstream has.
 
     Raises ``PatchError`` where another one does not fit.
     """

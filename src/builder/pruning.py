@@ -231,7 +231,7 @@ def _go(decided: Plan, file: Path, say: Say, stays: Stays, take: Take) -> tuple[
     left = _begun(file)
     if left is not None:
         if decided.known.isdisjoint(left.manifests[:1]):
-            take(replace(left, tags=()), decided.known)  # a tag of it may be another's by now
+            take(replace(left, tags=()), decided.known)  # a tag of it may have moved to another
             say(f"deleted what was left of {', '.join(left.tags)}")
         file.unlink()
     standing = [*decided.going]
@@ -256,7 +256,7 @@ def delete(repository: Repository, decided: Plan, file: Path, say: Say) -> tuple
     """Delete what goes, by digest; the tags that are gone.
 
     A registry takes every tag of a digest with it.  So right before each image all other tags are
-    looked at again, the channel's last: an image that one of them leads to by now stays, and so
+    looked at again, the channel's last: an image that one of them leads to now stays, and so
     does what is part of an image that stays.  ``file`` is where is kept what is being deleted.
     Raises ``RegistryError`` where the registry allows no deletion, ``FetchError``; ``WorldError``
     where ``file`` cannot be read.
@@ -280,7 +280,7 @@ def delete(repository: Repository, decided: Plan, file: Path, say: Say) -> tuple
 def _wanted(
     repository: Repository, image: Image, tags: Sequence[str], decided: Plan, say: Say
 ) -> bool:
-    """Whether a tag leads to something that would go, or an index lists it, by now; said aloud."""
+    """Whether a tag leads to something that would go, or an index lists it; a line says so."""
     going = image.manifests.keys() - decided.kept
     for tag in tags:
         digest = repository.told(tag)
@@ -288,7 +288,7 @@ def _wanted(
         if digest not in decided.kept and (found := repository.manifest(tag)):
             led |= {entry["digest"] for entry in entries_of(found)}
         if not led.isdisjoint(going):
-            say(f"{', '.join(image.tags)} stays: {tag} leads to it by now")
+            say(f"{', '.join(image.tags)} stays: {tag} leads to it now")
             return True
     return False
 

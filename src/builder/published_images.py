@@ -18,7 +18,7 @@ PATIENCE = 10.0  # seconds for a registry to answer
 def choose(
     published: Published, say: Callable[[str], None], *, ask: bool, offline: bool
 ) -> RegistryRoot:
-    """A published image by its pin; else what its tag means today, said aloud.
+    """A published image by its pin; else what its tag means today, and a line says so.
 
     Raises ``FetchError`` where neither registry nor engine knows.
     """

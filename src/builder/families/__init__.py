@@ -50,7 +50,7 @@ class EngineFamily(Protocol):
         ...
 
     def check(self, recipe: Recipe) -> Findings:
-        """What the recipe lacks, or says in vain."""
+        """What the recipe lacks, or says to no effect."""
         ...
 
     def complete(self, recipe: Recipe) -> Recipe:
@@ -84,7 +84,7 @@ class BaseFamily(Protocol):
     compression of their layers: gzip for what is shipped, zstd for what stays in the engine."""
 
     def check(self, recipe: BaseRecipe) -> Findings:
-        """What the recipe lacks, or says in vain."""
+        """What the recipe lacks, or says to no effect."""
         ...
 
     def packages(

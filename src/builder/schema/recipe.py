@@ -361,7 +361,7 @@ class Root(Model):
     image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._/:-]*$"), PLAIN]
     """The registry image to start from, with its tag."""
     digest: Digest | None = None
-    """Pin of that image; without it the registry is asked each time, aloud."""
+    """Pin of that image; without it the registry is asked each time, and a line says so."""
     as_of: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$"), PLAIN]
     """Day of the package set: move it to draw newer packages."""
     packages: list[DebianPackage] = []
@@ -373,7 +373,7 @@ class Published(Model):
     image: PublishedImage
     """With its tag."""
     digest: Digest | None = None
-    """Pin of that image; without it the registry is asked at every build, aloud."""
+    """Pin of that image; without it the registry is asked at every build, and a line says so."""
     note: Text | None = None
     """Why it is not pinned."""
 

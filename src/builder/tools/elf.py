@@ -392,7 +392,7 @@ def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[int, int]]:
 
 
 def _after_zeros(stream: IO[bytes], offset: int, end: int) -> int:
-    # Mostly there is no padding: begin with a few bytes, so as not to read payloads in vain.
+    # Mostly there is no padding: begin with a few bytes, so that no payload is read for nothing.
     size = _REGION.size
     while offset < end:
         stream.seek(offset)
