@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import time_machine
 
-from builder import artifacts, journal, moves, publish
+from builder import artifacts, journal, moves, pipeline, publish
+from builder.command import new_run
 from builder.errors import BuilderError, FetchError, RegistryError, TagMovedError
 from builder.journal import Night
 from builder.nightly import _held
@@ -23,6 +24,7 @@ from builder.served import served
 from builder.tools import registry as registries
 from builder.tools import retrying
 from builder.tools.registry import MANIFESTS, Manifest, Repository
+from builder.verifying import find_verified
 from registries import Fault, Proxy, answering, proxied
 
 pytestmark = pytest.mark.docker
@@ -345,6 +347,27 @@ def test_a_journal_keeps_what_it_can(repository: Repository) -> None:
 
 def vars_of(told: Night) -> dict[str, Any]:
     return {name: getattr(told, name) for name in told.__slots__}
+
+
+def test_an_index_is_no_image_of_ours(
+    registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of its images runs depends on the machine: one that was proved may hide another."""
+    monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
+    run = new_run(None)
+    rendered = pipeline.resolve(run, "hello-sm120-0.1.0", "x86_64")
+    repository = Repository(f"{registry}/me/hello-sm120", print)
+    good, evil = (image(repository, rendered.key, n=name) for name in ("good", "evil"))
+    entries = [
+        {"mediaType": each.media_type, "digest": each.digest, "size": len(each.content)}
+        for each in (good, evil)
+    ]
+    entries[1]["platform"] = {"os": "linux", "architecture": "amd64"}
+    told = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": entries}
+    index = Manifest(json.dumps(told).encode(), MANIFESTS[1])
+    repository.put_manifest(pipeline.own_tag(run, rendered), index)
+    with pytest.raises(RegistryError, match="is an index of images"):
+        find_verified(run, rendered, repository, tmp_path)
 
 
 def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

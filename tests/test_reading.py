@@ -176,6 +176,15 @@ def test_a_broken_layer_says_nothing_of_the_image(
         read(blobs, tmp_path)
 
 
+def test_the_image_that_names_the_platform_is_the_one_that_an_engine_runs(tmp_path: Path) -> None:
+    image = Image()
+    run = image.manifest(layer(("run", b"1")))
+    hidden = image.manifest(layer(("hidden", b"1")))
+    del hidden["platform"]
+    assert "/run" in read(image.in_folder(tmp_path / "blobs", hidden, run), tmp_path).files
+    assert "/hidden" in read(image.in_folder(tmp_path / "alone", hidden), tmp_path).files
+
+
 @pytest.mark.parametrize("document", [b"", b"{", b"[]", b"null", b"\xff", b'{"layers": 5}'])
 def test_a_broken_manifest_says_nothing_of_the_image(tmp_path: Path, document: bytes) -> None:
     image = Image()

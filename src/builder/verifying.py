@@ -41,8 +41,8 @@ def find_verified(
     """The image of this key that a registry has under its immutable tag, or None.
 
     An image that neither this machine's record nor a signed verdict speaks for is pulled and
-    proved.  Raises ``RegistryError`` where another image stands under that tag, ``ProofError`` or
-    ``UntriedError`` where the image is refused, ``FetchError``.
+    proved.  Raises ``RegistryError`` where an index or another image stands under that tag,
+    ``ProofError`` or ``UntriedError`` where the image is refused, ``FetchError``.
     """
     own = pipeline.own_tag(run, rendered)
     digest = repository.told(own)
@@ -51,6 +51,7 @@ def find_verified(
     kept = _recorded(run, rendered, digest)
     if kept is not None or _is_signed(run, rendered, repository, digest, work):
         return Verified(digest, kept)
+    _require_single(repository, own, digest)
     _require_key(repository, own, digest, rendered.key)
     run.say(f"{own} in the registry has no verdict that counts here: it is pulled and proved")
     try:
@@ -82,6 +83,19 @@ def _is_signed(
     contract = pipeline.contract_of(rendered.plan.recipe)
     entries = referrers(repository, digest)
     return any(map(trust.counts, attached_verdicts(entries, digest, rendered.key, contract)))
+
+
+def _require_single(repository: Repository, own: str, digest: str) -> None:
+    """Raise ``RegistryError`` where an image is an index: builder pushes single images only, and
+    which image of an index is run depends on the machine."""
+    there = repository.manifest(digest)
+    if there is not None and there.body.manifests is not None:
+        raise RegistryError(
+            f"{repository.name}:{own} is an index of images, which builder never pushes",
+            f"it is {digest}",
+            "nothing was pulled, tagged or signed. Delete that tag in the registry, or replace it: "
+            "`builder push --replace REASON`",
+        )
 
 
 def _require_key(repository: Repository, own: str, digest: str, key: str) -> None:

@@ -33,7 +33,9 @@ WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952, 2.3.1
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
 LOADER = ("/etc/ld.so.conf", "/etc/ld.so.conf.d/*")
-TARGET = "linux/amd64"
+PREFERRED = {"linux/amd64": 0, "": 1}
+"""The platforms of an index, the first before the second and that before any other: an engine runs
+an image that names its platform rather than one that names none."""
 BROKEN = (
     *(OSError, EOFError, tarfile.TarError, zlib.error),
     *(AttributeError, KeyError, TypeError, ValueError),
@@ -262,10 +264,10 @@ def _manifest(blobs: Blobs) -> dict[str, Any]:
     while "manifests" in found:
         there = [entry for entry in found["manifests"] if blobs.file(entry["digest"]).is_file()]
         images = [entry for entry in there if _platform(entry) != "unknown/unknown"]
-        wanted = [entry for entry in images if _platform(entry) in {TARGET, ""}] or images
-        if not wanted:
+        if not images:
             raise UntriedError("the engine has no platform of the image")
-        found = _document(blobs.file(wanted[0]["digest"]))
+        wanted = min(images, key=lambda entry: PREFERRED.get(_platform(entry), len(PREFERRED)))
+        found = _document(blobs.file(wanted["digest"]))
     return dict(found)
 
 
