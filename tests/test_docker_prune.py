@@ -682,6 +682,23 @@ def test_a_registry_that_lists_referrers_itself(registry: str, begun: Path) -> N
         assert repository.tags() == [nightly(3)]
 
 
+@docker_test
+@pytest.mark.parametrize("listed_before", [0, 1, 2])
+def test_a_registry_that_fails_to_list_referrers_once(registry: str, listed_before: int) -> None:
+    """Else what a tag would be rolled back to would not be known, and would go."""
+    with proxied(registry, referring=True) as proxy:
+        repository = Repository(f"{proxy.address}/{PATH}", unheard)
+        made = [image(repository, nightly(day), day=day) for day in (1, 2, 3)]
+        for each in made[:2]:
+            publish.move(repository, "nightly", each.digest, "a night")
+        asked = "GET .*/referrers/"
+        proxy.faults = [Fault(asked, "pass", listed_before), Fault(asked, 404, 1)]
+        with pytest.raises(RegistryError, match="does not list what refers to") as raised:
+            decided(repository, 1)
+        assert "nothing was deleted" in raised.value.hint
+        assert going(decided(repository, 1)) == set()
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerHub]:
     """Docker Hub's API, and a login for it."""

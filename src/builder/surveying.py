@@ -116,8 +116,10 @@ class _Belongings:
 
     repository: Repository
     by_subject: Mapping[str, Sequence[str]]
-    lists: bool = True
-    """Whether the registry lists referrers itself, as far as it is known."""
+    lists: bool | None = None
+    """Whether the registry lists referrers itself; None: it is not known yet."""
+    unlisted: str = ""
+    """A manifest whose referrers the registry did not list; no tag lists them either."""
 
     def of(
         self, manifests: Collection[str]
@@ -141,8 +143,7 @@ class _Belongings:
 
     def _direct(self, subject: str) -> tuple[dict[str, Manifest | None], list[dict[str, Any]]]:
         """What is attached to one manifest, by digest, and the descriptors of it."""
-        listed = self.repository.referrers(subject) if self.lists else None
-        self.lists = listed is not None
+        listed = self._listed(subject)
         found: dict[str, Manifest | None] = {}
         entries = list(listed or ())
         for tag in self.by_subject.get(subject, ()):
@@ -160,6 +161,30 @@ class _Belongings:
                 found[there.digest] = there
         found.pop("", None)
         return found, entries
+
+    def _listed(self, subject: str) -> list[dict[str, Any]] | None:
+        """What the registry itself lists of a manifest; None where it does not list referrers.
+
+        A registry may fail to list one: what refers to that manifest would then not be seen.  So a
+        registry lists none only where a tag of one manifest does instead, and all or none
+        otherwise.  Raises ``RegistryError``.
+        """
+        if self.lists is False:
+            return None
+        listed = self.repository.referrers(subject)
+        if listed is not None:
+            self.lists = True
+        elif not self.lists and subject.replace(":", "-") in self.by_subject.get(subject, ()):
+            self.lists = False
+        else:
+            self.unlisted = subject
+        if self.lists and self.unlisted:
+            raise RegistryError(
+                f"{self.repository.name} does not list what refers to {self.unlisted}",
+                "it lists what refers to other images, so this answer is wrong",
+                "nothing was deleted; try again",
+            )
+        return listed
 
 
 def _with_parts(repository: Repository, manifest: Manifest) -> Iterator[tuple[str, Manifest]]:
