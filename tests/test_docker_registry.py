@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
@@ -20,10 +20,13 @@ from builder.command import new_run
 from builder.errors import BuilderError, FetchError, RegistryError, TagMovedError
 from builder.journal import Night
 from builder.nightly import _held
+from builder.record import Record
 from builder.served import served
+from builder.smoke.verdict import Check, Verdict
 from builder.tools import registry as registries
 from builder.tools import retrying
 from builder.tools.registry import MANIFESTS, Manifest, Repository
+from builder.verdicts import VERDICT, Trust
 from builder.verifying import find_verified
 from registries import Fault, Proxy, answering, proxied
 
@@ -380,6 +383,34 @@ def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.Mo
         with pytest.raises(BuilderError):
             served(front, "x")
     assert served(repository, "nothing") is None
+
+
+def test_a_proved_image_of_another_machine_gets_what_is_missing(
+    repository: Repository, tmp_path: Path
+) -> None:
+    there = image(repository, "k", "1-kkkkkkkkkkkk").digest
+    verdict = Verdict(there, (Check("runs", "x", "y", "y", passed=True),), 1, 1)
+    proved = Record("x-1", "k" * 64, "c", (f"{repository.name}:1-k",), there, verdict, "", {})
+    bill = artifacts.Attachment("application/spdx+json")
+    trust = Trust("", (), tmp_path)
+
+    def missing(attached: Collection[str]) -> list[artifacts.Attachment]:
+        return [] if bill.kind in attached else [bill]
+
+    def kinds() -> list[str]:
+        return sorted(each["artifactType"] for each in artifacts.referrers(repository, there))
+
+    how = publish.Pushing(tmp_path, print, trust, missing, there=there, proved=proved)
+    here = replace(proved, digest=f"sha256:{'0' * 64}")
+    for _ in range(2):
+        publish.push(here, publish.Tags(repository.name, "1-kkkkkkkkkkkk", ("1",), ()), how)
+        assert kinds() == sorted([bill.kind, VERDICT])
+        how = replace(how, known=frozenset(repository.tags()))
+    other = image(repository, "m").digest
+    night = replace(proved, digest=other, verdict=replace(verdict, digest=other))
+    for _ in range(2):
+        publish.vouch(repository, night, trust, missing, print)
+        assert len(artifacts.referrers(repository, other)) == 2
 
 
 def test_what_is_attached_is_listed_once(repository: Repository) -> None:

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from builder import bom, record
 from builder.artifacts import attach, referrers
+from builder.bom.provenance import LOCAL
+from builder.releasing import NAMES, RECIPE, attached
 from builder.tools.registry import MANIFESTS, Manifest, Repository
+from builder.uploading import upload
 from builder.verdicts import SIGNATURE, TEXT, VERDICT
 from proving import docker
 from registries import Proxy
@@ -112,6 +116,35 @@ def test_what_another_machine_made_is_proved_before_it_is_trusted(
     assert "pulled" not in done.stderr
     assert "signed" not in done.stderr
     assert len(verdicts(repository, first)) == 2
+    assert docker("image", "inspect", image["references"][0], "--format", "{{.Id}}") == here
+
+
+def test_what_is_missing_of_an_image_that_was_pulled_is_attached(
+    image: dict[str, Any],
+    build: Build,
+    push: Any,
+    registry: str,
+    repository: Repository,
+    tmp_path: Path,
+) -> None:
+    """As a push leaves an image that broke between its immutable tag and another machine's."""
+    kept = record.read(tmp_path / "state", image["recipe"], image["key"])
+    assert kept is not None
+    manifest, _ = upload(repository, kept, tmp_path, print, new=True)
+    repository.put_manifest(own(image), manifest)
+    here = built_again(build)
+    assert "it is pulled and proved" in push().stderr
+    assert set(tags(registry).values()) == {image["digest"]}
+    kinds = [each["artifactType"] for each in referrers(repository, image["digest"])]
+    assert sorted(kinds) == sorted([*NAMES, RECIPE, VERDICT])
+    (provenance,) = attached(repository, "1", bom.PROVENANCE)
+    told = json.loads(provenance.content)
+    assert told["subject"][0]["digest"] == {"sha256": image["digest"][7:]}
+    assert told["predicate"]["runDetails"]["builder"]["id"] == LOCAL
+    # The engine keeps its own, and nothing is attached twice.
+    assert image["digest"][7:] not in docker("image", "ls", "--digests", "--no-trunc")
+    push()
+    assert len(referrers(repository, image["digest"])) == len(kinds)
     assert docker("image", "inspect", image["references"][0], "--format", "{{.Id}}") == here
 
 

@@ -20,7 +20,7 @@ from builder.freezing import Frozen
 from builder.journal import Night, Outcome
 from builder.moves import moves
 from builder.pipeline import Run
-from builder.releasing import release
+from builder.releasing import attachments_of, release
 from builder.served import CREATED
 from builder.surveying import is_nightly
 from builder.tools import docker
@@ -199,7 +199,9 @@ def _image(run: Run, frozen: Frozen, repository: Repository, work: Path) -> str:
     there = find_verified(tonight, rendered, repository, work)
     if there is not None:
         if there.proved is not None:
-            publish.vouch(repository, there.proved, trust_of(run.settings, work), run.say)
+            trust = trust_of(run.settings, work)
+            attachments = attachments_of(rendered, there.proved, frozen.files, work)
+            publish.vouch(repository, there.proved, trust, attachments, run.say)
         return there.digest
     record = pipeline.build(tonight, frozen.name).record
     tags = publish.Tags(repository.name, pipeline.own_tag(tonight, rendered), (), ())

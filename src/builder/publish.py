@@ -28,6 +28,8 @@ from builder.uploading import upload
 from builder.verdicts import KEY, VERDICT, Trust, attached_verdicts, statement_of
 
 Say = Callable[[str], None]
+Attachments = Callable[[Collection[str]], Sequence[Attachment]]
+"""What belongs to a proved image, but for the types that are attached already."""
 NIGHTLY, TAGS = "nightly", "tags"
 """The locks on this machine of a night, and of who moves a tag by hand; who deletes holds both."""
 HOLDS = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
@@ -101,8 +103,8 @@ class Pushing:
     say: Say
     trust: Trust
     """Whose key signs the image and its verdict; an empty one: nobody's."""
-    attachments: Callable[[Collection[str]], Sequence[Attachment]]
-    """What belongs to the engine's image, but for the types that are attached already."""
+    attachments: Attachments
+    """Of the image that is pushed, or of the engine's where a trusted verdict is attached."""
     replace: str | None = None
     """The reason for which a tag that stays may be taken from another image."""
     there: str = ""
@@ -188,8 +190,8 @@ def _complete(
     """
     entries = [] if new else referrers(repository, image.digest, how.known)
     missing: list[Attachment] = []
-    if image.digest == record.digest:
-        missing += how.attachments({str(each.get("artifactType")) for each in entries})
+    if how.proved is not None or image.digest == record.digest:
+        missing += how.attachments(_kinds(entries))
     if how.proved is None:
         _sign(repository, image.digest, how.trust, how.say)
     else:
@@ -200,12 +202,24 @@ def _complete(
         attach_all(repository, image.read(), missing, new=alone)
 
 
-def vouch(repository: Repository, proved: Record, trust: Trust, say: Say) -> None:
-    """Sign an image of a registry that this machine has proved, and attach the verdict on it.
+def _kinds(entries: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The types of what refers to an image."""
+    return {str(each.get("artifactType")) for each in entries}
+
+
+def vouch(
+    repository: Repository, proved: Record, trust: Trust, attachments: Attachments, say: Say
+) -> None:
+    """Sign an image of a registry that this machine has proved, and attach the verdict on it and
+    what else belongs to it.
 
     What is there is not done again.  Raises ``RegistryError``, ``FetchError``, ``WorldError``.
     """
-    missing = _vouched(repository, proved, referrers(repository, proved.digest), trust, say)
+    entries = referrers(repository, proved.digest)
+    missing = [
+        *attachments(_kinds(entries)),
+        *_vouched(repository, proved, entries, trust, say),
+    ]
     image = repository.manifest(proved.digest) if missing else None
     if image is not None:
         attach_all(repository, image, missing)

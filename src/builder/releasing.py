@@ -14,11 +14,12 @@ from builder.bom.provenance import platform
 from builder.dockerfile import Rendered
 from builder.errors import RegistryError, TagMovedError
 from builder.pipeline import Run
-from builder.publish import Published, Pushing, Tags
+from builder.publish import Attachments, Published, Pushing, Tags
 from builder.record import Record
+from builder.tools import docker
 from builder.tools.registry import Repository
 from builder.verdicts import require_signing, trust_of
-from builder.verifying import find_verified
+from builder.verifying import find_verified, in_engine
 
 RECIPE_FILE = re.compile(r"(?:bases/)?[A-Za-z0-9][A-Za-z0-9._-]*\.toml")
 RECIPE = "application/vnd.builder.recipe.v1+toml"
@@ -79,19 +80,41 @@ def _released(
     if replace is None and tags.own in known:
         found = find_verified(run, rendered, repository, work)
 
-    def attachments(attached: Collection[str]) -> list[Attachment]:
+    there, proved = (found.digest, found.proved) if found else ("", record)
+    attachments = attachments_of(rendered, proved or record, recipe, work)
+    trust = trust_of(run.settings, work)
+    how = Pushing(work, run.say, trust, attachments, replace, there, proved, known)
+    return publish.push(record, tags, how)
+
+
+def attachments_of(
+    rendered: Rendered, proved: Record, recipe: Mapping[str, str], work: Path
+) -> Attachments:
+    """What goes with a proved image, but for the types that are attached already.
+
+    It is of the image itself: where the engine does not have it, it is pulled for that.
+    """
+
+    def missing(attached: Collection[str]) -> list[Attachment]:
         if {*NAMES, RECIPE} <= {*attached}:
             return []
         texts = tuple(File(name, RECIPE, text.encode()) for name, text in recipe.items())
-        made = documents(rendered, record, work).items()
+        made = _documents_of(rendered, proved, work).items()
         files: dict[str, tuple[File, ...]] = {RECIPE: texts}
         files |= {kind: (File(NAMES[kind], kind, text.encode()),) for kind, text in made}
         return [Attachment(kind, each) for kind, each in files.items() if kind not in attached]
 
-    there, proved = (found.digest, found.proved) if found else ("", record)
-    trust = trust_of(run.settings, work)
-    how = Pushing(work, run.say, trust, attachments, replace, there, proved, known)
-    return publish.push(record, tags, how)
+    return missing
+
+
+def _documents_of(rendered: Rendered, proved: Record, work: Path) -> dict[str, str]:
+    """The documents of an image of the engine, or of one that a registry gave: who made that one
+    is not known, and its provenance names no platform."""
+    if docker.image(proved.digest) is not None:
+        return documents(rendered, proved, work)
+    repository = proved.references[0].rpartition(":")[0]
+    with in_engine(f"{repository}@{proved.digest}"):
+        return bom.documents(rendered, proved, installed(proved.digest, work))
 
 
 def recipe_texts(files: Sequence[File]) -> dict[str, str]:

@@ -8,6 +8,8 @@ is pulled and proved here, or refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,23 +113,33 @@ def _require_key(repository: Repository, own: str, digest: str, key: str) -> Non
 
 
 def _proved(run: Run, rendered: Rendered, reference: str, work: Path) -> Record:
-    """Have the engine pull an image, and prove it; it is removed again where it was not there.
+    """Have the engine pull an image, and prove it.
 
     Raises ``ProofError`` or ``UntriedError`` where a check fails or could not be tried.
+    """
+    folder = work / "pulled"
+    folder.mkdir()
+    with in_engine(reference):
+        kept = pipeline.prove_pulled(run, rendered, reference, folder)
+    if not kept.verdict.good:
+        raise pipeline.proof_error(rendered.plan.name, reference, kept.verdict)
+    return kept
+
+
+@contextmanager
+def in_engine(reference: str) -> Iterator[None]:
+    """The engine has an image of a registry meanwhile; it is removed again where it was not there.
+
+    Raises ``FetchError`` where it cannot be pulled.
     """
     was_there = docker.image(reference) is not None
     if not was_there:
         docker.pull(reference, PLATFORM)
-    folder = work / "pulled"
-    folder.mkdir()
     try:
-        kept = pipeline.prove_pulled(run, rendered, reference, folder)
+        yield
     finally:
         if not was_there:
             docker.untag(reference)
-    if not kept.verdict.good:
-        raise pipeline.proof_error(rendered.plan.name, reference, kept.verdict)
-    return kept
 
 
 def _refused(error: BuilderError, repository: Repository, own: str, digest: str) -> BuilderError:
