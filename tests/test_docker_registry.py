@@ -253,7 +253,7 @@ def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Re
     for tag in ("1-0123456789ab", "nightly.nights", f"sha256-{'0' * 64}"):
         with pytest.raises(RegistryError, match="is no tag that moves"):
             publish.move(repository, tag, ours.digest, "so")
-    with pytest.raises(RegistryError, match="is no image that was built and proved here"):
+    with pytest.raises(RegistryError, match="is not labeled as an image of builder's"):
         publish.move(repository, "latest", "nightly.nights", "so")
     with pytest.raises(RegistryError, match="has no nothing"):
         publish.move(repository, "latest", "nothing", "so")

@@ -139,7 +139,8 @@ def promote(
     """Move a tag to an image that the registry has already, by digest.
 
     Without --to the recipe's image need not be in the engine: the registry is asked for its key,
-    and the image counts as it does for `builder push`. The exit code is 7 when that image is
+    and the image counts as it does for `builder push`. Of an image that --to names only the label
+    builder.key is checked, which anybody who may push can write. The exit code is 7 when that image is
     refused, 9 while another run moves tags here or `builder prune` deletes, and 12 when the
     registry does not have the image; then the tag stays where it was.
     """
@@ -147,6 +148,7 @@ def promote(
 
     repository = _repository(recipe, catalogue, moving=tag)
     with _alone():
+        _tell_what_is_checked(to)
         wanted = to or _found_by_key(recipe, catalogue, repository)
         done = publish.move(repository, tag, wanted, reason)
     _tell(done, as_json)
@@ -179,8 +181,8 @@ def rollback(
 ) -> None:
     """Move a tag back to what it was, by digest; a second time to what it was before that.
 
-    A channel that was rolled back stays there until a night has a new image. The exit code is 9
-    while `builder prune` deletes here, and 12 when what it was is not known, or gone; then the tag
+    A channel that was rolled back stays there until a night has a new image. Only the label
+    builder.key of the image is checked: anybody who may push can write it. The exit code is 9 while `builder prune` deletes here, and 12 when what it was is not known, or gone; then the tag
     stays where it is.
     """
     from builder import publish
@@ -188,6 +190,7 @@ def rollback(
 
     repository = _repository(recipe, catalogue, moving=tag)
     with _alone():
+        _tell_what_is_checked(to)
         wanted = to or previous(repository, tag)
         done = publish.move(repository, tag, wanted, reason, "rollback")
     _tell(done, as_json)
@@ -246,6 +249,17 @@ def _alone() -> AbstractContextManager[None]:
     chosen = settings.load()
     chosen.need_directories()
     return alone(chosen.cache_dir, TAGS)
+
+
+def _tell_what_is_checked(to: str | None) -> None:
+    """An image that somebody names is neither proved nor looked up by its key."""
+    from builder import console
+
+    if to is not None:
+        console.say(
+            f"of {to} only the label builder.key is checked, which anybody who may push can write: "
+            "whether it was proved is not checked"
+        )
 
 
 def _tell(move: Move, as_json: bool) -> None:

@@ -321,7 +321,7 @@ def move(
 
     ``before`` is where the tag led when the move was decided on; None: it is asked for.
     Where the tag leads there already, nothing is done.  Raises ``RegistryError`` where there is no
-    such image, or it was not built here, and where the tag is one that says what it holds;
+    such image, or it has no label with a build key (the label proves nothing), and where the tag is one that says what it holds;
     ``TagMovedError`` where somebody else moves the tag meanwhile.
     """
     if HOLDS.search(tag):
@@ -339,7 +339,7 @@ def move(
     image = None if "artifactType" in wanted.parsed() else served(repository, wanted.digest)
     if image is None or KEY not in image.labels:
         raise RegistryError(
-            f"{repository.name}:{to} is no image that was built and proved here",
+            f"{repository.name}:{to} is not labeled as an image of builder's",
             f"it is {wanted.digest}, without the label {KEY}",
             "no tag was moved",
         )
