@@ -14,8 +14,8 @@ from requests.structures import CaseInsensitiveDict
 from builder.errors import BuilderError, RegistryError
 from builder.tools import registry_answers as answers
 from builder.tools.registry import Manifest, blobs_of
-from builder.tools.web_client import Answer
-from builder.tools.web_errors import retry_after, seconds_since, time_span
+from builder.tools.web_client import Answer, followed
+from builder.tools.web_errors import WebError, retry_after, seconds_since, time_span
 from damaged import DIGEST, damaged, fuzzed, seeds
 
 DESCRIPTOR = {
@@ -94,6 +94,8 @@ def test_no_header_of_a_registry_is_an_internal_error(seed: bytes) -> None:
     for read in (answers.upload_address, answers.next_page):
         with suppress(RegistryError):
             read(told, "x")
+    with suppress(WebError):
+        followed(told, value, elsewhere=True)
     asked = retry_after(value)
     assert asked is None or asked >= 0
     assert time_span(asked or 0.0)

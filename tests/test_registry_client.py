@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -146,6 +147,23 @@ def test_an_answer_that_unpacks_to_gigabytes(status: int) -> None:
         assert caught.value.why == "its answer is larger than 4.2 MB"
 
 
+def test_a_redirect_that_unpacks_to_gigabytes() -> None:
+    content = gzip.compress(b" " * (1 << 26), 9)
+
+    def front(request: Asked) -> Given:
+        if request.path != "/there":
+            return 307, {"Content-Encoding": "gzip", "Location": "/there"}, content
+        return 200, {}, b'{"tags": ["a"]}'
+
+    with answering(front) as (address, _):
+        tracemalloc.start()
+        try:
+            assert Repository(f"{address}/me/x", print).tags() == ["a"]
+            assert tracemalloc.get_traced_memory()[1] < 1 << 25
+        finally:
+            tracemalloc.stop()
+
+
 @contextmanager
 def trickling(head: bytes) -> Iterator[str]:
     """A server that sends ``head`` and then a byte at a time, for ever."""
@@ -220,6 +238,16 @@ def test_an_upload_without_a_usable_address(location: str | None, said: str) -> 
     ):
         Repository(f"{address}/me/x", print).put_bytes(b"x")
     assert said in caught.value.why
+
+
+@pytest.mark.parametrize("location", ["http://[", "//[x/", "http://a:99999/", "http://%zz/"])
+def test_a_redirect_to_no_address(location: str) -> None:
+    with (
+        answering(lambda _: (307, {"Location": location}, b"")) as (address, _),
+        pytest.raises(RegistryError, match="refuses: GET tags") as caught,
+    ):
+        Repository(f"{address}/me/x", print).tags()
+    assert "not valid" in caught.value.why
 
 
 @pytest.mark.parametrize("later", ["\u00b2", "-5", "soon", "Mon, 01 Jan 9999 00:00:00 +9999999"])

@@ -11,14 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
-from urllib.parse import urljoin
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import from_json
 
 from builder.errors import RegistryError
 from builder.tools.answers import Part, first_fault
-from builder.tools.web_client import Answer, origin
+from builder.tools.web_client import Answer, joined, origin
 from builder.tools.web_errors import WebError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -196,10 +195,10 @@ def next_page(answer: Answer, source: str) -> str | None:
 def _address(answer: Answer, named: str, what: str) -> str:
     hint = "check the registry, and the proxy before it"
     try:
-        url = urljoin(answer.url, named)
-        before, after = origin(answer.url), origin(url)
-    except (WebError, ValueError):
+        url = joined(answer.url, named)
+    except WebError:
         raise RegistryError(f"{what} cannot be used", "it is not a valid address", hint) from None
+    before, after = origin(answer.url), origin(url)
     if not named or (before[0] == "https" and after[0] == "http"):
         why = f"it is on {after[1]} without TLS" if named else "the answer has none"
         raise RegistryError(f"{what} cannot be used", why, hint)

@@ -69,6 +69,16 @@ def parts_of(url: str) -> SplitResult:
     return parts
 
 
+def joined(base: str, named: str) -> str:
+    """The address that an answer names, as seen from its own.  Raises ``WebError``."""
+    try:
+        url = urljoin(base, named)
+    except ValueError:
+        url = ""
+    parts_of(url)
+    return url
+
+
 def origin(url: str) -> tuple[str, str, int]:
     """Scheme, host and port of a URL.  Raises ``WebError``."""
     parts = parts_of(url)
@@ -90,12 +100,10 @@ class Client:
     """Asks servers, each request once.  ``certificate`` is an authority of one's own."""
 
     def __init__(self, certificate: Path | None = None) -> None:
-        import requests
-
         named = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
         self._verify: str | bool = str(certificate) if certificate else named or True
         self._watch = _Watch()
-        self._session: Session = requests.Session()
+        self._session: Session = _session()
         self._session.trust_env = False  # else ~/.netrc replaces the login
         self._session.headers["Accept-Encoding"] = "identity"
         adapter = _watched_adapter(self._watch)
@@ -135,7 +143,7 @@ class Client:
             target = answer.headers.get("Location", "")
             if answer.status not in {301, 302, 303, 307, 308} or not target:
                 return answer
-            url = _followed(answer, urljoin(url, target), elsewhere=elsewhere)
+            url = followed(answer, target, elsewhere=elsewhere)
             if origin(url) != origin(answer.url):
                 sent = {k: v for k, v in sent.items() if k.lower() not in CREDENTIALS}
         raise WebError(f"it redirects more than {REDIRECTS} times", passing=False)
@@ -159,8 +167,9 @@ class Client:
         )
 
 
-def _followed(answer: Answer, url: str, *, elsewhere: bool) -> str:
+def followed(answer: Answer, target: str, *, elsewhere: bool) -> str:
     """The address that an answer redirects to; raises ``WebError`` where it is not gone to."""
+    url = joined(answer.url, target)
     before, after = origin(answer.url), origin(url)
     if before[0] == "https" and after[0] == "http":
         raise WebError(f"it redirects to {after[1]} without TLS", passing=False)
@@ -229,6 +238,20 @@ class _Watch:
         if self._late:
             why = f"its answer was not complete after {self._seconds:.0f} seconds"
             raise WebError(why, passing=False)
+
+
+def _session() -> Session:
+    """A session that leaves redirects alone.
+
+    That of ``requests`` reads their address and their whole content even where it does not follow.
+    """
+    from requests import Session
+
+    class Plain(Session):
+        def get_redirect_target(self, resp: Response) -> None:  # noqa: ARG002
+            return None
+
+    return Plain()
 
 
 def _watched_adapter(watch: _Watch) -> HTTPAdapter:
