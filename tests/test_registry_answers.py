@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import suppress
 from email.utils import formatdate
@@ -12,6 +13,7 @@ from hypothesis import given
 from requests.structures import CaseInsensitiveDict
 
 from builder.errors import BuilderError, RegistryError
+from builder.moves import MOVE, Move, notes_among
 from builder.tools import registry_answers as answers
 from builder.tools.registry import Manifest, blobs_of
 from builder.tools.web_client import Answer, followed
@@ -25,6 +27,12 @@ DESCRIPTOR = {
     "artifactType": "a/b",
     "annotations": {"builder.move.before": DIGEST},
     "platform": {"os": "linux", "architecture": "amd64"},
+}
+NOTED = {"tag": "a", "before": DIGEST, "number": "1", "by": "night", "reason": "x", "version": "1"}
+NOTE = {
+    **DESCRIPTOR,
+    "artifactType": MOVE,
+    "annotations": {f"builder.move.{name}": value for name, value in NOTED.items()},
 }
 MANIFEST = {
     "schemaVersion": 2,
@@ -43,6 +51,10 @@ def answer(content: bytes = b"", **headers: str) -> Answer:
     return Answer("GET", "https://r.example.invalid/v2/x/tags/list", 200, "OK", named, content)
 
 
+def moves_noted(content: bytes) -> list[Move]:
+    return list(notes_among(answers.referrers(answer(content), "x"), DIGEST))
+
+
 def index_digests(content: bytes) -> list[str]:
     return [each.digest for each in Manifest(content, "").body.manifests or []]
 
@@ -54,6 +66,7 @@ DOCUMENTS: list[tuple[Any, Any]] = [
     (CONFIGURATION, lambda content: answers.checked(answers.Configuration, content, "x").config),
     ({"tags": ["a", "b"]}, lambda content: answers.tags(answer(content), "x")),
     ({"manifests": [DESCRIPTOR]}, lambda content: answers.referrers(answer(content), "x")),
+    ({"manifests": [NOTE]}, moves_noted),
     ({"token": "abc", "access_token": "abc"}, lambda content: answers.token(answer(content), "x")),
     (ERRORS, answers.error_text),
 ]
@@ -103,6 +116,21 @@ def test_no_header_of_a_registry_is_an_internal_error(seed: bytes) -> None:
     answers.challenge(value)
     assert answers.media_type(told.headers).isprintable()
     assert answers.digest(CaseInsensitiveDict({"Docker-Content-Digest": value})) in {"", value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("number", odd) for odd in ("9" * 40, "9" * 10, "\u0663", "\u00b2", "-1", "", "1\n")),
+        *(("before", odd) for odd in ("latest", "sha256:5", "../x", f"{DIGEST}\n")),
+        ("tag", "a b"),
+    ],
+)
+def test_what_is_no_note_of_a_move_is_left_out(name: str, value: str) -> None:
+    (good,) = moves_noted(json.dumps({"manifests": [NOTE]}).encode())
+    assert (good.number, good.before, good.by_night) == (1, DIGEST, True)
+    odd = {**NOTE, "annotations": {**NOTE["annotations"], f"builder.move.{name}": value}}
+    assert moves_noted(json.dumps({"manifests": [odd]}).encode()) == []
 
 
 @pytest.mark.parametrize("nested", [b"[", b'{"config":', b'{"a":[', b'{"manifests":['])

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from builder.artifacts import attach, referrers
 from builder.errors import RegistryError
 from builder.served import CREATED
 from builder.tools.registry import Manifest, Repository
+from builder.tools.registry_answers import TAG, Digest
 
 MOVE = "application/vnd.builder.move.v1"
 By = Literal["", "night", "rollback"]
@@ -35,6 +39,35 @@ class Move:
     """Which of the tag's moves it was: clocks differ."""
     version: str = ""
     """The version of the image that the tag was moved to, where the note has it."""
+
+
+class _Note(BaseModel):
+    """The annotations of a move's note; what does not fit is no note."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    tag: str = Field(pattern=TAG, alias="builder.move.tag")
+    before: Digest | Literal[""] = Field("", alias="builder.move.before")
+    created: str = Field("", alias=CREATED)
+    reason: str = Field("", alias="builder.move.reason")
+    by: str = Field("", alias="builder.move.by")
+    number: Annotated[str, Field(pattern="^[0-9]{1,9}$")] = Field("0", alias="builder.move.number")
+    version: str = Field("", alias="builder.move.version")
+
+    def move(self, digest: str) -> Move:
+        """The move to an image that it tells of."""
+        by_night, back = self.by == "night", self.by == "rollback"
+        return Move(
+            self.tag,
+            digest,
+            self.before,
+            self.created,
+            self.reason,
+            by_night,
+            back,
+            int(self.number),
+            self.version,
+        )
 
 
 def note(
@@ -116,19 +149,9 @@ def notes_among(entries: Iterable[Mapping[str, Any]], digest: str) -> Iterator[M
     """The notes of moves to an image among the descriptors of what refers to it."""
     for entry in entries:
         if entry.get("artifactType") == MOVE:
-            told = entry.get("annotations") or {}
-            number, by = (told.get(f"builder.move.{name}", "") for name in ("number", "by"))
-            yield Move(
-                told.get("builder.move.tag", ""),
-                digest,
-                told.get("builder.move.before", ""),
-                told.get(CREATED, ""),
-                told.get("builder.move.reason", ""),
-                by == "night",
-                by == "rollback",
-                int(number) if number.isdecimal() and len(number) < 10 else 0,
-                told.get("builder.move.version", ""),
-            )
+            with suppress(ValidationError):
+                noted = _Note.model_validate(entry.get("annotations") or {})
+                yield noted.move(digest)
 
 
 def previous(repository: Repository, tag: str) -> str:
