@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -329,6 +330,25 @@ def test_a_journal_that_is_damaged_is_told_and_begun_anew(
         journal.nights(repository, "nightly")
     journal.write(repository, night(reason="three"))
     assert [each.reason for each in journal.nights(repository, "nightly")] == ["three"]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["without a file", "whose file is gone"])
+def test_a_journal_that_holds_nothing_is_begun_anew(
+    repository: Repository, tmp_path: Path, *, gone: bool
+) -> None:
+    if gone:
+        journal.write(repository, night(reason="one"))
+        kept = repository.manifest("nightly.nights")
+        assert kept is not None
+        (link,) = tmp_path.rglob(f"_layers/sha256/{(kept.body.layers or [])[0].digest[7:]}")
+        rmtree(link)
+    else:
+        artifacts.store(repository, "nightly.nights", journal.NIGHTS, [])
+    later = Repository(repository.name, print)
+    with pytest.raises(RegistryError, match=r"nightly\.nights cannot be read"):
+        journal.nights(later, "nightly")
+    journal.write(later, night(reason="two"))
+    assert [each.reason for each in journal.nights(later, "nightly")] == ["two"]
 
 
 def test_a_journal_names_no_directory_of_this_machine(repository: Repository) -> None:

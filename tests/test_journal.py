@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 
-from builder.journal import _without_paths
+from builder.journal import Night, _without_paths, parsed
+from damaged import damaged, fuzzed, seeds
+
+NIGHT = Night("r", "nightly", "failed", "2026-01-01T00:00:00+00:00", 1.0, "main", "0" * 40)
+
+
+@fuzzed
+@given(seeds)
+def test_no_journal_is_an_internal_error(seed: bytes) -> None:
+    with suppress(ValueError):
+        assert all(isinstance(each, Night) for each in parsed(damaged([asdict(NIGHT)], seed)))
 
 
 @pytest.mark.parametrize(

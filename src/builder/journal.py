@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 from builder import artifacts
-from builder.errors import RegistryError
+from builder.errors import GoneError, RegistryError
 from builder.tools.registry import Repository
 
 NIGHTS = "application/vnd.builder.nights.v1+json"
@@ -68,18 +68,22 @@ def nights(repository: Repository, channel: str) -> list[Night]:
     kept = repository.manifest(tag_of(channel))
     if kept is None:
         return []
-    parsed = kept.parsed()
+    body = kept.body
     try:
-        (layer,) = parsed["layers"]
-        ours = parsed["artifactType"] == NIGHTS and layer["size"] <= LARGEST
-        content = artifacts.files_of(repository, kept)[0].content if ours else b"another artifact"
-        return TypeAdapter(list[Night]).validate_json(content)
-    except (ValueError, TypeError, KeyError) as error:
+        (layer,) = body.layers or []
+        ours = body.artifactType == NIGHTS and layer.size <= LARGEST
+        return parsed(repository.blob(layer.digest) if ours else b"another artifact")
+    except (ValueError, GoneError) as error:
         raise RegistryError(
             f"{repository.name}:{tag_of(channel)} cannot be read",
-            f"{type(error).__name__}: {str(error)[:LONGEST_REASON]}",
+            str(error)[:LONGEST_REASON],
             "something else wrote it; the next night begins it anew",
         ) from error
+
+
+def parsed(content: bytes) -> list[Night]:
+    """The nights of a journal's file; raises ``ValueError`` where it is damaged."""
+    return TypeAdapter(list[Night]).validate_json(content)
 
 
 def write(repository: Repository, night: Night) -> None:
