@@ -59,6 +59,18 @@ def test_variables_of_ci_go_before_it(store: Path, monkeypatch: pytest.MonkeyPat
     assert login_for("ghcr.io") is None
 
 
+def test_variables_that_are_no_utf8_are_told(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not store.exists()
+    monkeypatch.setenv("DOCKERHUB_USERNAME", "ci")
+    monkeypatch.setenv("DOCKERHUB_TOKEN", "\udcff\udcfe")
+    with pytest.raises(WorldError, match="DOCKERHUB_TOKEN is not UTF-8"):
+        login_for("docker.io")
+    monkeypatch.setenv("DOCKERHUB_TOKEN", SECRET)
+    monkeypatch.setenv("DOCKERHUB_USERNAME", "\udcff")
+    with pytest.raises(WorldError, match="DOCKERHUB_USERNAME is not UTF-8"):
+        login_for("docker.io")
+
+
 def test_a_helper_is_asked(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     helper = tmp_path / "docker-credential-seen"
     answer = json.dumps({"Username": "me", "Secret": SECRET})

@@ -141,6 +141,14 @@ def test_locks_are_in_a_directory_of_our_own(tmp_path: Path) -> None:
         pass
 
 
+def test_a_lock_that_is_a_directory_is_told(tmp_path: Path) -> None:
+    (tmp_path / "locks" / "x-1.lock").mkdir(parents=True)
+    needed = pytest.raises(WorldError, match=r"x-1\.lock cannot be used")
+    with needed as caught, alone(tmp_path, "x-1"):
+        pass
+    assert "rm" in caught.value.hint
+
+
 def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     theirs = Path("/usr")
     if os.geteuid() == 0:

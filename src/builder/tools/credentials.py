@@ -58,10 +58,10 @@ def login_for(registry: str) -> Login | None:
     """What is known for a registry ("docker.io", "ghcr.io", "127.0.0.1:5000"), or None.
 
     ``DOCKERHUB_USERNAME`` and ``DOCKERHUB_TOKEN`` go before Docker's store.  Raises ``WorldError``
-    when the store cannot be read.
+    when these or the store cannot be read.
     """
     if registry == HUB:
-        user, token = os.environ.get("DOCKERHUB_USERNAME"), os.environ.get("DOCKERHUB_TOKEN")
+        user, token = _variable("DOCKERHUB_USERNAME"), _variable("DOCKERHUB_TOKEN")
         if user and token:
             return Login(user, token)
     config = _config()
@@ -73,6 +73,18 @@ def login_for(registry: str) -> Login | None:
         if found is not None:
             return found
     return None
+
+
+def _variable(name: str) -> str:
+    """The text of a variable, empty where it is not set; raises ``WorldError``, without it."""
+    value = os.environ.get(name, "")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # Python keeps other bytes as surrogates
+        raise WorldError(
+            f"the environment variable {name} is not UTF-8", hint="set it again, or unset it"
+        ) from None
+    return value
 
 
 def _config() -> _Config:

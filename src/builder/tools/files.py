@@ -93,7 +93,8 @@ def file_lock(file: Path, *, wait: bool = True) -> Iterator[int]:
 
     Its directory is made where it is not, and must be this user's own: other users lose the right
     to write to it.  Raises ``BlockingIOError`` where another process holds the lock and ``wait``
-    is false; ``WorldError`` where the file is a link, or the directory a link or another user's.
+    is false; ``WorldError`` where the file is a link or a directory, or its directory is a link or
+    another user's.
     """
     lock = _opened(file)
     try:
@@ -112,6 +113,12 @@ def _opened(file: Path) -> int:
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         lock = os.open(file.name, flags, 0o600, dir_fd=folder)
+    except IsADirectoryError as error:
+        raise WorldError(
+            f"the lock file {file} cannot be used",
+            "it is a directory",
+            f"find out who made it, then remove it: `rm -r {shlex.quote(str(file))}`",
+        ) from error
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
