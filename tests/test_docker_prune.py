@@ -87,6 +87,18 @@ def index(repository: Repository, *tags: str, of: Sequence[Manifest]) -> Manifes
     return made
 
 
+@docker_test
+def test_indexes_within_each_other_are_told(registry: str) -> None:
+    repository = Repository(f"{registry}/{PATH}", print)
+    made = index(repository, nightly(1), of=[image(repository, day=1)])
+    assert len(survey(repository, "nightly")[0].manifests) == 2
+    for _ in range(6):
+        made = index(repository, "deep", of=[made])
+    with pytest.raises(RegistryError, match="lists indexes within each other") as caught:
+        survey(repository, "nightly")
+    assert "deep" in str(caught.value)
+
+
 def descriptor(manifest: Manifest) -> dict[str, Any]:
     size = len(manifest.content)
     return {"mediaType": manifest.media_type, "digest": manifest.digest, "size": size}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from builder.errors import GoneError, RegistryError
 from builder.moves import Move, notes_among
-from builder.served import CREATED, configuration
+from builder.served import CREATED, DEEPEST, configuration
 from builder.tools.registry import Manifest, Repository
 
 KEY = r"[0-9a-f]{12}"
@@ -85,7 +85,7 @@ def survey(repository: Repository, channel: str) -> list[Image]:
     for digest, (manifest, named) in _tagged(repository, tags, channel).items():
         aged = any(is_nightly(tag, channel, ()) for tag in named)
         created = _created(repository, manifest) if aged else None
-        manifests = dict(_with_parts(repository, manifest))
+        manifests = _with_parts(repository, manifest, named[0])
         belongs = belongings.of(manifests)
         found_images.append(Image(digest, tuple(named), created, manifests, *belongs))
     return found_images
@@ -187,13 +187,25 @@ class _Belongings:
         return listed
 
 
-def _with_parts(repository: Repository, manifest: Manifest) -> Iterator[tuple[str, Manifest]]:
-    """A manifest and, of an index, what it lists and the registry has."""
-    yield manifest.digest, manifest
-    for entry in entries_of(manifest):
-        part = repository.manifest(entry["digest"])
-        if part is not None:
-            yield from _with_parts(repository, part)
+def _with_parts(repository: Repository, manifest: Manifest, tag: str) -> dict[str, Manifest]:
+    """What a tag leads to and, of an index, what it lists and the registry has, by digest.
+
+    Raises ``RegistryError`` where indexes list indexes more than ``DEEPEST`` times.
+    """
+    found = {manifest.digest: manifest}
+    level = [manifest]
+    for _ in range(DEEPEST):
+        named = dict.fromkeys(each["digest"] for within in level for each in entries_of(within))
+        parts = [repository.manifest(digest) for digest in named if digest not in found]
+        level = [part for part in parts if part is not None]
+        if not level:
+            return found
+        found |= {part.digest: part for part in level}
+    raise RegistryError(
+        f"{repository.name}:{tag} lists indexes within each other",
+        f"they are deeper than {DEEPEST}",
+        "nothing was deleted; delete that tag, or push it again",
+    )
 
 
 def entries_of(manifest: Manifest) -> list[dict[str, Any]]:
