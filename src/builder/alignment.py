@@ -75,6 +75,28 @@ class LineMap:
         (first, new_first), (last, new_last) = together[0], together[-1]
         return Place(max(new_first - first + start, 0), new_last + stop - last)
 
+    def around(self, start: int, stop: int) -> tuple[range, range] | None:
+        """The old lines and the new ones between the nearest that are left on either side.
+
+        None where none is left near by, or where too much has come between them.
+        """
+        above = next(
+            (old for old in range(start - 1, start - 2 - SPREAD, -1) if self._is(old)), None
+        )
+        below = next((old for old in range(stop, stop + 1 + SPREAD) if self._is(old)), None)
+        if above is None or below is None:
+            return None
+        first, last = self.line(above), self.line(below)
+        assert first is not None
+        assert last is not None
+        if last - first - 1 > stop - start + 2 * SPREAD:
+            return None
+        return range(above + 1, below), range(first + 1, last)
+
+    def _is(self, old: int) -> bool:
+        """Whether an old line is left; the one before the first, and that behind the last, are."""
+        return self.line(old) is not None
+
     def left(self, before: Sequence[bytes], start: int, stop: int) -> float:
         """How much of these old lines is still there, by how rare they were (0 to 1)."""
         weights = {old: rarity(before, old) for old in range(start, stop)}

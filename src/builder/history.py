@@ -8,15 +8,15 @@ Everything is limited to what came since the histories part, and to the files of
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from builder import diffs
-from builder.alignment import LineMap, trivial, words
+from builder.alignment import LineMap, trivial
 from builder.diffs import FileDiff, NotADiffError
 from builder.patching import Conflict, changing, places
 from builder.ranges import Piece
+from builder.runs import Run, bare, runs_of, same_place, telling
 from builder.tools.repositories import Repositories
 
 MOST_COMMITS = 5
@@ -27,7 +27,6 @@ MOST_STEPS = 20
 MOST_FILES = 200
 """Files of one commit in which lines are looked for that it took away elsewhere."""
 NAMED = "%h %cs %s"
-Group = tuple[str, tuple[bytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +68,14 @@ class History:
         since = self.parted(piece)
         if since is None or since == self._until:
             return None
-        whole = _groups(files)
-        if not _telling(whole):
+        whole = runs_of(files)
+        if not telling(whole):
             return None
         candidates = self._candidates(piece, files, since, thorough=thorough)
         theirs = self._changes(candidates, _paths(files), self._url)
         steps = self._steps(piece, files) or [whole]
         for wanted in ([whole], steps):
-            by = [_first(candidates, theirs, step) for step in wanted]
+            by = [self._first(candidates, theirs, step) for step in wanted]
             if all(by):
                 return max((each for each in by if each), key=candidates.index)
         return None
@@ -135,17 +134,17 @@ class History:
 
     def _changes(
         self, commits: Sequence[str], paths: Sequence[str], url: str
-    ) -> dict[str, Counter[Group]]:
+    ) -> dict[str, list[Run]]:
         """What each of these commits of a repository does to some files."""
         if not commits:
             return {}
         self._repositories.contents(url, self._scratch.blobs_of(commits, paths))
         return {
-            commit: _groups(_parsed(text))
+            commit: runs_of(_parsed(text))
             for commit, text in self._scratch.diffs_of(commits, paths).items()
         }
 
-    def _steps(self, piece: Piece, files: Sequence[FileDiff]) -> list[Counter[Group]]:
+    def _steps(self, piece: Piece, files: Sequence[FileDiff]) -> list[list[Run]]:
         """Each commit of a pull request, as a rebase brings them."""
         if not piece.pull:
             return []
@@ -154,21 +153,60 @@ class History:
         if not 1 < len(commits) <= MOST_STEPS:
             return []
         found = self._changes(commits, _paths(files), piece.url)
-        return [groups for groups in found.values() if groups]
+        return [runs for runs in found.values() if runs]
+
+    def _first(
+        self, commits: Sequence[str], changes: dict[str, list[Run]], wanted: Sequence[Run]
+    ) -> str | None:
+        """The first commit that does all that is wanted, where it belongs."""
+        return next((each for each in commits if self._does(changes.get(each, []), wanted)), None)
+
+    def _does(self, runs: Sequence[Run], wanted: Sequence[Run]) -> bool:
+        left = list(runs)
+        for run in wanted:
+            alike = (each for each in left if each.does(run) and self._at_one_place(run, each))
+            found = next(alike, None)
+            if found is None:
+                return False
+            left.remove(found)
+        return True
+
+    def _at_one_place(self, wanted: Run, found: Run) -> bool:
+        after = self._scratch.blob_named(found.preimage)
+        if after is None:
+            return not found.preimage.strip("0")  # a new file has one place only
+        before = self._scratch.blob_named(wanted.preimage) if wanted.preimage else None
+        return same_place(
+            wanted,
+            found,
+            self._lines(before) if before else None,
+            self._lines(after),
+            LineMap(self._scratch.line_changes(before, after)) if before else None,
+        )
+
+    def _lines(self, blob: str) -> list[bytes]:
+        return diffs.lines_of(self._scratch.read(blob))
 
     def taken_back(self, by: str, piece: Piece, files: Sequence[FileDiff]) -> str | None:
-        """The commit that took a change out again after ``by`` had brought it."""
-        listing = self._log("--no-merges", "--format=%x00%H%x01%B", by, "--", *_paths(files))
+        """The commit that took a change out again after ``by`` had brought it, and left it out.
+
+        Reverts of reverts bring it back: the last word counts.
+        """
+        listing = self._log(
+            *("--reverse", "--topo-order", "--no-merges", "--format=%x00%H%x01%B", by, "--"),
+            *_paths(files),
+        )
         rows = [row.split("\x01") for row in listing.split("\0")[1:]]
-        named = {by, piece.head}
+        changes = self._changes([row[0] for row in rows[:MOST_VERSIONS]], _paths(files), self._url)
+        forth = runs_of(files)
+        back = [run.reversed() for run in forth]
+        brought, taken, last = {by, piece.head}, set[str](), None
         for commit, message in rows:
-            reverted = re.findall(r"This reverts commit ([0-9a-f]{7,40})", message)
-            if any(name.startswith(short) for short in reverted for name in named):
-                return self.name(commit)
-        commits = [commit for commit, _ in rows[:MOST_VERSIONS]]
-        back = Counter({_reversed(group): count for group, count in _groups(files).items()})
-        first = _first(commits, self._changes(commits, _paths(files), self._url), back)
-        return self.name(first) if first else None
+            named, wanted = (taken, forth) if last else (brought, back)
+            if _reverts(message, named) or (wanted and self._does(changes.get(commit, []), wanted)):
+                (brought if last else taken).add(commit)
+                last = None if last else commit
+        return self.name(last) if last else None
 
     # Who changed what
 
@@ -278,7 +316,7 @@ class History:
                 before = self._scratch.file(like, file.old or "")
             if not had_lines(file, before):
                 return None
-            wanted = {_bare(line) for line in changing(file)}
+            wanted = {bare(line) for line in changing(file)}
             for commit in self._takers(file.old or "", wanted, since or ""):
                 names[self.name(commit)] = None
                 moved = moved or self._elsewhere(commit, file.old or "", wanted)
@@ -315,8 +353,8 @@ class History:
         commits = self._scratch.text("rev-list", "--no-merges", *span, "--", path).split()
         return [
             commit
-            for commit, groups in self._changes(commits, [path], self._url).items()
-            if any(line[:1] == b"-" and line[1:] in wanted for _, lines in groups for line in lines)
+            for commit, runs in self._changes(commits, [path], self._url).items()
+            if any(line in wanted for run in runs for line in run.removed)
         ][:MOST_COMMITS]
 
     def _elsewhere(self, commit: str, path: str, wanted: set[bytes]) -> str:
@@ -327,15 +365,9 @@ class History:
         others = [each for each in touched if each != path]
         if not 0 < len(others) <= MOST_FILES:
             return ""
-        groups = self._changes([commit], others, self._url).get(commit, Counter())
+        runs = self._changes([commit], others, self._url).get(commit, [])
         for other in others:
-            added = {
-                line[1:]
-                for name, lines in groups
-                for line in lines
-                if name == other and line[:1] == b"+"
-            }
-            if wanted <= added:
+            if wanted <= {line for run in runs if run.path == other for line in run.added}:
                 return other
         return ""
 
@@ -357,43 +389,10 @@ def _parsed(text: bytes) -> list[FileDiff]:
         return []  # a change of modes or of a submodule
 
 
-def _groups(files: Iterable[FileDiff]) -> Counter[Group]:
-    """What a diff takes away and puts in its place, without what stands around and where.
-
-    That is what `git patch-id` makes of a diff without context: blanks do not count.
-    """
-    found: Counter[Group] = Counter()
-    for file in files:
-        for hunk in file.hunks:
-            run: list[bytes] = []
-            for line in (*hunk.lines, b" "):
-                if line[:1] in {b"+", b"-"}:
-                    run.append(line[:1] + _bare(line[1:]))
-                elif run:
-                    found[file.path, tuple(run)] += 1
-                    run = []
-    return found
-
-
-def _bare(line: bytes) -> bytes:
-    return b"".join(line.split())
-
-
-def _telling(groups: Counter[Group]) -> bool:
-    return any(words([line[1:]]) for _, lines in groups for line in lines)
-
-
-def _reversed(group: Group) -> Group:
-    path, lines = group
-    swapped = [(b"-" if line[:1] == b"+" else b"+") + line[1:] for line in lines]
-    return path, tuple(sorted(swapped, key=lambda line: line[:1], reverse=True))
-
-
-def _first(
-    commits: Sequence[str], changes: dict[str, Counter[Group]], wanted: Counter[Group]
-) -> str | None:
-    """The first commit that does all that is wanted."""
-    return next((each for each in commits if not wanted - changes.get(each, Counter())), None)
+def _reverts(message: str, commits: Iterable[str]) -> bool:
+    """Whether a message says, as git-revert(1) writes it, that one of these is taken back."""
+    named = re.findall(r"This reverts commit ([0-9a-f]{7,40})", message)
+    return any(commit.startswith(short) for short in named for commit in commits)
 
 
 def _texts(lines: Iterable[bytes]) -> set[str]:
