@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from test_doctor_history import Ward, brought, functions
+import catalogues
+from builder import freezing
+from builder.desk import Desk
+from builder.pulls import Ends, merged_by
+from builder.settings import Settings
+from builder.upstream import Target
+from test_doctor_history import RECIPE, Ward, brought, functions
 
 NAMES = ("alpha", "beta", "gamma")
 BEFORE = functions(*NAMES)
@@ -93,3 +100,94 @@ def test_a_squash_at_its_own_place_is_upstream_beside_twins(ward: Ward) -> None:
     finding = ward.on_main(base, ward.pull(base, head))
     assert finding.state == "upstream"
     assert brought(finding) == "guard beta"
+
+
+# Taken back, and brought again
+
+
+@pytest.mark.parametrize("how", ["merge", "squash"])
+def test_what_was_reverted_and_then_touched_conflicts(ward: Ward, how: str) -> None:
+    base, head = started(ward)
+    if how == "merge":
+        merge(ward, head)
+        revert(ward, "-m", "1")
+    else:
+        ward.upstream.commit("Mend (#6)", **{"a.c": AFTER})
+        revert(ward)
+    ward.upstream.commit("touch", **{"a.c": TOUCHED})
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == "conflicts"
+    assert "and took it back by" in finding.details[-1]
+
+
+def test_a_night_keeps_a_patch_that_upstream_reverted(ward: Ward, catalogue: Path) -> None:
+    base, head = started(ward)
+    ward.upstream.commit("Mend (#6)", **{"a.c": AFTER})
+    revert(ward)
+    ward.upstream.commit("touch", **{"a.c": TOUCHED})
+    text = RECIPE.format(url=ward.upstream.url, pin=base, after=base, to=head)
+    (catalogue / "recipes" / "eng-1.toml").write_text(text)
+    found = catalogues.load(catalogue)
+    target = Target("main", ward.upstream.head(), "branch")
+    frozen = freezing.at_commit(found, found.engine("eng-1"), target, 4, "nightly-x")
+    desk = Desk(found, Settings(cache_dir=ward.cache), ward.workshop)
+    lean, unfit = freezing.fitted(frozen, desk)
+    assert [finding.state for finding in unfit] == ["conflicts"]
+    assert lean.dropped == ()
+    assert len(tomllib.loads(lean.entry.text)["patch"]) == 1
+
+
+def merged_now(ward: Ward, base: str, head: str) -> str | None:
+    repositories, up = ward.workshop.repositories, ward.upstream
+    return merged_by(repositories, up.url, 6, Ends(base, head, ""), of=up.url, commit=up.head())
+
+
+@pytest.mark.parametrize("how", ["merge", "squash"])
+@pytest.mark.parametrize("reverts", [1, 2, 3, 4])
+def test_the_last_revert_counts(ward: Ward, how: str, reverts: int) -> None:
+    base, head = started(ward)
+    if how == "merge":
+        merge(ward, head)
+    else:
+        ward.upstream.commit("Mend (#6)", **{"a.c": AFTER})
+    for number in range(reverts):
+        revert(ward, *(("-m", "1") if how == "merge" and not number else ()))
+    there = reverts % 2 == 0
+    assert bool(merged_now(ward, base, head)) == there
+    assert ward.on_main(base, ward.pull(base, head)).state == ("upstream" if there else "applies")
+
+
+def test_what_was_brought_again_is_not_applied_to_a_copy(ward: Ward) -> None:
+    base, head = started(ward)
+    merge(ward, head)
+    revert(ward, "-m", "1")
+    revert(ward)
+    copied = AFTER.replace("beta += 2", "beta += two") + functions("omega") + BEFORE
+    ward.upstream.commit("a copy of before", **{"a.c": copied})
+    assert ward.on_main(base, ward.pull(base, head)).state == "upstream"
+
+
+# In the history, and not in the files
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_merge_that_kept_our_side_does_not_have_it(ward: Ward, touched: bool) -> None:
+    base, head = started(ward)
+    merge(ward, head, "-s", "ours")
+    if touched:
+        ward.upstream.commit("touch", **{"a.c": TOUCHED})
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == ("conflicts" if touched else "applies")
+    assert finding.details[-1].endswith("but its lines are not there")
+    assert merged_now(ward, base, head) is None
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_an_old_function_that_came_back_does_not_have_it(ward: Ward, touched: bool) -> None:
+    base, head = started(ward)
+    merge(ward, head)
+    ward.upstream.commit("rework", **{"a.c": functions("alpha", "gamma")})
+    ward.upstream.commit("back to the old", **{"a.c": TOUCHED if touched else BEFORE})
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == ("conflicts" if touched else "applies")
+    assert finding.details[-1].endswith("but its lines are not there")

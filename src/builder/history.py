@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from builder import diffs
 from builder.alignment import LineMap, trivial
 from builder.diffs import FileDiff, NotADiffError
 from builder.patching import Conflict, changing, places
 from builder.ranges import Piece
-from builder.runs import Run, bare, runs_of, same_place, telling
+from builder.runs import Run, bare, lacks, runs_of, same_place, telling
 from builder.tools.repositories import Repositories
 
 MOST_COMMITS = 5
@@ -208,6 +209,44 @@ class History:
                 last = None if last else commit
         return self.name(last) if last else None
 
+    def missing(self, by: str, piece: Piece, files: Sequence[FileDiff], tree: str) -> str | None:
+        """Why ``tree``, the target's, has a change not that ``by`` brought; None: it has it.
+
+        A revert takes it out; so does an older version of the file, and a merge that keeps the
+        other side (``-s ours``) never has it.
+        """
+        back = self.taken_back(by, piece, files)
+        if back is not None:
+            return f"upstream had it by {self.name(by)}, and took it back by {back}"
+        if any(self._lost(run, by, tree) for run in runs_of(files)):
+            return f"upstream's history has it by {self.name(by)}, but its lines are not there"
+        return None
+
+    def _lost(self, run: Run, by: str, tree: str) -> bool:
+        """Whether the lines before a run stand at its place, in ``by`` or since."""
+        start, stop, brought = run.start, run.stop, 0
+        versions = (run.preimage, self._blob(by, run.path), self._blob(tree, run.path))
+        blobs = [self._scratch.blob_named(name) if name.strip("0") else None for name in versions]
+        for old, new in pairwise(blobs):
+            if old is None or new is None:
+                return False
+            spans = LineMap(self._scratch.line_changes(old, new)).around(start, stop)
+            if spans is None:
+                return False
+            before, after = spans
+            if lacks(run, self._lines(new)[after.start : after.stop], len(before) - brought):
+                return True
+            start, stop, brought = after.start, after.stop, len(run.added)
+        return False
+
+    def _blob(self, commit: str, path: str) -> str:
+        """The file of a commit or a tree, whose contents are fetched; empty where it has none."""
+        item = self._scratch.entry(commit, path)
+        if item is None:
+            return ""
+        self._repositories.contents(self._url, [item.object])
+        return item.object
+
     # Who changed what
 
     def name(self, commit: str) -> str:
@@ -340,11 +379,8 @@ class History:
         return None
 
     def _content(self, commit: str, path: str) -> bytes | None:
-        item = self._scratch.entry(commit, path)
-        if item is None:
-            return None
-        self._repositories.contents(self._url, [item.object])
-        return self._scratch.read(item.object)
+        blob = self._blob(commit, path)
+        return self._scratch.read(blob) if blob else None
 
     def _takers(self, path: str, wanted: set[bytes], since: str) -> list[str]:
         """The commits, newest first, that took one of these lines out of a file."""

@@ -125,7 +125,7 @@ def merged_by(
         text = diff_of(repositories, url, ends.base, ends.head, name) if ends.base else b""
         files = parse(text) if text else []
         by = history.brought(piece, files, thorough=False)
-        if by is None or (files and history.taken_back(by, piece, files)):
+        if by is None or (files and history.missing(by, piece, files, commit)):
             return None
         return history.name(by)
 

@@ -201,11 +201,10 @@ class Trial:
             return self._released(part, files) if part.state == "not applicable" else part
         by = history.brought(piece, files, thorough=part.state not in FITS)
         if by is not None:
-            back = history.taken_back(by, piece, files) if part.state in FITS else None
-            if back is None:
+            why = history.missing(by, piece, files, tree) if part.state != "upstream" else None
+            if why is None:
                 return replace(part, state="upstream", details=(), commits=(history.name(by),))
-            note = f"upstream had it by {history.name(by)}, and took it back by {back}"
-            return replace(part, details=(*part.details, note))
+            part = replace(part, details=(*part.details, why))
         if part.state == "upstream":
             return replace(part, commits=tuple(history.bringers(piece, files, tree)))
         if part.state in FITS:
