@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,35 @@ def test_an_old_function_that_came_back_does_not_have_it(ward: Ward, touched: bo
     finding = ward.on_main(base, ward.pull(base, head))
     assert finding.state == ("conflicts" if touched else "applies")
     assert finding.details[-1].endswith("but its lines are not there")
+
+
+# Under another name
+
+
+@pytest.mark.parametrize("names", [("b.c",), ("b.c", "src/c.c")])
+def test_a_file_that_was_renamed_is_not_absent(ward: Ward, names: tuple[str, ...]) -> None:
+    base, head = started(ward)
+    (ward.upstream.folder / "src").mkdir()
+    for old, new in pairwise(("a.c", *names)):
+        ward.upstream.git("mv", old, new)
+        ward.upstream.record(f"it is {new} now")
+    for patch in (ward.pull(base, head), ward.pull(base, head, three_way=True)):
+        finding = ward.on_main(base, patch)
+        assert finding.state == "conflicts"
+        assert f"its lines are in {names[-1]} now" in finding.details
+        assert [name.split(" ", 2)[2] for name in finding.commits] == [
+            f"it is {name} now" for name in names
+        ]
+
+
+@pytest.mark.parametrize("reverted", [False, True])
+def test_a_patch_may_be_upstream_under_another_name(ward: Ward, reverted: bool) -> None:
+    base, head = started(ward)
+    ward.upstream.git("mv", "a.c", "b.c")
+    ward.upstream.commit("rename, and touch gamma", **{"b.c": functions(*NAMES, gamma="3")})
+    ward.upstream.commit("Mend (#6)", **{"b.c": functions(*NAMES, beta="2", gamma="3")})
+    if reverted:
+        revert(ward)
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == ("conflicts" if reverted else "upstream")
+    assert reverted or brought(finding) == "Mend (#6)"

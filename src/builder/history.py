@@ -14,20 +14,14 @@ from itertools import pairwise
 
 from builder import diffs
 from builder.alignment import LineMap, trivial
-from builder.diffs import FileDiff, NotADiffError
-from builder.patching import Conflict, changing, places
+from builder.diffs import FileDiff
+from builder.past import MOST_COMMITS, MOST_VERSIONS, NAMED, Past, paths_of
+from builder.patching import Conflict, places
 from builder.ranges import Piece
-from builder.runs import Run, bare, lacks, runs_of, same_place, telling
-from builder.tools.repositories import Repositories
+from builder.runs import Run, lacks, runs_of, same_place, telling
 
-MOST_COMMITS = 5
-MOST_VERSIONS = 300
-"""Commits whose changes are read, of those that touch the files of a patch."""
 MOST_STEPS = 20
 """Commits of a pull request that are looked for one by one."""
-MOST_FILES = 200
-"""Files of one commit in which lines are looked for that it took away elsewhere."""
-NAMED = "%h %cs %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +34,8 @@ class Touch:
     added: frozenset[str]
 
 
-class History:
-    """The commits of a target, ``until``, in the repository at ``url``.
-
-    ``pin`` is where the recipe stands, for patches that no commits tell the origin of; empty
-    where the target is the pin itself.  Raises ``FetchError`` where they cannot be had.
-    """
-
-    def __init__(self, repositories: Repositories, url: str, until: str, pin: str = "") -> None:
-        self._repositories = repositories
-        self._scratch = repositories.scratch
-        self._url = url
-        self._until = until
-        self._pin = pin
-        self._shared: dict[str, str | None] = {}
-        repositories.walk(url, *filter(None, (pin, until)))
+class History(Past):
+    """Whether a target has what a patch does, and who changed the lines that it is for."""
 
     # Whether it is there
 
@@ -73,7 +54,7 @@ class History:
         if not telling(whole):
             return None
         candidates = self._candidates(piece, files, since, thorough=thorough)
-        theirs = self._changes(candidates, _paths(files), self._url)
+        theirs = self._changes(candidates, paths_of(files), self._url)
         steps = self._steps(piece, files) or [whole]
         for wanted in ([whole], steps):
             by = [self._first(candidates, theirs, step) for step in wanted]
@@ -84,24 +65,13 @@ class History:
     def _has(self, commit: str) -> bool:
         return not self._scratch.lacks([commit]) and self._scratch.is_ancestor(commit, self._until)
 
-    def parted(self, piece: Piece) -> str | None:
-        """Where the history of the target parted from what a change was made for, or from the pin.
-
-        None where that is not known.
-        """
-        origin = piece.base or self._pin
-        if origin not in self._shared:
-            known = origin and not self._scratch.lacks([origin])
-            self._shared[origin] = self._scratch.merge_base(origin, self._until) if known else None
-        return self._shared[origin]
-
     def _candidates(
         self, piece: Piece, files: Sequence[FileDiff], since: str, *, thorough: bool
     ) -> list[str]:
         """Commits that may be the same change, oldest first."""
         listing = self._log(
             *("--reverse", "--no-merges", "--format=%x00%H%x01%an%at%x01%s%x01%B", since, "--"),
-            *_paths(files),
+            *paths_of(files),
         )
         rows = [row.split("\x01") for row in listing.split("\0")[1:]]
         if thorough:
@@ -113,17 +83,6 @@ class History:
             if not hints.isdisjoint({author, subject, *re.findall(r"#\d+|[0-9a-f]{40}", message)})
         ][:MOST_VERSIONS]
 
-    def _log(self, *arguments: str) -> str:
-        """``git log`` of the target since a commit: options, that commit, "--", paths."""
-        at = arguments.index("--")
-        options, since, paths = arguments[: at - 1], arguments[at - 1], arguments[at:]
-        return self._scratch.text(
-            "log", "--no-renames", *options, self._until, *self._without(since), *paths
-        )
-
-    def _without(self, *commits: str) -> list[str]:
-        return [f"^{commit}" for commit in dict.fromkeys(commits) if commit]
-
     def _hints(self, piece: Piece) -> set[str]:
         hints = {f"#{piece.pull}"} if piece.pull else set()
         if piece.head:
@@ -133,18 +92,6 @@ class History:
             hints |= {part for line in listing.splitlines() for part in line.split("\x01")}
         return hints
 
-    def _changes(
-        self, commits: Sequence[str], paths: Sequence[str], url: str
-    ) -> dict[str, list[Run]]:
-        """What each of these commits of a repository does to some files."""
-        if not commits:
-            return {}
-        self._repositories.contents(url, self._scratch.blobs_of(commits, paths))
-        return {
-            commit: runs_of(_parsed(text))
-            for commit, text in self._scratch.diffs_of(commits, paths).items()
-        }
-
     def _steps(self, piece: Piece, files: Sequence[FileDiff]) -> list[list[Run]]:
         """Each commit of a pull request, as a rebase brings them."""
         if not piece.pull:
@@ -153,7 +100,7 @@ class History:
         commits = self._scratch.text("rev-list", "--reverse", "--no-merges", span).split()
         if not 1 < len(commits) <= MOST_STEPS:
             return []
-        found = self._changes(commits, _paths(files), piece.url)
+        found = self._changes(commits, paths_of(files), piece.url)
         return [runs for runs in found.values() if runs]
 
     def _first(
@@ -185,9 +132,6 @@ class History:
             LineMap(self._scratch.line_changes(before, after)) if before else None,
         )
 
-    def _lines(self, blob: str) -> list[bytes]:
-        return diffs.lines_of(self._scratch.read(blob))
-
     def taken_back(self, by: str, piece: Piece, files: Sequence[FileDiff]) -> str | None:
         """The commit that took a change out again after ``by`` had brought it, and left it out.
 
@@ -195,10 +139,12 @@ class History:
         """
         listing = self._log(
             *("--reverse", "--topo-order", "--no-merges", "--format=%x00%H%x01%B", by, "--"),
-            *_paths(files),
+            *paths_of(files),
         )
         rows = [row.split("\x01") for row in listing.split("\0")[1:]]
-        changes = self._changes([row[0] for row in rows[:MOST_VERSIONS]], _paths(files), self._url)
+        changes = self._changes(
+            [row[0] for row in rows[:MOST_VERSIONS]], paths_of(files), self._url
+        )
         forth = runs_of(files)
         back = [run.reversed() for run in forth]
         brought, taken, last = {by, piece.head}, set[str](), None
@@ -239,19 +185,7 @@ class History:
             start, stop, brought = after.start, after.stop, len(run.added)
         return False
 
-    def _blob(self, commit: str, path: str) -> str:
-        """The file of a commit or a tree, whose contents are fetched; empty where it has none."""
-        item = self._scratch.entry(commit, path)
-        if item is None:
-            return ""
-        self._repositories.contents(self._url, [item.object])
-        return item.object
-
     # Who changed what
-
-    def name(self, commit: str) -> str:
-        """A commit as people know it: abbreviated, day, subject."""
-        return self._scratch.text("log", "-1", f"--format={NAMED}", commit)
 
     def bringers(self, piece: Piece, files: Sequence[FileDiff], tree: str) -> list[str]:
         """Who brought what a diff does, where its lines stand in ``tree`` as it leaves them."""
@@ -289,17 +223,6 @@ class History:
             }
         return list(names)[:MOST_COMMITS]
 
-    def removers(self, path: str, piece: Piece) -> list[str]:
-        """The commit that removed a file, where it did not come back."""
-        if self._scratch.entry(self._until, path) is not None:
-            return []
-        since = self.parted(piece) or ""
-        listing = self._scratch.text(
-            *("log", "-1", "--full-history", "--no-renames", "--diff-filter=D"),
-            *(f"--format={NAMED}", self._until, *self._without(since), "--", path),
-        )
-        return listing.splitlines()
-
     def touches(self, path: str, tree: str, start: int, stop: int, piece: Piece) -> list[Touch]:
         """The commits, newest first, that changed lines (from 0) of a file as it is in ``tree``.
 
@@ -327,102 +250,6 @@ class History:
             *(self._until, *self._without(*since)),
         )
         return [_touch(row) for row in listing.split("\0")[1:]]
-
-    def _recent(self, path: str, since: str) -> list[str]:
-        """Where to stop: at ``since``, and where a file has had more versions than are read."""
-        commits = self._scratch.text(
-            *("rev-list", "--full-history", "--max-count=1", f"--skip={MOST_VERSIONS}"),
-            *(self._until, *self._without(since), "--", path),
-        )
-        return [since, *commits.split()]
-
-    # Whether it went
-
-    def went(
-        self, piece: Piece, files: Sequence[FileDiff], like: str
-    ) -> tuple[str, tuple[str, ...]] | None:
-        """Whether the target once had the lines that a diff changes: where they went, and by whom.
-
-        The first is the path that they are in now, empty where they are nowhere.  None: they were
-        never there, as far as its history tells.  ``like`` is the pin's tree, with submodules.
-        """
-        since = self.parted(piece) or self._first_with(files)
-        names: dict[str, None] = {}
-        moved = ""
-        for file in files:
-            before = self._content(since, file.old) if since and file.old else None
-            if before is None and since == self._pin and like:
-                before = self._scratch.file(like, file.old or "")
-            if not had_lines(file, before):
-                return None
-            wanted = {bare(line) for line in changing(file)}
-            for commit in self._takers(file.old or "", wanted, since or ""):
-                names[self.name(commit)] = None
-                moved = moved or self._elsewhere(commit, file.old or "", wanted)
-        return moved, tuple(names)
-
-    def _first_with(self, files: Sequence[FileDiff]) -> str | None:
-        """The newest commit that has a file as a diff names it, by git's name for its contents."""
-        file = next((each for each in files if each.preimage and each.old), None)
-        if file is None or file.old is None:
-            return None
-        listing = self._scratch.text(
-            *("log", "--full-history", "--no-renames", "--raw", "--abbrev=40", "--format=%H"),
-            *(self._until, "--", file.old),
-        )
-        commit = ""
-        for line in listing.splitlines():
-            if not line.startswith(":"):
-                commit = line or commit
-            elif line.split()[3].startswith(file.preimage):
-                return commit
-        return None
-
-    def _content(self, commit: str, path: str) -> bytes | None:
-        blob = self._blob(commit, path)
-        return self._scratch.read(blob) if blob else None
-
-    def _takers(self, path: str, wanted: set[bytes], since: str) -> list[str]:
-        """The commits, newest first, that took one of these lines out of a file."""
-        stops = self._without(*self._recent(path, since))
-        span = (self._until, *stops)
-        commits = self._scratch.text("rev-list", "--no-merges", *span, "--", path).split()
-        return [
-            commit
-            for commit, runs in self._changes(commits, [path], self._url).items()
-            if any(line in wanted for run in runs for line in run.removed)
-        ][:MOST_COMMITS]
-
-    def _elsewhere(self, commit: str, path: str, wanted: set[bytes]) -> str:
-        """Another file to which a commit moved these lines; empty where there is none."""
-        touched = self._scratch.text(
-            *("diff-tree", "-r", "--no-commit-id", "--no-renames", "--name-only", "--root", commit)
-        ).splitlines()
-        others = [each for each in touched if each != path]
-        if not 0 < len(others) <= MOST_FILES:
-            return ""
-        runs = self._changes([commit], others, self._url).get(commit, [])
-        for other in others:
-            if wanted <= {line for run in runs if run.path == other for line in run.added}:
-                return other
-        return ""
-
-
-def had_lines(file: FileDiff, content: bytes | None) -> bool:
-    """Whether some contents of a file have the lines that a diff changes."""
-    there = {line.strip() for line in diffs.lines_of(content or b"")}
-    return {line.strip() for line in changing(file)} <= there
-
-
-def _paths(files: Iterable[FileDiff]) -> list[str]:
-    return sorted({path for file in files for path in file.paths})
-
-
-def _parsed(text: bytes) -> list[FileDiff]:
-    try:
-        return diffs.parse(text)
-    except NotADiffError:
-        return []  # a change of modes or of a submodule
 
 
 def _reverts(message: str, commits: Iterable[str]) -> bool:

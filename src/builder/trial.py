@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from builder.diffs import FileDiff
 from builder.errors import FetchError, GoneError, PatchError, UntriedError
-from builder.history import History, had_lines
+from builder.history import History
+from builder.past import had_lines
 from builder.patches import (
     AbsentError,
     HalfDoneError,
@@ -199,12 +200,9 @@ class Trial:
         history = self.history
         if history is None:
             return self._released(part, files) if part.state == "not applicable" else part
-        by = history.brought(piece, files, thorough=part.state not in FITS)
-        if by is not None:
-            why = history.missing(by, piece, files, tree) if part.state != "upstream" else None
-            if why is None:
-                return replace(part, state="upstream", details=(), commits=(history.name(by),))
-            part = replace(part, details=(*part.details, why))
+        part, has_it = self._merged(part, piece, files, history, tree)
+        if has_it:
+            return part
         if part.state == "upstream":
             return replace(part, commits=tuple(history.bringers(piece, files, tree)))
         if part.state in FITS:
@@ -213,6 +211,29 @@ class Trial:
             part = self._gone(part, piece, files, history)
         named = part.commits or tuple(history.changers(fate.conflicts, tree, piece))
         return replace(part, commits=named)
+
+    def _merged(
+        self, part: Part, piece: Piece, files: list[FileDiff], history: History, tree: str
+    ) -> tuple[Part, bool]:
+        """Whether the history has the change and the files still do; if not, why not."""
+        if part.state == "upstream":
+            by = history.brought(piece, files, thorough=True)
+            return (part, False) if by is None else (_upstream(part, history.name(by)), True)
+        ways = [files]
+        if part.state not in FITS:
+            today, renames = history.renamed(files, piece)
+            ways += [today] if renames else []
+            part = _elsewhere(part, renames)
+        thorough = part.state not in FITS
+        found = (history.brought(piece, way, thorough=thorough) for way in ways)
+        by = next(filter(None, found), None)
+        if by is None:
+            return part, False
+        whys = (history.missing(by, piece, way, tree) for way in ways)
+        why = next(filter(None, whys), None)
+        if why is None:
+            return _upstream(part, history.name(by)), True
+        return replace(part, details=(*part.details, why)), False
 
     def _gone(self, part: Part, piece: Piece, files: list[FileDiff], history: History) -> Part:
         """Lines that are not there: they went, they are elsewhere, or they never were there."""
@@ -247,3 +268,17 @@ class Trial:
             more = f"; and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
             found.append(f"{file.path}: not there{where}: {told}{more}")
         return found
+
+
+def _elsewhere(part: Part, renames: dict[str, list[str]]) -> Part:
+    """What becomes of a part whose files have other names now: it is not absent."""
+    if not renames:
+        return part
+    notes = [f"its lines are in {path} now" for path in renames]
+    names = dict.fromkeys(name for by in renames.values() for name in by)
+    state = "conflicts" if part.state == "absent" else part.state
+    return replace(part, state=state, details=(*part.details, *notes), commits=tuple(names))
+
+
+def _upstream(part: Part, by: str) -> Part:
+    return replace(part, state="upstream", details=(), commits=(by,))
