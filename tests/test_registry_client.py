@@ -19,6 +19,7 @@ import pytest
 from builder.errors import FetchError, RegistryError
 from builder.tools import registry, registry_connection, retrying, web_client
 from builder.tools.registry import Repository
+from builder.tools.registry_auth import may_name
 from registries import answering
 
 BASIC = {"WWW-Authenticate": 'Basic realm="x"'}
@@ -81,6 +82,51 @@ def test_a_realm_without_tls_elsewhere_gets_no_login(store: Path) -> None:
         with pytest.raises(RegistryError, match="wants the login to be sent without TLS") as caught:
             Repository(f"{address}/me/x", print).tags()
     assert "198.51.100.1" in caught.value.why
+
+
+def test_a_registry_of_this_machine_names_no_realm_elsewhere(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    realm = {"WWW-Authenticate": 'Bearer realm="https://auth.example.invalid/token",service="x"'}
+    with answering(lambda _: (401, realm, b"")) as (address, asked):
+        log_in(store, address)
+        with pytest.raises(RegistryError, match="is sent to auth.example") as caught:
+            Repository(f"{address}/me/x", print).tags()
+        assert len(asked) == 1
+        assert "BUILDER_TOKEN_HOSTS=auth.example.invalid" in caught.value.hint
+        # Where the user allows it, the host is asked: there is none of that name.
+        monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+        monkeypatch.setenv("BUILDER_TOKEN_HOSTS", "other.example, auth.example.invalid")
+        with pytest.raises(FetchError):
+            Repository(f"{address}/me/x", print).tags()
+
+
+@pytest.mark.parametrize(
+    ("registry", "host", "allowed"),
+    [
+        ("docker.io", "auth.docker.io", True),
+        ("docker.io", "hub.docker.com", True),
+        ("docker.io", "auth.mydocker.io", False),
+        ("ghcr.io", "ghcr.io", True),
+        ("ghcr.io", "quay.io", False),
+        ("registry.gitlab.com", "gitlab.com", True),
+        ("registry.gitlab.com", "notgitlab.com", False),
+        ("registry.example.com:5000", "gitlab.example.com", True),
+        ("registry.example.com", "example.com.evil.example", False),
+        ("example.com", "auth.example.com", True),
+        ("example.com", "evil.com", False),
+        ("example.co.uk", "evil.co.uk", False),
+        ("10.0.0.1:5000", "10.0.0.1", True),
+        ("10.0.0.1:5000", "20.0.0.1", False),
+        ("farm", "farm", True),
+        ("127.0.0.1:5000", "localhost", True),
+        ("registry.example.com", "localhost", False),
+    ],
+)
+def test_which_hosts_a_registry_may_name_for_tokens(
+    registry: str, host: str, *, allowed: bool
+) -> None:
+    assert may_name(registry, host) is allowed
 
 
 def test_a_realm_that_redirects_elsewhere_gets_no_login(store: Path) -> None:

@@ -87,3 +87,12 @@ def test_trusted_keys_are_a_list(
     assert settings.load().trusted_keys == ("of-the-file.pub",)
     monkeypatch.setenv("BUILDER_TRUSTED_KEYS", text)
     assert settings.load().trusted_keys == keys
+
+
+def test_hosts_that_get_logins_are_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILDER_TOKEN_HOSTS", "a.example, b.example")
+    assert settings.load().token_hosts == ("a.example", "b.example")
+    monkeypatch.setenv("BUILDER_TOKEN_HOSTS", "https://a.example/token")
+    with pytest.raises(WorldError) as caught:
+        settings.load()
+    assert "must be host names" in caught.value.why

@@ -29,7 +29,10 @@ API = r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$"
 # As Docker reads names: what stands first is a registry where it has a dot or a port.
 NAMESPACE = rf"^$|^(?:[a-z0-9][a-z0-9.-]*(?::[0-9]+)?/)?{REPOSITORY.removeprefix('^')}"
 
+HOST = r"^[a-z0-9.-]+$"
+
 WORDS = {
+    HOST: "must be host names, without a port: auth.example.com",
     API: "must be an http or https URL",
     NAMESPACE: "must be a name of lower-case letters, digits and . _ -, or several with /, after a "
     "registry where it is not Docker Hub: me, 127.0.0.1:5000/me",
@@ -79,6 +82,14 @@ class Settings(BaseSettings):
     trusted_keys: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
     """Public keys whose signed verdicts count here, as files or cosign's key URIs, separated by
     commas or spaces; the public key of ``cosign_key`` counts as well."""
+
+    token_hosts: Annotated[
+        tuple[Annotated[str, StringConstraints(pattern=HOST)], ...],
+        NoDecode,
+        BeforeValidator(_listed),
+    ] = ()
+    """Hosts that registries may name for tokens, and that get their logins, beside those that
+    share the registry's domain; separated by commas or spaces."""
 
     @classmethod
     def settings_customise_sources(

@@ -6,11 +6,44 @@ what it redirects to gets neither a login nor a token.
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 from builder.errors import RegistryError
 from builder.tools import registry_answers
-from builder.tools.credentials import Login, login_for
+from builder.tools.credentials import HUB, Login, login_for
 from builder.tools.web_client import Answer, Client, loopback, origin, parts_of
 from builder.tools.web_errors import WebError
+
+HUB_DOMAINS = ("docker.io", "docker.com")
+
+
+def may_name(registry: str, host: str) -> bool:
+    """Whether a registry ("ghcr.io", "127.0.0.1:5000") may name a host for tokens.
+
+    It may name itself and hosts of its domain (registry.gitlab.com names gitlab.com); one of this
+    machine names hosts of this machine.
+    """
+    own = parts_of(f"https://{registry}").hostname or ""
+    if own == host or (loopback(own) and loopback(host)):
+        return True
+    domains = HUB_DOMAINS if registry == HUB else (_domain(own),)
+    return any(domain and f".{host}".endswith(f".{domain}") for domain in domains)
+
+
+def _domain(host: str) -> str:
+    """The domain whose hosts belong together with a host; empty where that is not known.
+
+    It is what follows the first dot, unless that is one label, or reads like co.uk: there anyone
+    can have a name.
+    """
+    try:
+        ip_address(host)
+    except ValueError:
+        labels = host.split(".")
+        above = labels[1:]
+        everyone = len(above) == 1 or (len(above) == 2 and max(map(len, above)) <= 3)
+        return ".".join(labels if everyone else above) if len(labels) > 1 else ""
+    return ""
 
 
 class Authorization:
@@ -75,7 +108,10 @@ class Authorization:
         """Raise ``RegistryError`` unless logins may be sent to a realm.
 
         They go over TLS; without it only within this machine, for a registry that is there, too.
+        The host is one that the registry may name, or one of ``BUILDER_TOKEN_HOSTS``.
         """
+        from builder import settings
+
         try:
             parts = parts_of(realm)
         except WebError as error:
@@ -88,4 +124,11 @@ class Authorization:
                 f"{self._registry} wants the login to be sent without TLS",
                 f"its address for tokens is at {parts.hostname}",
                 "nothing was sent; check the registry, and the proxy before it",
+            )
+        host = parts.hostname or ""
+        if not may_name(self._registry, host) and host not in settings.load().token_hosts:
+            raise RegistryError(
+                f"no login for {self._registry} is sent to {host}",
+                "the registry names that host for tokens, and it is not of the registry's domain",
+                f"nothing was sent; if that host is right, set BUILDER_TOKEN_HOSTS={host}",
             )
