@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import FetchError, RegistryError
+from builder.errors import FetchError, RegistryError, TagMovedError
 from builder.tools import registry, registry_connection, retrying, web_client
-from builder.tools.registry import Repository
+from builder.tools.registry import MANIFESTS, Manifest, Repository
 from builder.tools.registry_auth import may_name
 from registries import answering
 
@@ -90,7 +90,7 @@ def test_a_registry_of_this_machine_names_no_realm_elsewhere(
     realm = {"WWW-Authenticate": 'Bearer realm="https://auth.example.invalid/token",service="x"'}
     with answering(lambda _: (401, realm, b"")) as (address, asked):
         log_in(store, address)
-        with pytest.raises(RegistryError, match="is sent to auth.example") as caught:
+        with pytest.raises(RegistryError, match=r"is sent to auth\.example") as caught:
             Repository(f"{address}/me/x", print).tags()
         assert len(asked) == 1
         assert "BUILDER_TOKEN_HOSTS=auth.example.invalid" in caught.value.hint
@@ -460,3 +460,31 @@ def test_an_upload_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(said) > 10
     assert sent == sorted(sent)
     assert sent[-1] == 3_000_000
+
+
+def test_a_registry_whose_conditions_mean_something_else() -> None:
+    """Its ETags are not digests, so that no condition is met; nobody moves the tag."""
+    there = Manifest(b'{"config": null}', MANIFESTS[0])
+    ours = Manifest(b"{}", MANIFESTS[0])
+    tags = {"latest": there.digest}
+
+    def front(request: Asked) -> Given:
+        tag = request.path.rpartition("/")[2]
+        if request.command == "PUT":
+            if request.headers.get("If-Match") or request.headers.get("If-None-Match"):
+                return 412, {}, b""
+            tags[tag] = ours.digest
+            return 201, {}, b""
+        digest = tags.get(tag)
+        named = {"Docker-Content-Digest": digest, "ETag": 'W/"1"'} if digest else {}
+        return (200 if digest else 404), named, b""
+
+    with answering(front) as (address, asked):
+        repository = Repository(f"{address}/me/x", print)
+        repository.put_tag("latest", ours, there.digest)
+        assert tags == {"latest": ours.digest}
+        assert [each.command for each in asked] == ["HEAD", "PUT", "HEAD", "PUT"]
+        repository.put_tag("new", ours, "")
+        assert tags == {"latest": ours.digest, "new": ours.digest}
+        with pytest.raises(TagMovedError):
+            repository.put_tag("latest", there, there.digest)

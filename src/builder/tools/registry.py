@@ -284,14 +284,14 @@ class Repository:
         """Move a tag from the digest ``before`` (empty: from nowhere) to a manifest.
 
         The tag is asked for right before each attempt, and the request says what it replaces
-        (If-Match and If-None-Match, RFC 9110, 13.1), which few registries look at.  Where the tag
+        (If-Match and If-None-Match, RFC 9110, 13.1), which few registries look at.  One that
+        refuses that though the tag did not move is asked once more without it.  Where the tag
         leads there already, nothing is done.  Raises ``TagMovedError`` where it leads elsewhere,
         ``RegistryError``, ``FetchError``.
         """
         condition = {"If-Match": f'"{before}"'} if before else {"If-None-Match": "*"}
-        put = self._putting(tag, manifest, condition)
 
-        def look_and_put() -> Answer:
+        def look_and_put(named: Mapping[str, str] = condition) -> Answer:
             looked = self._http.once("HEAD", f"manifests/{tag}", {"Accept": ", ".join(MANIFESTS)})
             if not looked.good and looked.status != 404:
                 return looked
@@ -302,10 +302,9 @@ class Repository:
                 return looked
             if now != before:
                 raise _moved(self.name, tag, before, now)
-            answer = put()
-            if answer.status == 412:
-                raise _moved(self.name, tag, before, self.told(tag))
-            return answer
+            answer = self._putting(tag, manifest, named)()
+            # Where the tag still is as before, the registry's ETags are not digests.
+            return look_and_put({}) if answer.status == 412 and named else answer
 
         self._put_listed(look_and_put, f"put {tag}")
 
