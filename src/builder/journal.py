@@ -21,8 +21,11 @@ NIGHTS = "application/vnd.builder.nights.v1+json"
 MOST = 100
 LARGEST = 4_000_000  # bytes
 LONGEST_REASON = 600  # characters
-PATH = re.compile(r"(?:file://|(?<![\w/.~]))~?/(?!/)(?:[^\s/:'\"]+/)+")
-"""The directories of an absolute path; a URL's path follows its host."""
+QUOTED = r"(?<=['\"])(?:file://)?~?/(?!/)(?:[^/\n'\"]+/)+"
+BEFORE = r"(?:file://|(?<![\w/.~])|(?<=-[A-Z])(?<!\w-[A-Z]))"
+"""What stands before a path: also a compiler's option.  A URL's path follows its host."""
+PATH = re.compile(rf"{QUOTED}|{BEFORE}~?/(?!/)(?:[^\s/:'\"]+/)+")
+"""The directories of an absolute path; in quotes they may hold spaces."""
 
 Outcome = Literal["moved", "unchanged", "held", "failed"]
 
@@ -104,4 +107,5 @@ def write(repository: Repository, night: Night) -> None:
 
 def _without_paths(text: str) -> str:
     """A text in which absolute paths are cut to their last part."""
-    return PATH.sub(".../", text.replace(str(Path.home()), "~"))
+    home = str(Path.home())
+    return PATH.sub(".../", text.replace(home, "~") if home != "/" else text)
