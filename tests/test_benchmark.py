@@ -165,7 +165,7 @@ def test_an_image_is_measured_for_each_context(
     options = ["--context", "512,1K", "--tokens", "50", "--runs", "3", "--fill", "0.5"]
     done = builder(
         *("bench", target, "--model", model, *options, "--plot", tmp_path / "a.svg", "--json"),
-        *("--", "--predict", "20"),
+        *("--", "--n-predict", "20"),
     )
     assert done.returncode == 0, done.stderr
     found = from_json(json.loads(done.stdout))
@@ -174,7 +174,7 @@ def test_an_image_is_measured_for_each_context(
     assert {run.tokens for run in found.points[0].runs} == {50}
     assert found.subject["digest"] == hello["digest"]
     assert found.subject["key"] == hello["key"]
-    assert found.subject["flags"] == ["--predict", "20"]
+    assert found.subject["flags"] == ["--n-predict", "20"]
     assert found.model["model"]["size"] == 3
     assert found.machine["gpus"] == []
     assert (tmp_path / "a.svg").exists()

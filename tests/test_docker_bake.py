@@ -16,7 +16,7 @@ from builder.bakefile import NOW
 from builder.baking import lock_of
 from builder.context import Context
 from builder.errors import BuildError
-from builder.publish import _saved
+from builder.uploading import _saved
 from builder.tools.files import alone
 from conftest import REPOSITORY, Builder
 from machines import REMOTE, Machine

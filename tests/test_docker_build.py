@@ -311,7 +311,7 @@ def test_two_builds_of_one_recipe_at_once(variant: Path, builder: Builder, tmp_p
     wait_for_log(tmp_path / "state", "RUN --network=none")
     second = builder("build", "variant", "--catalogue", variant)
     assert second.returncode == 9
-    assert "another run is at work on variant-0.1.0" in second.stderr
+    assert "another run on this machine is at work on variant-0.1.0" in second.stderr
     assert f"process {process.pid}" in second.stderr
     process.communicate(timeout=600)
     assert process.returncode == 0

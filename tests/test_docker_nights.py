@@ -326,7 +326,7 @@ def test_nothing_moves_where_it_must_not(world: World) -> None:
             check=False,
         )
     assert done.returncode == 9
-    assert "another run is at work on nightly" in done.stderr
+    assert "another run on this machine builds the nightly images" in done.stderr
     # Two recipes that would move one tag.
     recipe = world.catalogue / "recipes" / "overlaid-1.toml"
     other = recipe.read_text().replace('version = "1"\n', 'version = "2"\n', 1)

@@ -853,11 +853,11 @@ def test_what_cannot_be_pruned(
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(tmp_path / "cache"))
     assert prune("--json")["nightlies"] == []  # there is no such repository yet
     with alone(tmp_path / "cache", "nightly"):
-        assert "another run is at work on nightly" in prune("--delete", expect=9)
+        assert "this machine builds the nightly images" in prune("--delete", expect=9)
         prune()
     # What moves a channel is not done while what it may lead to is deleted.
     with alone(tmp_path / "cache", publish.TAGS):
-        assert "another run is at work on tags" in prune("--delete", expect=9)
+        assert "another run on this machine gives or deletes tags" in prune("--delete", expect=9)
         move = ("nightly", "--reason", "why not", "--to", nightly(1))
         for command in ("promote", "rollback"):
             assert "another run" in prune(*move, command=command, expect=9)

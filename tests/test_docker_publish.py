@@ -189,7 +189,7 @@ def test_a_version_that_somebody_else_gives_meanwhile_stays(
     assert tags(registry) == {own(image): image["digest"], "1": theirs.digest}
     # A night, a promotion and a push keep out of each other's way on one machine.
     with alone(Path(os.environ["BUILDER_CACHE_DIR"]), "tags"):
-        assert "another run is at work on tags" in push(expect=9).stderr
+        assert "another run on this machine gives or deletes tags" in push(expect=9).stderr
 
 
 @docker_test

@@ -120,15 +120,15 @@ def test_what_patches_make_of_several_releases(
     against = [w for v in ("0.19.0", "0.19.1", "0.20.2", "0.22.0") for w in ("--against", v)]
     done = builder("patches", "table", "--catalogue", catalogue, *against, "--json")
     assert done.returncode == 11, done.stderr
-    assert "file vllm-0.19-fla-tma.patch: superseded" in done.stderr
+    assert "file vllm-0.19-fla-tma.patch: conflicts" in done.stderr
     findings = json.loads(done.stdout)
     found = {(f["patch"].split()[0], f["commit"]): f["state"] for f in findings}
     assert {key: state for key, state in found.items() if key[1] in text + str(against)} == {
         ("file", "0.19.0"): "applies",
         ("file", "0.19.1"): "applies",
-        ("file", "0.20.0"): "superseded",
-        ("file", "0.20.2"): "superseded",
-        ("file", "0.22.0"): "superseded",
+        ("file", "0.20.0"): "conflicts",
+        ("file", "0.20.2"): "conflicts",
+        ("file", "0.22.0"): "conflicts",
         ("script", "0.19.0"): "absent",
         ("script", "0.19.1"): "absent",
         ("script", "0.20.0"): "applies",

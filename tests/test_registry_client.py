@@ -452,7 +452,7 @@ def test_an_upload_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
         assert not repository.put_blob(digest, file)
         assert kept.kept == {digest: 3_000_000}
         kept.kept.clear()
-        assert repository.put_blob(digest, file, sent.append)
+        assert Repository(repository.name, said.append).put_blob(digest, file, sent.append)
     assert said[0] == f"{name}: uploading"
     assert said[-1] == f"{name}: uploading"
     assert said[-2] == f"{name}: there already"

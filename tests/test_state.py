@@ -169,8 +169,21 @@ def test_a_run_that_waits_is_told_for_whom_and_goes_on(tmp_path: Path) -> None:
             process.kill()
 
         with alone(tmp_path, "x-1", wait):
-            assert heard == [f"waiting for x-1: process {process.pid} is building it"]
+            assert heard == [f"waiting for process {process.pid}, which is at work on x-1"]
             assert (tmp_path / "locks" / "x-1.lock").read_text() == str(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("name", "does"),
+    [("tags", "gives or deletes tags"), ("nightly", "builds the nightly images")],
+)
+def test_what_the_other_run_does_is_told(tmp_path: Path, name: str, does: str) -> None:
+    with (
+        other(holding(f"alone(Path({str(tmp_path)!r}), {name!r})")),
+        pytest.raises(BusyError, match=f"another run on this machine {does}"),
+        alone(tmp_path, name),
+    ):
+        pass
 
 
 def test_space_is_asked_of_the_disk_that_a_new_directory_would_be_on(tmp_path: Path) -> None:

@@ -42,12 +42,12 @@ def nightly(
     """Bring every channel to what its upstream has now: build, prove, push, and move it last.
 
     What [track] of a recipe follows is looked up once and frozen as a recipe of its own, which is
-    attached to the image and kept in the state directory. Patches that upstream has are
-    left out, of a range of commits those that it has; where another does not fit, nothing is
-    built. What the registry has already, by key,
-    is not built again. A channel that was taken back by hand stays until upstream has something
-    newer. Where an engine fails its channel stays where it is, the others move, and the exit code
-    is 13. Each night is written down beside the channel's tag, where `builder status` reads it.
+    attached to the image and kept in the state directory. Patches that upstream has are left
+    out, of a range of commits those that it has; where another does not fit, nothing is built.
+    What the registry has already, by key, is not built again. A channel that was taken back by
+    hand stays until upstream has something newer. Where an engine fails its channel stays where it
+    is, the others move, and the exit code is 13. Each night is written down beside the channel's
+    tag, where `builder status` reads it.
     """
     from builder import console, overviews
     from builder.nightly import need_good, tonight

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def _said(reason: str | None) -> str | None:
     if reason is not None and not reason.strip():
-        raise typer.BadParameter("an empty reason is none")
+        raise typer.BadParameter("the reason is empty: write why the tag is moved")
     return reason
 
 

@@ -138,7 +138,7 @@ def push(record: Record, tags: Tags, how: Pushing) -> Published:
     # Without a tag there may be an image nevertheless: a push may have broken.
     if not (how.there or (how.known and image.is_there())):
         fresh = not how.known
-        image.manifest, uploaded = upload(repository, record, how.work, how.say, new=fresh)
+        image.manifest, uploaded = upload(repository, record, how.work, new=fresh)
         new = True
     _complete(repository, record, image, how, new=new)
     reason = how.replace or f"push of {record.recipe} {record.key[:12]}"

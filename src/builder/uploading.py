@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 from builder.errors import RegistryError
@@ -17,7 +16,7 @@ BLOCK = 1 << 20
 
 
 def upload(
-    repository: Repository, record: Record, work: Path, say: Callable[[str], None], *, new: bool
+    repository: Repository, record: Record, work: Path, *, new: bool
 ) -> tuple[Manifest, int]:
     """Upload what the registry lacks of an image; its manifest, and how many blobs that were.
 
@@ -36,7 +35,6 @@ def upload(
     manifest = Manifest(content, json.loads(content)["mediaType"])
     count = 0
     for blob in blobs_of(manifest):
-        say(f"{blob[:19]}: {blobs[blob].stat().st_size / 1e6:.1f} MB")
         count += repository.put_blob(blob, blobs[blob], new=new)
     repository.put_manifest(record.digest, manifest)
     return manifest, count

@@ -25,6 +25,8 @@ FREE_SOME = (
     "free some space there (`docker system df` shows what Docker keeps, `docker builder prune` "
     "drops build caches), then run the same command again"
 )
+DOES = {"tags": "gives or deletes tags", "nightly": "builds the nightly images"}
+"""What a run does while it holds a lock that is no recipe's and no base's."""
 PID_DIGITS = 10  # of the largest process id, with room (proc(5), pid_max)
 
 
@@ -63,12 +65,13 @@ def _sweep(work: Path) -> None:
 
 @contextmanager
 def alone(cache: Path, name: str, wait: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold the lock of a recipe or a base, on this machine.
+    """Hold the lock of a recipe, a base, the tags or the nightlies, on this machine.
 
     When another run holds it, ``wait`` is told and the lock waited for; without it ``BusyError``
     is raised.  The lock file names the process that holds it.
     """
     lock = _opened(cache / "locks" / f"{name}.lock")
+    does = DOES.get(name, f"is at work on {name}")
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,9 +79,11 @@ def alone(cache: Path, name: str, wait: Callable[[str], None] | None = None) -> 
             by = os.pread(lock, PID_DIGITS, 0).decode("ascii", "replace").strip() or "unknown"
             if wait is None:
                 raise BusyError(
-                    f"another run is at work on {name}", f"process {by}", "wait for it, or stop it"
+                    f"another run on this machine {does}",
+                    f"process {by}",
+                    "wait for it, or stop it",
                 ) from error
-            wait(f"waiting for {name}: process {by} is building it")
+            wait(f"waiting for process {by}, which {does}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
