@@ -175,6 +175,22 @@ def test_a_move_that_was_interrupted_is_not_taken_for_one_whose_image_is_gone(
     assert "interrupted" not in told
 
 
+def test_a_move_that_was_interrupted_is_left_out_though_two_images_are_gone(
+    repository: Repository,
+) -> None:
+    a, b, c, d, e = (image(repository, name) for name in "abcde")
+    for made in (a, b, c):
+        publish.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
+    moves.note(repository, a, "latest", c.digest, "interrupted")
+    for made in (d, e, a):
+        publish.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
+    for made in (d, e):
+        delete(repository, made.digest)
+    # The moves to b and c are no longer known, for only those to d and e lead to them.
+    assert reasons(repository, "latest") == [f"to {a.digest[-4:]}"] * 2
+    assert [move.number for move in moves.moves(repository, "latest")] == [6, 1]
+
+
 def elsewhere(repository: Repository, tag: str, manifest: Manifest) -> Callable[[], object]:
     """Somebody else gives a tag, straight to the registry."""
     return lambda: repository.put_manifest(tag, manifest)

@@ -140,8 +140,8 @@ def promote(
 
     Without --to the recipe's image need not be in the engine: the registry is asked for its key,
     and the image counts as it does for `builder push`. Of an image that --to names only the label
-    builder.key is checked, which anybody who may push can write. The exit code is 7 when that image is
-    refused, 9 while another run moves tags here or `builder prune` deletes, and 12 when the
+    builder.key is checked, which anybody who may push can write. The exit code is 7 when that image
+    is refused, 9 while another run moves tags here or `builder prune` deletes, and 12 when the
     registry does not have the image; then the tag stays where it was.
     """
     from builder import publish
@@ -182,8 +182,9 @@ def rollback(
     """Move a tag back to what it was, by digest; a second time to what it was before that.
 
     A channel that was rolled back stays there until a night has a new image. Only the label
-    builder.key of the image is checked: anybody who may push can write it. The exit code is 9 while `builder prune` deletes here, and 12 when what it was is not known, or gone; then the tag
-    stays where it is.
+    builder.key of the image is checked: anybody who may push can write it. The exit code is 9 while
+    `builder prune` deletes here, and 12 when what it was is not known, or gone; then the tag stays
+    where it is.
     """
     from builder import publish
     from builder.moves import previous

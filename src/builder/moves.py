@@ -39,6 +39,8 @@ class Move:
     """Which of the tag's moves it was: clocks differ."""
     version: str = ""
     """The version of the image that the tag was moved to, where the note has it."""
+    earlier: tuple[str, ...] = ()
+    """The numbers of the tag's earlier moves to the same image: other notes on it are of none."""
 
 
 class _Note(BaseModel):
@@ -53,6 +55,7 @@ class _Note(BaseModel):
     by: str = Field("", alias="builder.move.by")
     number: Annotated[str, Field(pattern="^[0-9]{1,9}$")] = Field("0", alias="builder.move.number")
     version: str = Field("", alias="builder.move.version")
+    earlier: str = Field("", alias="builder.move.earlier")
 
     def move(self, digest: str) -> Move:
         """The move to an image that it tells of."""
@@ -67,6 +70,7 @@ class _Note(BaseModel):
             back,
             int(self.number),
             self.version,
+            tuple(self.earlier.split(",")),
         )
 
 
@@ -84,8 +88,10 @@ def note(
     Until the tag is moved the note does not count.  Raises ``RegistryError``, ``FetchError``.
     """
     created = datetime.now(UTC).isoformat(timespec="microseconds")
-    known = [*_notes(repository, tag, image.digest), *moves(repository, tag)[:1]]
+    happened = moves(repository, tag)
+    known = [*_notes(repository, tag, image.digest), *happened[:1]]
     number = max((each.number for each in known), default=0) + 1
+    earlier = tuple(str(each.number) for each in happened if each.digest == image.digest)
     told = {
         "tag": tag,
         "before": before,
@@ -93,11 +99,14 @@ def note(
         "by": by,
         "number": str(number),
         "version": version,
+        "earlier": ",".join(earlier),
     }
     annotations = {f"builder.move.{name}": value for name, value in told.items() if value}
     attach(repository, image, MOVE, annotations | {CREATED: created})
     by_night, back = by == "night", by == "rollback"
-    return Move(tag, image.digest, before, created, reason, by_night, back, number, version)
+    return Move(
+        tag, image.digest, before, created, reason, by_night, back, number, version, earlier
+    )
 
 
 def moves(repository: Repository, tag: str) -> list[Move]:
@@ -119,8 +128,11 @@ def followed(digest: str, notes_of: Callable[[str], Sequence[Move] | None]) -> I
     ``notes_of`` gives the notes of the tag on an image; None where the image is gone, and its notes
     with it.  A move counts where the tag leads to its image, or a later move names that image as
     the one before; each has a lower number than the one after it.  So the note of a move that was
-    interrupted is left out: the tag never led there with that number.
+    interrupted is left out: the tag never led there with that number.  Where the image of the move
+    before is gone, an earlier move to an image that was led to since is gone on with, if a later
+    note on that image has its number.
     """
+    happened: set[tuple[str, str]] = set()
     known: dict[str, Sequence[Move] | None] = {}
     last: Move | None = None
     while digest:
@@ -131,11 +143,13 @@ def followed(digest: str, notes_of: Callable[[str], Sequence[Move] | None]) -> I
         if notes is None:
             # The move to an image that is gone had the number before the last one's.
             below -= 1
-            notes = [each for found in known.values() for each in found or ()]
+            seen = [each for found in known.values() for each in found or ()]
+            notes = [each for each in seen if (each.digest, str(each.number)) in happened]
         earlier = [each for each in notes if each.number < below]
         if not earlier:
             return
         last = max(earlier, key=lambda each: (each.number, each.created))
+        happened |= {(last.digest, number) for number in last.earlier}
         yield last
         digest = last.before
 

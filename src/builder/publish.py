@@ -321,8 +321,8 @@ def move(
 
     ``before`` is where the tag led when the move was decided on; None: it is asked for.
     Where the tag leads there already, nothing is done.  Raises ``RegistryError`` where there is no
-    such image, or it has no label with a build key (the label proves nothing), and where the tag is one that says what it holds;
-    ``TagMovedError`` where somebody else moves the tag meanwhile.
+    such image, or it has no label with a build key (which proves nothing), and where the tag is one
+    that says what it holds; ``TagMovedError`` where somebody else moves the tag meanwhile.
     """
     if HOLDS.search(tag):
         raise RegistryError(
