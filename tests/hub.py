@@ -99,7 +99,7 @@ class DockerHub(Proxy):
         if method == "GET" and rest == "tags":
             return self.list_tags(page, parse_qs(query))
         if method == "GET" and not rest:
-            return 200, {"full_description": page.full_description}
+            return 200, {"full_description": page.full_description, "description": page.description}
         return 405, {"message": "405: Method Not Allowed"}
 
     def patch(self, page: Page, body: dict[str, Any]) -> tuple[int, Any]:

@@ -841,6 +841,15 @@ def test_a_prune_makes_few_requests(
         shown = prune("--keep", "2", "--json")
         assert [bool(each["stays"]) for each in shown["nightlies"]] == [True] * 2 + [False] * 5
         assert len(proxy.requests) <= 40, "\n".join(proxy.requests)
+        survey_alone = len(proxy.requests)
+        proxy.requests.clear()
+        assert len(prune("--keep", "2", "--delete", "--json")["deleted"]) == 5
+        deletions = proxy.count("DELETE")
+        looks = len(proxy.requests) - survey_alone - deletions
+        # An image, what lists its referrers, two bills, two notes: each has a DELETE of its own.
+        assert deletions == 5 * 6
+        # Before each image: the list of tags, and where each of the five that stay leads.
+        assert looks == 5 * 6, "\n".join(proxy.requests)
 
 
 # What bad input gets

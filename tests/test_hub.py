@@ -332,6 +332,10 @@ def test_a_description_that_was_not_taken_is_noticed(hub: DockerHub, client: Hub
     hub.faults = [Fault("PATCH", 200, 1)]
     with pytest.raises(RegistryError, match="and shows another one"):
         client.describe(NAME, "short", "long")
+    for short, full in (("short", "# old"), ("old", "long")):
+        hub.faults = [Fault("PATCH", 200, 1)]
+        with pytest.raises(RegistryError, match="and shows another one"):
+            client.describe(NAME, short, full)
     hub.faults = [Fault("PATCH|DELETE", 302, 2, {"Location": where})]
     with pytest.raises(RegistryError, match="cannot be used: PATCH"):
         client.describe(NAME, "short", "long")

@@ -58,13 +58,14 @@ class Hub:
             answer = self._either("GET", repository, "")
         if not answer.good:
             raise self._refused(answer, f"describe {repository}")
-        shown = hub_answers.checked(Shown, answer.content).full_description or ""
-        if shown.split() != full.split():
-            raise RegistryError(
-                f"Docker Hub took the description of {repository}, and shows another one",
-                f"{len(full)} characters were sent, {len(shown)} are shown",
-                f"look at https://hub.docker.com/r/{repository}, and try again",
-            )
+        shown = hub_answers.checked(Shown, answer.content)
+        for sent, there in ((short, shown.description), (full, shown.full_description)):
+            if (there or "").split() != sent.split():
+                raise RegistryError(
+                    f"Docker Hub took the description of {repository}, and shows another one",
+                    f"{len(sent)} characters were sent, {len(there or '')} are shown",
+                    f"look at https://hub.docker.com/r/{repository}, and try again",
+                )
 
     def tags(self, repository: str) -> list[str]:
         """All tags, sorted; none where there is no such repository."""
