@@ -70,7 +70,7 @@ class _Note(BaseModel):
             back,
             int(self.number),
             self.version,
-            tuple(self.earlier.split(",")),
+            tuple(filter(None, self.earlier.split(","))),
         )
 
 
