@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import pytest
 import catalogues
 from builder import freezing
 from builder.desk import Desk
+from builder.diagnosis import diagnose
+from builder.plan import GitCommit
 from builder.pulls import Ends, merged_by
 from builder.settings import Settings
 from builder.upstream import Target
 from test_doctor_history import RECIPE, Ward, brought, functions
+from upstreams import Upstream
 
 NAMES = ("alpha", "beta", "gamma")
 BEFORE = functions(*NAMES)
@@ -224,3 +228,28 @@ def test_a_patch_may_be_upstream_under_another_name(ward: Ward, reverted: bool) 
     finding = ward.on_main(base, ward.pull(base, head))
     assert finding.state == ("conflicts" if reverted else "upstream")
     assert reverted or brought(finding) == "Mend (#6)"
+
+
+# In a submodule
+
+
+@pytest.mark.parametrize("beta", ["2", "22"])
+def test_who_moved_a_submodule_is_named(ward: Ward, tmp_path: Path, beta: str) -> None:
+    up, sub = ward.upstream, Upstream(tmp_path / "sub")
+    one = sub.commit("sub one", **{"a.c": BEFORE})
+    up.commit("one", **{"z.c": "z\n"})
+    up.git("submodule", "add", "--quiet", sub.url, "sub")
+    base = up.record("sub comes")
+    mended = sub.commit("sub mends", **{"a.c": functions(*NAMES, beta=beta)})
+    up.git("-C", "sub", "fetch", "--quiet")
+    up.git("-C", "sub", "checkout", "--quiet", mended)
+    up.record("sub moves")
+    sub.git("checkout", "--quiet", "-b", "side", one)
+    head = sub.commit("wanted", **{"a.c": AFTER})
+    diff = sub.raw("diff", "--src-prefix=a/sub/", "--dst-prefix=b/sub/", one, head)
+    source = GitCommit(up.url, base, True, {})
+    case = replace(ward.case(base, ward.file(diff)), source=source)
+    finding = list(diagnose(case))[-1]
+    assert finding.state == ("upstream" if beta == "2" else "conflicts")
+    assert brought(finding) == "sub moves"
+    assert finding.details[-1].startswith("the history of sub, a submodule, is not read")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from builder import diffs
 from builder.diffs import FileDiff, NotADiffError
 from builder.patching import changing
 from builder.ranges import Piece
 from builder.runs import Run, bare, runs_of
-from builder.tools.repositories import Repositories
+from builder.tools.repositories import GITLINK, Repositories
 
 MOST_COMMITS = 5
 MOST_VERSIONS = 300
@@ -129,6 +130,21 @@ class Past:
                 file = replace(file, old=path, new=path if file.new else None)
             found.append(file)
         return found, names
+
+    def submodules(self, files: Sequence[FileDiff]) -> list[str]:
+        """The submodules that hold files of a diff; nothing reads their own histories."""
+        parents = {str(up) for path in paths_of(files) for up in PurePosixPath(path).parents}
+        parents.discard(".")
+        items = self._scratch.items(self._until, *sorted(parents)) if parents else ()
+        return [item.path for item in items if item.mode == GITLINK and item.path in parents]
+
+    def moved(self, submodules: Sequence[str], piece: Piece) -> list[str]:
+        """The commits, newest first, that gave these submodules other commits."""
+        since = self.parted(piece) or ""
+        return self._scratch.text(
+            *("log", f"--max-count={MOST_COMMITS}", "--no-merges", f"--format={NAMED}"),
+            *(self._until, *self._without(since), "--", *submodules),
+        ).splitlines()
 
     def _renamed_by(self, commit: str, path: str) -> str:
         """The name that a commit gave a file; empty where it only removed it."""

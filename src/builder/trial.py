@@ -187,7 +187,7 @@ class Trial:
         details = moved if fate.state in FITS else [str(each) for each in fate.conflicts]
         part = Part(piece.name, piece.head, fate.state, tuple(details))
         try:
-            part = self._explained(part, piece, files, fate, tree)
+            part = self._within(self._explained(part, piece, files, fate, tree), piece, files)
         except (FetchError, GitError) as error:
             note = error.what if isinstance(error, FetchError) else error.said
             self.notes.append(f"{piece.name} is told by its lines only: {note}")
@@ -211,6 +211,19 @@ class Trial:
             part = self._gone(part, piece, files, history)
         named = part.commits or tuple(history.changers(fate.conflicts, tree, piece))
         return replace(part, commits=named)
+
+    def _within(self, part: Part, piece: Piece, files: list[FileDiff]) -> Part:
+        """A submodule's own history is not read: who moved the submodule is what is known."""
+        history = self.history
+        if history is None or part.state in FITS or part.commits:
+            return part
+        submodules = history.submodules(files)
+        if not submodules:
+            return part
+        moves = history.moved(submodules, piece)
+        note = f"the history of {', '.join(submodules)}, a submodule, is not read"
+        by = "the commits are those that moved it" if moves else "nobody moved it since"
+        return replace(part, details=(*part.details, f"{note}; {by}"), commits=tuple(moves))
 
     def _merged(
         self, part: Part, piece: Piece, files: list[FileDiff], history: History, tree: str
