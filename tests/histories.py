@@ -1,7 +1,9 @@
 """Histories with many forks, moves and merges: made here, the same for the same seed, in real git.
 
 Every line of development is a list of lines a file; merges are those of git merge-file(1), what
-conflicts stays unmerged.  git fast-import(1) makes the commits of it all in one go.
+conflicts stays unmerged.  Some merges keep the other side, some pull requests are taken back and
+brought again, all of them insert the same guard into functions of their own, and one file has
+another name at last.  git fast-import(1) makes the commits of it all in one go.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from typing import Literal
 from upstreams import Upstream
 
 Files = dict[str, list[str]]
-How = Literal["merge", "squash", "rebase", "open"]
-PATHS = ("src/common.c", "src/device.c", "src/server.c")
+How = Literal["merge", "squash", "rebase", "ours", "open"]
+PATHS = ("src/common.c", "src/device.c", "src/server.c", "src/tools.c")
+RENAMED = ("src/tools.c", "src/toolbox.c")
+GUARD = "    if (ctx == NULL) return -1;"
 WORDS = ("batch", "cache", "draft", "head", "layer", "limit", "slot", "stream", "tensor", "token")
 HEAD = "static int {name}(struct context * ctx, int n) {{\n    int total = {start};\n"
 PARTS = (
@@ -51,6 +55,9 @@ class Pull:
     merged_mark: int = 0
     merged: str = ""
     """The commit of main with which it was there; empty where it never was."""
+    turned: list[tuple[int, bool]] = field(default_factory=list)
+    turns: list[tuple[str, bool]] = field(default_factory=list)
+    """Commits of main, oldest first, that brought it (True) or took it back."""
 
 
 @dataclass
@@ -82,6 +89,8 @@ class Maker:
         self.stream.append(f"data {len(message)}\n{message}\n")
         for word, parent in zip(("from", "merge"), parents, strict=False):
             self.stream.append(f"{word} :{parent}\n")
+        before = self.states[parents[0]] if parents else {}
+        self.stream += [f"D {path}\n" for path in before if path not in files]
         for path, lines in files.items():
             text = "".join(f"{line}\n" for line in lines)
             self.stream.append(f"M 100644 inline {path}\ndata {len(text)}\n{text}\n")
@@ -137,7 +146,9 @@ class Maker:
                 case _:
                     return lines[:start] + lines[end:] if len(others) > 8 else lines
         told = [n for n in range(start + 1, end) if any(c.isdigit() for c in lines[n])]
-        match chance.choice(("number", "number", "insert", "remove")):
+        match chance.choice(("number", "number", "insert", "remove", "guard")):
+            case "guard" if GUARD not in body:
+                return [*lines[: start + 2], GUARD, *lines[start + 2 :]]
             case "insert":
                 at = chance.choice([n for n in range(start + 2, end - 2) if not lines[n].strip()])
                 return lines[:at] + BLOCK.format(**self.words()).splitlines() + lines[at:]
@@ -156,7 +167,7 @@ class Maker:
 
     def changed(self, files: Files, *, big: float, edits: int) -> Files:
         found = dict(files)
-        paths = self.chance.sample(PATHS, k=min(edits, 2) if edits > 1 else 1)
+        paths = self.chance.sample(sorted(files), k=min(edits, 2) if edits > 1 else 1)
         for number in range(edits):
             path = paths[number % len(paths)]
             found[path] = self.edit(found[path], big=self.chance.random() < big)
@@ -218,17 +229,45 @@ class Maker:
                 pull.how = "open"
                 return tip
             parents = (tip, pull.marks[-1]) if pull.how == "merge" else (tip,)
+            if pull.how == "ours":
+                return self.commit("refs/heads/main", ours, "keep ours", tip, pull.marks[-1])
             message = f"{pull.how} a pull request (#{pull.number})"
             tip = self.commit("refs/heads/main", merged, message, *parents)
         pull.merged_mark = tip
+        pull.turned.append((tip, True))
         return tip
+
+    def turn(self, pull: Pull, tip: int) -> int:
+        """Take back what was brought last, or bring it again; not where it conflicts."""
+        last, there = pull.turned[-1]
+        before = self.states[self.main[self.main.index(last) - 1]]
+        turned = self.merge(self.states[tip], self.states[last], before)
+        if turned is None or turned == self.states[tip]:
+            return tip
+        message = f"{'take back' if there else 'bring again'} number {pull.number}"
+        tip = self.commit("refs/heads/main", turned, message, tip)
+        pull.turned.append((tip, not there))
+        return tip
+
+    def turned(self, pulls: list[Pull], tip: int) -> int:
+        """Some of the pull requests that came in are taken back, or brought again."""
+        for pull in pulls:
+            if pull.how in {"merge", "squash"} and pull.turned and self.chance.random() < 0.04:
+                tip = self.turn(pull, tip)
+        return tip
+
+    def rename(self, tip: int) -> int:
+        """Main gives a file another name."""
+        old, new = RENAMED
+        files = {new if path == old else path: lines for path, lines in self.states[tip].items()}
+        return self.commit("refs/heads/main", files, "another name", tip)
 
     def make(self, pulls: int, between: int) -> list[Pull]:
         """Everything: pull requests start, main goes on, and they come in some time later."""
         tip = self.commit("refs/heads/main", self.first(), "first")
         waiting: list[tuple[int, Pull]] = []
         found = []
-        hows: tuple[How, ...] = ("merge", "merge", "squash", "rebase", "open")
+        hows: tuple[How, ...] = ("merge", "merge", "squash", "rebase", "ours", "open")
         for number in range(1, pulls + 1):
             pull = Pull(number, hows[number % len(hows)])
             self.branch(pull, tip)
@@ -243,6 +282,8 @@ class Maker:
                 if when <= number or number == pulls:
                     waiting.remove((when, other))
                     tip = tip if other.how == "open" else self.bring(other, tip)
+            tip = self.turned(found, tip)
+        tip = self.rename(tip)
         for _ in range(3 * between):
             files = self.changed(self.states[tip], big=0.3, edits=1)
             if files != self.states[tip]:
@@ -269,4 +310,5 @@ def make(folder: Path, seed: int, pulls: int = 40, between: int = 3) -> History:
         pull.commits = [names[mark] for mark in pull.marks]
         pull.head = pull.commits[-1]
         pull.merged = names.get(pull.merged_mark, "")
+        pull.turns = [(names[mark], there) for mark, there in pull.turned]
     return History(upstream, found, [names[mark] for mark in maker.main])

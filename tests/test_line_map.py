@@ -23,9 +23,9 @@ from builder.plan import GitCommit, PlannedPatch
 from builder.schema import PullPatch, Track
 from builder.tools.repositories import Repositories
 from builder.trial import Finding
-from histories import History, Pull
+from histories import RENAMED, History, Pull
 
-SEEDS = (1, 2)
+SEEDS = (1, 2, 3)
 NEAR = 8  # commits of main after the base of a pull request: there most still fit
 SLACK = 2  # lines
 SHOWN = re.compile(r"(?s)(\S+), hunk (\d+): [^\n]*?(?:from|at) line (\d+)(?: on\n|, and have|\n|$)")
@@ -83,14 +83,25 @@ class Ward:
         return found
 
     def has(self, pull: Pull, commit: str) -> bool:
-        """Whether a commit of main has a pull request: by whom it was merged, not by ancestry."""
+        """Whether a commit of main has a pull request: who brought it or took it back tells."""
         main = self.history.main
-        return bool(pull.merged) and main.index(pull.merged) <= main.index(commit)
+        at = main.index(commit)
+        return next((there for by, there in reversed(pull.turns) if main.index(by) <= at), False)
+
+    def lost_its_name(self, pull: Pull, commit: str) -> bool:
+        """Whether a pull request changes the file that has another name in a commit of main."""
+        changed = self.git("diff", "--name-only", pull.base, pull.head).split()
+        there = self.git("ls-tree", "-r", "--name-only", commit).split()
+        return RENAMED[0] in changed and RENAMED[1] in there
 
     def merged_tree(self, pull: Pull, commit: str) -> str:
-        """The tree of git's own three-way merge; empty where it conflicts."""
+        """The tree of git's own three-way merge; empty where it conflicts.
+
+        What was merged once and taken back is merged as if it never had been.
+        """
+        never = self.git("commit-tree", f"{commit}^{{tree}}", "-p", pull.base, "-m", "never merged")
         try:
-            return self.git("merge-tree", "--write-tree", commit, pull.head)
+            return self.git("merge-tree", "--write-tree", never, pull.head)
         except AssertionError:
             return ""
 
@@ -144,6 +155,11 @@ def judge(ward: Ward, pull: Pull, finding: Finding, score: Score) -> None:
     there = ward.has(pull, finding.commit)
     what = f"pull {pull.number} ({pull.how}) is {finding.state} on {finding.commit[:9]}"
     score.count("merged or not", (finding.state == "upstream") == there, what)
+    if not there:
+        score.count("kept", finding.state != "upstream", what)
+        if ward.lost_its_name(pull, finding.commit):
+            noted = any(f"its lines are in {RENAMED[1]} now" in line for line in finding.details)
+            score.count("another name", noted and finding.state != "absent", what)
     if there and finding.state == "upstream":
         named = finding.commits[0].split()[0] if finding.commits else "nobody"
         score.count("brought by", pull.merged.startswith(named), f"{what}, by {named}")
@@ -199,11 +215,13 @@ def score(tmp_path_factory: pytest.TempPathFactory) -> Score:
 @pytest.mark.parametrize(
     ("question", "floor", "least"),
     [
-        ("merged or not", 0.96, 100),
-        ("brought by", 0.97, 40),
-        ("trees", 1.0, 40),
-        ("hunks", 0.93, 40),
-        ("by text alone", 0.75, 40),
+        ("merged or not", 0.98, 200),
+        ("kept", 1.0, 150),
+        ("another name", 1.0, 30),
+        ("brought by", 1.0, 60),
+        ("trees", 1.0, 75),
+        ("hunks", 0.89, 50),
+        ("by text alone", 0.69, 50),
     ],
 )
 def test_the_doctor_is_right(score: Score, question: str, floor: float, least: int) -> None:
