@@ -16,7 +16,7 @@ from builder.bakefile import NOW
 from builder.baking import lock_of
 from builder.context import Context
 from builder.errors import BuildError
-from builder.uploading import _saved
+from builder.tools.blobs import blobs_of
 from builder.tools.files import alone
 from conftest import REPOSITORY, Builder
 from machines import REMOTE, Machine
@@ -100,9 +100,8 @@ def test_what_another_machine_bakes_is_proved_here(
     labels = json.loads(docker("image", "inspect", candidate))[0]["Config"]["Labels"]
     assert labels["org.opencontainers.image.description"] == SUMMARY
     assert labels["org.opencontainers.image.created"].startswith("20")
-    manifest = _saved(candidate, tmp_path)[
-        docker("image", "inspect", "--format={{.Id}}", candidate)
-    ]
+    digest = docker("image", "inspect", "--format={{.Id}}", candidate)
+    manifest = blobs_of(candidate, tmp_path).file(digest)
     told = json.loads(manifest.read_text())["annotations"]
     assert told == {name: text for name, text in labels.items() if name in told}
     assert {"org.opencontainers.image.title", "org.opencontainers.image.description"} <= told.keys()

@@ -79,7 +79,8 @@ def test_a_library_behind_a_dereferenced_link_is_stored_twice(
 ) -> None:
     folder = "/opt/engine/lib"
     grown = "truncate -s 100K libhello-cuda.so.0.1.0"  # small files may be there twice
-    copied = f"RUN cd {folder} && {grown} && cp libhello-cuda.so.0.1.0 x && mv x libhello-cuda.so.0\n"
+    copied = "cp libhello-cuda.so.0.1.0 x && mv x libhello-cuda.so.0"
+    copied = f"RUN cd {folder} && {grown} && {copied}\n"
     assert "copies" not in failed(judge(small(images)))
     verdict = judge(small(images, copied))
     (check,) = [check for check in verdict.failures if check.proof == "copies"]
