@@ -97,8 +97,20 @@ def test_a_registry_of_this_machine_names_no_realm_elsewhere(
         # Where the user allows it, the host is asked: there is none of that name.
         monkeypatch.setattr(retrying, "ATTEMPTS", 1)
         monkeypatch.setenv("BUILDER_TOKEN_HOSTS", "other.example, auth.example.invalid")
-        with pytest.raises(FetchError):
+        with pytest.raises(FetchError) as failed:
             Repository(f"{address}/me/x", print).tags()
+        assert failed.value.why == "auth.example.invalid: the host name cannot be resolved"
+
+
+def test_the_host_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+    elsewhere = {"Location": "http://blobs.example.invalid/x"}
+    with (
+        answering(lambda _: (307, elsewhere, b"")) as (address, _),
+        pytest.raises(FetchError) as caught,
+    ):
+        Repository(f"{address}/me/x", print).blob(EMPTY)
+    assert caught.value.why == "blobs.example.invalid: the host name cannot be resolved"
 
 
 @pytest.mark.parametrize(

@@ -99,13 +99,22 @@ class Connection:
             raise answer.error(registry_answers.error_text(answer.content))
 
         try:
-            return self._patience.retrying(good)
+            return self._patience.retrying(lambda: self._naming_others(good))
         except WebError as error:
             if not error.passing:
                 raise self._refused(error, what) from error
             hint = "try again later" + (": finished uploads are not repeated" if uploads else "")
             does = "asks to wait" if error.asked else "fails" if error.status else "does not answer"
             raise FetchError(f"{self._registry} {does}: {what}", cause(error), hint) from error
+
+    def _naming_others(self, work: Callable[[], Answer]) -> Answer:
+        """Do it; where a host fails that the registry names, say which one."""
+        try:
+            return work()
+        except WebError as error:
+            if error.url and not self._authorization.concerns(error.url):
+                error.why = f"{origin(error.url)[1]}: {error.why}"
+            raise
 
     def once(
         self,

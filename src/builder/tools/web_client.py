@@ -139,6 +139,7 @@ class Client:
                 failure = explained(error)
                 if failure is None:
                     raise
+                failure.url = failure.url or url
                 raise failure from error
             target = answer.headers.get("Location", "")
             if answer.status not in {301, 302, 303, 307, 308} or not target:

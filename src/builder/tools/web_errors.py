@@ -23,7 +23,7 @@ class WebError(Exception):
 
     ``why`` says it in plain words.  ``status`` is that of the answer, 0 where there was none;
     ``asked`` the seconds that the server asks to wait; ``passing``: another try may succeed;
-    ``untrusted``: the server's TLS certificate is not trusted; ``url``: who answered.
+    ``untrusted``: the server's TLS certificate is not trusted; ``url``: who answered, or was asked.
     """
 
     def __init__(
