@@ -852,6 +852,23 @@ def test_a_prune_makes_few_requests(
         assert looks == 5 * 6, "\n".join(proxy.requests)
 
 
+# What led to a tag
+
+
+@docker_test
+def test_a_history_says_what_it_does_not_know(repository: Repository, prune: Prune) -> None:
+    first, second = image(repository, "0.1.0", day=1), image(repository, day=2)
+    assert prune("0.1.0", "--json", command="history") == []
+    assert f"0.1.0 is {first.digest}; no move of it is known" in prune("0.1.0", command="history")
+    # A tag that was given without a note, and then moved.
+    repository.put_manifest("latest", first)
+    publish.move(repository, "latest", second.digest, "newer")
+    told = prune("latest", command="history")
+    assert f"before that it was {first.digest}" in told
+    assert "newer" in told
+    assert "has no tag unheard" in prune("unheard", command="history", expect=12)
+
+
 # What bad input gets
 
 
