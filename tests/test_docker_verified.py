@@ -12,6 +12,7 @@ import pytest
 from builder import bom, record
 from builder.artifacts import attach, referrers
 from builder.bom.provenance import LOCAL
+from builder.moves import MOVE
 from builder.releasing import NAMES, RECIPE, attached
 from builder.tools.registry import MANIFESTS, Manifest, Repository
 from builder.uploading import upload
@@ -130,13 +131,13 @@ def test_what_is_missing_of_an_image_that_was_pulled_is_attached(
     """As a push leaves an image that broke between its immutable tag and another machine's."""
     kept = record.read(tmp_path / "state", image["recipe"], image["key"])
     assert kept is not None
-    manifest, _ = upload(repository, kept, tmp_path, print, new=True)
+    manifest, _ = upload(repository, kept, tmp_path, new=True)
     repository.put_manifest(own(image), manifest)
     here = built_again(build)
     assert "it is pulled and proved" in push().stderr
     assert set(tags(registry).values()) == {image["digest"]}
     kinds = [each["artifactType"] for each in referrers(repository, image["digest"])]
-    assert sorted(kinds) == sorted([*NAMES, RECIPE, VERDICT])
+    assert sorted(kinds) == sorted([*NAMES, RECIPE, VERDICT, MOVE])
     (provenance,) = attached(repository, "1", bom.PROVENANCE)
     told = json.loads(provenance.content)
     assert told["subject"][0]["digest"] == {"sha256": image["digest"][7:]}
