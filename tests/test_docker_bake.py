@@ -202,7 +202,7 @@ def test_one_run_at_a_time_bakes_into_a_directory(
     with alone(cache, lock_of(folder)):
         done = builder("bake", "--output", folder, "--catalogue", recipe)
     assert done.returncode == 9
-    assert "another run is at work" in done.stderr
+    assert "another run on this machine is at work" in done.stderr
     assert not folder.exists()
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FetchError, RegistryError, TagMovedError
+from builder.publish import opened
 from builder.tools import registry, registry_connection, retrying, web_client
 from builder.tools.registry import MANIFESTS, Manifest, Repository
 from builder.tools.registry_auth import may_name
@@ -98,7 +99,7 @@ def test_a_registry_of_this_machine_names_no_realm_elsewhere(
         monkeypatch.setattr(retrying, "ATTEMPTS", 1)
         monkeypatch.setenv("BUILDER_TOKEN_HOSTS", "other.example, auth.example.invalid")
         with pytest.raises(FetchError) as failed:
-            Repository(f"{address}/me/x", print).tags()
+            opened(f"{address}/me/x", print).tags()
         assert failed.value.why == "auth.example.invalid: the host name cannot be resolved"
 
 

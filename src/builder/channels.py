@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from builder import freezing, upstream
+from builder import freezing, settings, upstream
 from builder.catalogue import Catalogue, Entry
 from builder.errors import FetchError, RecipeError
 from builder.freezing import Frozen
@@ -99,7 +99,7 @@ def newest(channel: Channel, repositories: Repositories) -> Target:
 def published(image: str, say: Callable[[str], None]) -> Target:
     """What the tag of a published image leads to.  Raises ``FetchError``."""
     name, _, tag = image.rpartition(":")
-    digest = Repository(name, say).leads_to(tag)
+    digest = Repository(name, say, settings.load().token_hosts).leads_to(tag)
     if not digest:
         raise FetchError(f"{name} has no tag {tag}", hint="correct [track] of the recipe")
     return Target(image, digest, "image")

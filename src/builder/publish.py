@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder import settings
 from builder.artifacts import Attachment, attach_all, referrers
 from builder.errors import BuilderError, RegistryError
 from builder.moves import By, Move, note
@@ -283,7 +284,7 @@ def _give(
 
 def opened(name: str, say: Say) -> Repository:
     """A repository of one's own; raises ``RegistryError`` where it would be Docker's."""
-    repository = Repository(name, say)
+    repository = Repository(name, say, settings.load().token_hosts)
     if repository.registry == HUB and repository.path.startswith("library/"):
         raise RegistryError(
             f"{name} would be one of Docker Hub's official images",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -65,13 +65,18 @@ class Manifest:
 
 
 class Repository:
-    """One repository of a registry; ``say`` gets a line where it has to wait, and for uploads."""
+    """One repository of a registry; ``say`` gets a line where it has to wait, and for uploads.
 
-    def __init__(self, name: str, say: Callable[[str], None]) -> None:
+    ``token_hosts``: hosts outside the registry's domain that it may name for tokens.
+    """
+
+    def __init__(
+        self, name: str, say: Callable[[str], None], token_hosts: Collection[str] = ()
+    ) -> None:
         self.name = name
         self.registry, self.path = split(name)
         self._say = say
-        self._http = Connection(name, say)
+        self._http = Connection(name, say, token_hosts)
         self._seen: set[str] = set()
         """Blobs that the registry has, as far as it was asked."""
 

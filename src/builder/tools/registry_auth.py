@@ -6,6 +6,7 @@ what it redirects to gets neither a login nor a token.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from ipaddress import ip_address
 
 from builder.errors import RegistryError
@@ -47,12 +48,18 @@ def _domain(host: str) -> str:
 
 
 class Authorization:
-    """The login for one registry ("docker.io"), at ``base``, and the tokens that it gave."""
+    """The login for one registry ("docker.io"), at ``base``, and the tokens that it gave.
 
-    def __init__(self, registry: str, base: str, client: Client) -> None:
+    ``token_hosts``: hosts outside the registry's domain that it may name for tokens.
+    """
+
+    def __init__(
+        self, registry: str, base: str, client: Client, token_hosts: Collection[str]
+    ) -> None:
         self._registry = registry
         self._origin = origin(base)
         self._client = client
+        self._token_hosts = token_hosts
         self._login: Login | None = None
         self._asked_login = False
         self._known: dict[str, str] = {}
@@ -108,10 +115,8 @@ class Authorization:
         """Raise ``RegistryError`` unless logins may be sent to a realm.
 
         They go over TLS; without it only within this machine, for a registry that is there, too.
-        The host is one that the registry may name, or one of ``BUILDER_TOKEN_HOSTS``.
+        The host is one that the registry may name, or that the user allows.
         """
-        from builder import settings
-
         try:
             parts = parts_of(realm)
         except WebError as error:
@@ -126,7 +131,7 @@ class Authorization:
                 "nothing was sent; check the registry, and the proxy before it",
             )
         host = parts.hostname or ""
-        if not may_name(self._registry, host) and host not in settings.load().token_hosts:
+        if not may_name(self._registry, host) and host not in self._token_hosts:
             raise RegistryError(
                 f"no login for {self._registry} is sent to {host}",
                 "the registry names that host for tokens, and it is not of the registry's domain",

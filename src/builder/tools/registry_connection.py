@@ -7,7 +7,7 @@ asks for; another one is an error at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class Connection:
     negative where it was behind.
     """
 
-    def __init__(self, name: str, say: Callable[[str], None]) -> None:
+    def __init__(self, name: str, say: Callable[[str], None], token_hosts: Collection[str]) -> None:
         self._name = name
         self._registry, self._path = split(name)
         host = HUB_HOST if self._registry == HUB else self._registry
@@ -65,7 +65,7 @@ class Connection:
         plain = certificate is None and loopback(re.sub(r":\d+$", "", host).strip("[]"))
         self._base = f"{'http' if plain else 'https'}://{host}/v2/{self._path}/"
         self._client = Client(certificate)
-        self._authorization = Authorization(self._registry, self._base, self._client)
+        self._authorization = Authorization(self._registry, self._base, self._client, token_hosts)
         self._patience = Patience(self._registry, say)
         self.ahead = 0.0
 
