@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -19,6 +20,17 @@ from builder.tools.docker import executable
 # The server's end of a connection ends the program; standard input may outlive it.
 BRIDGE = "exec 3<>/dev/tcp/127.0.0.1/$0; cat <&0 >&3 & cat <&3; kill $!"
 BLOCK = 1 << 16
+ENDING = 3.0  # seconds from the end of a program to that of its container, under load
+
+
+def _keeps_running(container: Container) -> bool:
+    """Whether a container still runs a moment later: one that ends runs nothing more, either."""
+    until = time.monotonic() + ENDING
+    while container.state().running:
+        if time.monotonic() >= until:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 @contextmanager
@@ -28,7 +40,7 @@ def relay(container: Container, port: int) -> Iterator[str]:
     Raises ``UntriedError`` where the image has no bash, through which it is spoken to.
     """
     tried = container.execute(["bash", "-c", "type cat"], 30)
-    if tried.status != 0 and container.state().running:
+    if tried.status != 0 and _keeps_running(container):
         raise UntriedError("the image has no bash to reach its server through", tried.output)
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         accepting = threading.Thread(
