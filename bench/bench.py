@@ -20,10 +20,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from builder import catalogue, context, families, pipeline, record, roots, settings
+from builder import families, pipeline, settings
+from builder.images import context
+from builder.plan import base_image
+from builder.recipes import catalog
+from builder.records import record
 from builder.smoke import reading
-from builder.tools import docker
-from builder.tools.blobs import blobs_of
+from builder.tools.docker import engine as docker
+from builder.tools.docker.blobs import blobs_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PUBLISHED_BEELLAMA = 2.67e9  # bytes, as its registry shows it
@@ -47,7 +51,9 @@ def bare(run: pipeline.Run, work: Path) -> float:
     """Build the rendered context of the engine with buildx alone; seconds."""
     rendered = pipeline.resolve(run, ENGINE)
     assert rendered.base is not None
-    images = {stage: roots.image_of(rendered.base, stage) for stage in rendered.base.plan.stages}
+    images = {
+        stage: base_image.image_of(rendered.base, stage) for stage in rendered.base.plan.stages
+    }
     bases = context.bases_at(images, work, seen=True)
     laid_out = pipeline.lay_out(run, rendered, bases, None, images["devel"], work)
     command = [docker.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
@@ -61,7 +67,7 @@ def new_run() -> pipeline.Run:
     """A run that says nothing."""
     engines = {name: family.check for name, family in families.ENGINES.items()}
     bases = {name: family.check for name, family in families.BASES.items()}
-    found = catalogue.load(REPOSITORY, engines, bases)
+    found = catalog.load(REPOSITORY, engines, bases)
     return pipeline.Run(found, settings.load(), lambda _: None, lambda _: None)
 
 
@@ -109,7 +115,7 @@ def sizes() -> list[dict[str, object]]:
         if kept is not None:
             verdict = kept.verdict
             rows.append(_row(entry.name, verdict.download_size, verdict.unpacked_size))
-        runtime = roots.image_of(rendered.base, "runtime")
+        runtime = base_image.image_of(rendered.base, "runtime")
         name = f"{rendered.base.plan.name} (runtime)"
         if docker.image(runtime) is not None and all(row["image"] != name for row in rows):
             with tempfile.TemporaryDirectory() as folder:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from builder import smoke
-from builder.tools import docker
+from builder.tools.docker import engine as docker
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

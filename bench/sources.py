@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from builder import catalogue, families, settings
-from builder.desk import desk
-from builder.diagnosis import diagnose
-from builder.tools.repositories import Repositories
+from builder import families, settings
+from builder.recipes import catalog
+from builder.tools.git.repositories import Repositories
+from builder.upstream.compatibility import diagnose
+from builder.upstream.session import desk
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FILES = 400
@@ -155,7 +156,7 @@ def doctor(
         (recipes / f"e{number}-1.toml").write_text(text)
     engines = {name: family.check for name, family in families.ENGINES.items()}
     bases = {name: family.check for name, family in families.BASES.items()}
-    found = catalogue.load(folder, engines, bases)
+    found = catalog.load(folder, engines, bases)
     chosen = settings.load().model_copy(
         update={"cache_dir": folder / "cache", "state_dir": folder / "state"}
     )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder import catalogue, families, roots
-from builder.catalogue import Catalogue
-from builder.dockerfile import Rendered, render
-from builder.plan import RootChoice, bootstrapped_root, plan
+from builder import families
+from builder.plan import base_image
+from builder.plan.dockerfile import Rendered, render
+from builder.plan.inputs import RootChoice
+from builder.plan.resolve import bootstrapped_root, plan
 from builder.platforms import Platforms
+from builder.recipes import catalog
+from builder.recipes.catalog import Catalogue
 
 AMD64 = Platforms("amd64")
 
@@ -17,7 +20,7 @@ def load(root: Path) -> Catalogue:
     """Load a catalogue with all families."""
     engines = {name: family.check for name, family in families.ENGINES.items()}
     bases = {name: family.check for name, family in families.BASES.items()}
-    return catalogue.load(root, engines, bases)
+    return catalog.load(root, engines, bases)
 
 
 def mmdebstrap(found: Catalogue) -> RootChoice:
@@ -29,7 +32,7 @@ def mmdebstrap(found: Catalogue) -> RootChoice:
 
 def unasked(found: Catalogue, base: str, platforms: Platforms = AMD64) -> RootChoice:
     """What a base stands on, as far as that is known without asking anybody."""
-    return roots.choose(found, base, platforms, "mmdebstrap", print, ask=False)
+    return base_image.choose(found, base, platforms, "mmdebstrap", print, ask=False)
 
 
 def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> Rendered:

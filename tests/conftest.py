@@ -18,8 +18,8 @@ import pytest
 import requests
 from platformdirs import user_cache_path
 
-from builder.tools import retrying
 from builder.tools.files import file_lock
+from builder.tools.web import retry
 from proving import Judge
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -105,7 +105,7 @@ def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(SHARED_CACHE))
     monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr(retrying, "GIVEN_UP", set())
+    monkeypatch.setattr(retry, "GIVEN_UP", set())
     folder = Path.cwd()
     yield
     assert Path.cwd() == folder, "the test changed the working directory"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from builder import smoke
-from builder.recipe import parse
-from builder.schema import Recipe
+from builder.recipes.parse import parse
+from builder.recipes.schema import Recipe
 from builder.smoke.verdict import Verdict
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from builder.tools.registry import MANIFESTS, Manifest
+from builder.tools.registry.client import MANIFESTS, Manifest
 
 LEFT_OUT = {"content-length", "transfer-encoding", "connection", "date", "server"}
 

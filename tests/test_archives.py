@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 import tenacity.nap
 
-from builder import checkout
 from builder.errors import FetchError, GoneError
-from builder.plan import Archive
-from builder.tools import archives, downloads
+from builder.plan.inputs import Archive
+from builder.sources import checkout
+from builder.tools import archives
+from builder.tools.web import downloads
 
 
 class Files:

@@ -17,13 +17,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from builder.benchmark import plot
-from builder.benchmark.comparison import compare, ratio_interval
-from builder.benchmark.measuring import filling, timed
-from builder.benchmark.results import Benchmark, Generation, Point, from_json
-from builder.benchmark.run import contexts_of
-from builder.benchmark.series import judge
-from builder.serving.client import Event, Stream, UnansweredError
+from builder.bench import plot
+from builder.bench.comparison import compare, ratio_interval
+from builder.bench.measuring import filling, timed
+from builder.bench.results import Benchmark, Generation, Point, from_json
+from builder.bench.run import contexts_of
+from builder.bench.series import judge
+from builder.servers.client import Event, Stream, UnansweredError
 from conftest import Builder
 
 

@@ -13,10 +13,14 @@ from typing import Any
 
 import pytest
 
-from builder import bisecting, judging, pipeline, questions
-from builder.asking import Asked
-from builder.bisecting import Options, Outcome
-from builder.command import new_run
+from builder import pipeline
+from builder.bisect import evaluate
+from builder.bisect import run as bisect_run
+from builder.bisect import state as bisect_state
+from builder.bisect.ask import Asked
+from builder.bisect.run import Options, Outcome
+from builder.bisect.state import End, Judgement, Question, QuestionError, State, Step, Trace
+from builder.cli.options import new_run
 from builder.errors import (
     BuilderError,
     BusyError,
@@ -26,11 +30,10 @@ from builder.errors import (
     UntriedError,
     WorldError,
 )
-from builder.image import Log
-from builder.questions import End, Judgement, Question, QuestionError, State, Step, Trace
-from builder.tools.bisection import Bisection, Commit, described, roots_of
+from builder.images.build import Log
 from builder.tools.files import alone
-from builder.tools.repositories import Repositories
+from builder.tools.git.bisection import Bisection, Commit, described, roots_of
+from builder.tools.git.repositories import Repositories
 from conftest import Builder
 from overlaid import write_catalogue
 from upstreams import Upstream, numbered
@@ -192,23 +195,23 @@ TRACE = Trace("d" * 40, ("eng:bisect-1",), ("eng:other",))
 
 
 def test_a_state_comes_back_as_it_went(tmp_path: Path) -> None:
-    assert questions.read(tmp_path, "eng-1") is None
+    assert bisect_state.read(tmp_path, "eng-1") is None
     state = State(QUESTION, (STEP,), TRACE)
-    questions.write(tmp_path, state)
-    assert questions.read(tmp_path, "eng-1") == state
-    questions.write(tmp_path, State(QUESTION))
-    assert questions.read(tmp_path, "eng-1") == State(QUESTION)
+    bisect_state.write(tmp_path, state)
+    assert bisect_state.read(tmp_path, "eng-1") == state
+    bisect_state.write(tmp_path, State(QUESTION))
+    assert bisect_state.read(tmp_path, "eng-1") == State(QUESTION)
     assert [file.name for file in (tmp_path / "bisect").iterdir()] == ["eng-1.json"]
-    questions.forget(tmp_path, "eng-1")
-    assert questions.read(tmp_path, "eng-1") is None
+    bisect_state.forget(tmp_path, "eng-1")
+    assert bisect_state.read(tmp_path, "eng-1") is None
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"question": {}}'])
 def test_a_damaged_state_is_told(tmp_path: Path, damage: str) -> None:
-    questions.write(tmp_path, State(QUESTION))
-    questions.path_of(tmp_path, "eng-1").write_text(damage)
+    bisect_state.write(tmp_path, State(QUESTION))
+    bisect_state.path_of(tmp_path, "eng-1").write_text(damage)
     with pytest.raises(QuestionError, match="cannot be read"):
-        questions.read(tmp_path, "eng-1")
+        bisect_state.read(tmp_path, "eng-1")
 
 
 # The command
@@ -235,11 +238,11 @@ class Farm:
         run = new_run(self.catalogue)
         self.said.clear()
         run.say = self.said.append
-        return bisecting.bisect(run, "eng", asked, Options(**more))
+        return bisect_run.bisect(run, "eng", asked, Options(**more))
 
     @property
     def state(self) -> State | None:
-        return questions.read(self.kept.parents[1], "eng-1")
+        return bisect_state.read(self.kept.parents[1], "eng-1")
 
     @property
     def told(self) -> str:
@@ -304,7 +307,7 @@ def test_what_cannot_be_bisected(farm: Farm) -> None:
     source = f'[source]\ngit = "{farm.upstream.url}"\ncommit = "{farm.upstream.head()}"\n'
     write_catalogue(farm.catalogue, "", "published/engine:1", source=source)
     with pytest.raises(RecipeError, match="is in its base, stand-in, at every commit"):
-        bisecting.bisect(new_run(farm.catalogue), "overlaid", Asked("a", "b"), Options())
+        bisect_run.bisect(new_run(farm.catalogue), "overlaid", Asked("a", "b"), Options())
     for ends in ([], ["main"]):
         with pytest.raises(QuestionError, match="no bisect of eng-1 is under way"):
             farm.ask(*ends)
@@ -429,7 +432,7 @@ def test_two_at_once(farm: Farm) -> None:
         done = farm.run("--good", commits[0], "--bad", "main", status=9)
         assert "another run on this machine is at work on the bisect of eng-1" in done.stderr
         with pytest.raises(BusyError):
-            bisecting.reset(new_run(farm.catalogue), "eng", keep=False)
+            bisect_run.reset(new_run(farm.catalogue), "eng", keep=False)
     assert not farm.kept.exists()
 
 
@@ -441,10 +444,10 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> list[Trace]:
     """Stands for the engine: every commit is built and proved; the traces that were swept."""
     gone: list[Trace] = []
     monkeypatch.setattr(pipeline, "resolve", lambda *_: None)
-    monkeypatch.setattr(judging, "trace", lambda subject: Trace(subject.commit, (), ()))
-    monkeypatch.setattr(judging, "sweep", gone.append)
-    monkeypatch.setattr(judging, "_proved", lambda *_: Judgement("good", "built and proved"))
-    monkeypatch.setattr(judging, "_image", lambda _: "eng:bisect")
+    monkeypatch.setattr(evaluate, "trace", lambda subject: Trace(subject.commit, (), ()))
+    monkeypatch.setattr(evaluate, "sweep", gone.append)
+    monkeypatch.setattr(evaluate, "_proved", lambda *_: Judgement("good", "built and proved"))
+    monkeypatch.setattr(evaluate, "_image", lambda _: "eng:bisect")
     return gone
 
 
@@ -611,9 +614,9 @@ def test_a_bisect_is_forgotten_also_where_its_recipe_is_gone(
     (farm.catalogue / "recipes" / "eng-1.toml").unlink()
     for name in ("eng-2", "../bisect/eng-1"):
         with pytest.raises(RecipeError, match="no recipe is named"):
-            bisecting.reset(new_run(farm.catalogue), name, keep=False)
+            bisect_run.reset(new_run(farm.catalogue), name, keep=False)
     swept.clear()
-    bisecting.reset(new_run(farm.catalogue), "eng-1", keep=False)
+    bisect_run.reset(new_run(farm.catalogue), "eng-1", keep=False)
     assert swept == [state.trace]
     assert not farm.kept.exists()
 
@@ -624,13 +627,13 @@ def stopped(command: str, folder: Path) -> None:
     with process:
         while not (folder / "ready").exists():
             time.sleep(0.02)
-        judging._stop(process)
+        evaluate._stop(process)
 
 
 def test_what_a_test_started_is_stopped_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "GRACE", 2.0)
+    monkeypatch.setattr(evaluate, "GRACE", 2.0)
     stopped(
         "sh -c 'trap \"\" TERM; echo $$ >deaf; >ready; sleep 60; sleep 60' & sleep 60", tmp_path
     )

@@ -18,7 +18,7 @@ import jsonschema
 import pytest
 import typer
 
-from builder.cli import app
+from builder.cli.app import app
 from builder.errors import EXIT_CODES
 from conftest import REPOSITORY, Builder
 
@@ -55,7 +55,7 @@ def test_help_loads_nothing_heavy() -> None:
         "elftools",
         "pypi_simple",
     ]
-    code = f"import builder.cli, sys; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import builder.cli.app, sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -129,10 +129,10 @@ def test_doctor_looks_at_everything(builder: Builder) -> None:
 
 def test_a_fault_of_our_own_leaves_a_report(tmp_path: Path) -> None:
     code = (
-        "import builder.cli, builder.doctor, sys\n"
-        "builder.doctor.examine = lambda settings: 1 / 0\n"
+        "import builder.cli.app, builder.host.doctor, sys\n"
+        "builder.host.doctor.examine = lambda settings: 1 / 0\n"
         "sys.argv = ['builder', 'doctor']\n"
-        "builder.cli.main()\n"
+        "builder.cli.app.main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 70

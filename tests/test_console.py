@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from builder import console
-from builder.console import BuildProgress, duration, size
-from builder.image import Log, Step
+from builder.cli import console
+from builder.cli.console import BuildProgress, duration, size
+from builder.images.build import Log, Step
 
 # As buildx 0.13 prints them with --progress=plain.
 COMPILE = r"""#0 building with "default" instance using docker driver

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 
 from builder.errors import RegistryError, WorldError
-from builder.tools import credentials
-from builder.tools.credentials import Login, login_for
-from builder.tools.registry import Repository
+from builder.tools.registry import credentials
+from builder.tools.registry.client import Repository
+from builder.tools.registry.credentials import Login, login_for
 from damaged import damaged, fuzzed, seeds
 
 SECRET = "dckr_pat_s3cret"

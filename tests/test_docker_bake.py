@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from builder import bakefile
-from builder.bakefile import NOW
-from builder.baking import lock_of
-from builder.context import Context
+from builder.bake import bakefile
+from builder.bake.bake import lock_of
+from builder.bake.bakefile import NOW
 from builder.errors import BuildError
-from builder.tools.blobs import blobs_of
+from builder.images.context import Context
+from builder.tools.docker.blobs import blobs_of
 from builder.tools.files import alone
 from conftest import REPOSITORY, Builder
 from machines import REMOTE, Machine

@@ -13,12 +13,13 @@ from uuid import uuid4
 
 import pytest
 
-from builder import compiler_cache, image
-from builder.compiler_cache import ID
-from builder.context import Context
 from builder.errors import BuildError, WorldError
-from builder.image import Log
-from builder.tools import buildx
+from builder.images import build as image_build
+from builder.images import ccache
+from builder.images.build import Log
+from builder.images.ccache import ID
+from builder.images.context import Context
+from builder.tools.docker import buildx
 from catalogues import rendered
 from conftest import REPOSITORY, Builder
 from proving import docker
@@ -80,7 +81,7 @@ def mount(images: dict[str, str], tmp_path: Path) -> Iterator[Mount]:
 def test_what_was_compiled_on_one_machine_is_known_on_another(mount: Mount, tmp_path: Path) -> None:
     file = tmp_path / "a,b" / "kept.tar"
     assert mount.compiled() == {"direct_cache_hit": 0, "cache_miss": 1}
-    kept = compiler_cache.save(mount.image, file, mount.fresh(), 1.0, identifier=mount.name)
+    kept = ccache.save(mount.image, file, mount.fresh(), 1.0, identifier=mount.name)
     assert (kept.file, kept.size) == (file, file.stat().st_size)
     assert mount.compiled() == {"direct_cache_hit": 1, "cache_miss": 0}, "it stays where it is"
 
@@ -88,7 +89,7 @@ def test_what_was_compiled_on_one_machine_is_known_on_another(mount: Mount, tmp_
     assert mount.run("ls -A /ccache") == "", "the engine has forgotten it"
     link = tmp_path / "link.tar"
     link.symlink_to(file)
-    taken = compiler_cache.load(mount.image, link, mount.fresh(), identifier=mount.name)
+    taken = ccache.load(mount.image, link, mount.fresh(), identifier=mount.name)
     assert taken == replace(kept, file=link)
     assert mount.compiled() == {"direct_cache_hit": 1, "cache_miss": 0}
 
@@ -102,7 +103,7 @@ def test_of_too_much_the_newest_is_kept(mount: Mount, tmp_path: Path) -> None:
     )
     file = tmp_path / "kept.tar"
     limit = 350_000 / 2**30
-    compiler_cache.save(mount.image, file, mount.fresh(), limit, identifier=mount.name)
+    ccache.save(mount.image, file, mount.fresh(), limit, identifier=mount.name)
     with tarfile.open(file) as tar:
         files = {member.name: member.mtime for member in tar if member.isfile()}
     assert {name.lstrip("./") for name in files} == {"a/b/6", "a/b/7", "a/b/8"}
@@ -114,7 +115,7 @@ def test_a_file_that_is_not_whole_or_not_ours_is_refused(mount: Mount, tmp_path:
         "mkdir -p /ccache/a/b; head -c 100000 /dev/urandom | tee /ccache/a/b/x >/ccache/a/b/y"
     )
     file = tmp_path / "kept.tar"
-    compiler_cache.save(mount.image, file, mount.fresh(), 1.0, identifier=mount.name)
+    ccache.save(mount.image, file, mount.fresh(), 1.0, identifier=mount.name)
     content = file.read_bytes()
     with tarfile.open(file) as tar:
         parts = [member.offset for member in tar]
@@ -132,17 +133,17 @@ def test_a_file_that_is_not_whole_or_not_ours_is_refused(mount: Mount, tmp_path:
     for wrong in (*cut, tail, b"no tar at all", beside.getvalue(), linked.getvalue()):
         file.write_bytes(wrong)
         with pytest.raises(WorldError, match=r"kept\.tar is no compiler cache"):
-            compiler_cache.load(mount.image, file, mount.fresh(), identifier=mount.name)
+            ccache.load(mount.image, file, mount.fresh(), identifier=mount.name)
     assert mount.run("ls -A /ccache") == ""
     with pytest.raises(WorldError, match="there is no compiler cache"):
-        compiler_cache.load(mount.image, tmp_path / "gone.tar", mount.fresh())
+        ccache.load(mount.image, tmp_path / "gone.tar", mount.fresh())
 
 
 def test_what_cannot_be_kept_leaves_the_file_that_was_there(mount: Mount, tmp_path: Path) -> None:
     file = tmp_path / "kept.tar"
     file.write_text("of the last night")
     with pytest.raises(BuildError, match="cannot keep the compiler cache"):
-        compiler_cache.save("builder-test/none:of-this-name", file, mount.fresh(), 1.0)
+        ccache.save("builder-test/none:of-this-name", file, mount.fresh(), 1.0)
     assert file.read_text() == "of the last night"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["kept.tar"]
 
@@ -154,7 +155,7 @@ def test_a_full_disk_of_an_older_run_is_not_todays(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM scratch AS image\nCOPY nothing /\n")
     log = Log(file)
     with pytest.raises(BuildError, match="the build of builder-test/none failed"):
-        image.build(
+        image_build.build(
             Context(tmp_path, {}, {}, {}, "linux/amd64"),
             "image",
             "builder-test/none",

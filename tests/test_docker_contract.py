@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from builder import smoke
-from builder.schema import Accept, Budget, FilePatch, FileProbe, LibraryProbe, PythonProbe
+from builder.recipes.schema import Accept, Budget, FilePatch, FileProbe, LibraryProbe, PythonProbe
 from builder.smoke.verdict import Check, Verdict
 from proving import Judge, compiled, docker, failed, small
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import requests
 
-from builder.tools.registry import MANIFESTS
+from builder.tools.registry.client import MANIFESTS
 from overlaid import PACKAGE, StandIn, write_catalogue
 from proving import docker
 from test_docker_overlay import published, python

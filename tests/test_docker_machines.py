@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from builder import context, image
-from builder.context import Context
-from builder.image import Log
-from builder.tools import buildx
-from builder.tools import docker as engine
+from builder.images import build as image_build
+from builder.images import context
+from builder.images.build import Log
+from builder.images.context import Context
+from builder.tools.docker import buildx, engine
 from conftest import DOCKER_CONFIG, Builder, abandoned
 from machines import CONTEXT, REMOTE, Machine, another_machine
 from overlaid import PACKAGE, StandIn, write_catalogue
@@ -143,7 +143,7 @@ def cached_elsewhere(images: dict[str, str], registry: str, made: set[str], tmp_
         bases = context.bases_at({"root": images["root"]}, work, seen=builder.own)
         found = laid_out(work, dockerfile, **{"base-root": bases["root"]})
         log = Log(tmp_path / f"{who}.log")
-        image.build(found, "image", name, {}, log, lambda _: None, builder, cache=kept)
+        image_build.build(found, "image", name, {}, log, lambda _: None, builder, cache=kept)
         log.close()
         nanoseconds.append(docker("run", "--rm", "--network=none", name, "cat", "/compiled"))
     assert nanoseconds[0] == nanoseconds[1]
@@ -156,7 +156,7 @@ def test_a_registry_that_does_not_take_layers_fails_no_build(
     base = f"docker-image://{images['root']}"
     found = laid_out(tmp_path, "FROM base-root AS image\nWORKDIR /x\n", **{"base-root": base})
     log = Log(tmp_path / "log")
-    built = image.build(
+    built = image_build.build(
         found,
         "image",
         "builder-test/cached:not",
@@ -189,7 +189,7 @@ def test_a_root_for_two_platforms_goes_there_and_comes_back(
     for architecture in ("amd64", "arm64"):
         (both.folder / f"root-{architecture}").write_text(architecture)
     log = Log(tmp_path / "log")
-    built = image.build(both, "root", name, {}, log, lambda _: None, builder)
+    built = image_build.build(both, "root", name, {}, log, lambda _: None, builder)
     found = engine.image(name)
     assert found is not None
     assert found.digest == built.digest
@@ -201,7 +201,7 @@ def test_a_root_for_two_platforms_goes_there_and_comes_back(
         **{"base-root": bases["root"]},
     )
     made.add("builder-test/roots:cross")
-    image.build(cross, "image", "builder-test/roots:cross", {}, log, lambda _: None, builder)
+    image_build.build(cross, "image", "builder-test/roots:cross", {}, log, lambda _: None, builder)
     container = docker("create", "builder-test/roots:cross", "none")
     for file, text in (("root", "amd64"), ("devel", "arm64")):
         docker("cp", f"{container}:/{file}", str(tmp_path / file / "taken"))

@@ -19,7 +19,7 @@ import requests
 
 import upstreams
 from builder.tools.files import alone
-from builder.tools.registry import MANIFESTS
+from builder.tools.registry.client import MANIFESTS
 from conftest import REPOSITORY as FARM
 from overlaid import PACKAGE, StandIn, write_catalogue
 from proving import docker

@@ -19,16 +19,18 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from builder import bom, pruning, publish
-from builder.artifacts import File, attach, referrers
-from builder.cli import main
+from builder import sbom
+from builder.cli.app import main
 from builder.errors import GoneError, RegistryError, WorldError
-from builder.moves import MOVE, note
-from builder.served import CREATED, VERSION
-from builder.surveying import is_nightly, survey
+from builder.publish import prune as pruning
+from builder.publish import push
+from builder.publish.referrers import File, attach, referrers
+from builder.publish.remote_image import CREATED, VERSION
+from builder.publish.survey import is_nightly, survey
+from builder.publish.tag_history import MOVE, note
 from builder.tools.files import alone
-from builder.tools.hub import Hub
-from builder.tools.registry import MANIFESTS, Manifest, Repository
+from builder.tools.registry.client import MANIFESTS, Manifest, Repository
+from builder.tools.registry.hub import Hub
 from conftest import REPOSITORY
 from hub import DockerHub, Page, docker_hub
 from registries import Fault, proxied
@@ -56,7 +58,7 @@ def image(
 ) -> Manifest:
     """An image of a day of November 2026, or of no age; each has a layer of its own."""
     created = f"2026-11-{day:02}T02:00:00+00:00" if day is not None else None
-    labels = {publish.KEY: "k"} | ({CREATED: created} if created else {})
+    labels = {push.KEY: "k"} | ({CREATED: created} if created else {})
     told = {"os": "linux", "architecture": "amd64", "config": {"Labels": labels}, **(config or {})}
     own = f"layer of {tags[:1]} {day}".encode() * 50
     content = json.dumps({**told, "salt": [*tags, day]}).encode()
@@ -266,7 +268,7 @@ def test_what_the_channel_would_be_rolled_back_to_stays(
 ) -> None:
     made = {day: image(repository, nightly(day), day=day) for day in range(1, 7)}
     for day in (2, 4, 6):
-        publish.move(repository, "nightly", made[day].digest, f"night {day}", by="night")
+        push.move(repository, "nightly", made[day].digest, f"night {day}", by="night")
     prune("--keep", "1", "--delete")
     left = {tag for tag in repository.tags() if not tag.startswith("sha256-")}
     assert left == {"nightly", nightly(6), nightly(4)}
@@ -279,7 +281,7 @@ def test_what_any_tag_would_be_rolled_back_to_stays(repository: Repository, prun
     made = {day: image(repository, nightly(day), day=day) for day in range(1, 8)}
     for tag, days in (("nightly", (3, 6)), ("latest", (1, 2, 7)), ("stable", (4,))):
         for day in days:
-            publish.move(repository, tag, made[day].digest, f"night {day}")
+            push.move(repository, tag, made[day].digest, f"night {day}")
     done = prune("--keep", "1", "--delete", "--json")
     stays = {tag: each["stays"] for each in done["nightlies"] for tag in each["tags"]}
     assert stays[nightly(2)] == "latest would be rolled back to it"
@@ -294,7 +296,7 @@ def test_a_version_stays_what_it_is_though_its_recipe_is_gone(
     repository: Repository, prune: Prune
 ) -> None:
     versions = [
-        image(repository, tag, config={"config": {"Labels": {publish.KEY: "k", VERSION: version}}})
+        image(repository, tag, config={"config": {"Labels": {push.KEY: "k", VERSION: version}}})
         for tag, version in (("0.9", "0.9"), ("1.0", "1.0"), ("nightly", "nightly"))
     ]
     for command in ("promote", "rollback"):
@@ -464,12 +466,12 @@ def test_tags_are_looked_at_again_before_each_deletion(repository: Repository, b
         assert repository.manifest(kept.digest) is not None
 
 
-BELONGS = (MOVE, bom.CYCLONEDX, bom.SPDX)
+BELONGS = (MOVE, sbom.CYCLONEDX, sbom.SPDX)
 
 
 def dressed(repository: Repository, of: Manifest) -> Manifest:
     """An image with what a night attaches to it."""
-    for kind in (bom.CYCLONEDX, bom.SPDX):
+    for kind in (sbom.CYCLONEDX, sbom.SPDX):
         attach(repository, of, kind, {}, [File("bom.json", kind, of.digest.encode())])
     note(repository, of, "nightly", "", "a night")
     return of
@@ -703,7 +705,7 @@ def test_a_registry_that_fails_to_list_referrers_once(registry: str, listed_befo
         repository = Repository(f"{proxy.address}/{PATH}", unheard)
         made = [image(repository, nightly(day), day=day) for day in (1, 2, 3)]
         for each in made[:2]:
-            publish.move(repository, "nightly", each.digest, "a night")
+            push.move(repository, "nightly", each.digest, "a night")
         asked = "GET .*/referrers/"
         proxy.faults = [Fault(asked, "pass", listed_before), Fault(asked, 404, 1)]
         with pytest.raises(RegistryError, match="does not list what refers to") as raised:
@@ -834,7 +836,7 @@ def test_a_prune_makes_few_requests(
 ) -> None:
     for day in range(1, 8):
         made = dressed(repository, image(repository, nightly(day), day=day))
-        publish.move(repository, "nightly", made.digest, f"night {day}", by="night")
+        push.move(repository, "nightly", made.digest, f"night {day}", by="night")
     repository.put_manifest("nightly.nights", image(repository, "x", day=1))
     with proxied(registry) as proxy:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
@@ -862,7 +864,7 @@ def test_a_history_says_what_it_does_not_know(repository: Repository, prune: Pru
     assert f"0.1.0 is {first.digest}; no move of it is known" in prune("0.1.0", command="history")
     # A tag that was given without a note, and then moved.
     repository.put_manifest("latest", first)
-    publish.move(repository, "latest", second.digest, "newer")
+    push.move(repository, "latest", second.digest, "newer")
     told = prune("latest", command="history")
     assert f"before that it was {first.digest}" in told
     assert "newer" in told
@@ -882,7 +884,7 @@ def test_what_cannot_be_pruned(
         assert "this machine builds the nightly images" in prune("--delete", expect=9)
         prune()
     # What moves a channel is not done while what it may lead to is deleted.
-    with alone(tmp_path / "cache", publish.TAGS):
+    with alone(tmp_path / "cache", push.TAGS):
         assert "another run on this machine gives or deletes tags" in prune("--delete", expect=9)
         move = ("nightly", "--reason", "why not", "--to", nightly(1))
         for command in ("promote", "rollback"):

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import requests
 
-from builder import publish
 from builder.errors import RegistryError
+from builder.publish import push as pushing
 from builder.tools.files import alone
-from builder.tools.registry import MANIFESTS, Manifest, Repository
-from builder.tools.registry_connection import split
+from builder.tools.registry.client import MANIFESTS, Manifest, Repository
+from builder.tools.registry.connection import split
 from conftest import Builder
 from proving import docker
 from registries import Fault, Proxy, proxied
@@ -319,8 +319,8 @@ def test_docker_hub_wants_a_namespace(builder: Builder) -> None:
     assert done.returncode == 12
     assert "BUILDER_NAMESPACE" in done.stderr
     with pytest.raises(RegistryError, match="would be one of Docker Hub's official images"):
-        publish.opened("hello", print)
-    assert publish.opened("me/hello", print).path == "me/hello"
+        pushing.opened("hello", print)
+    assert pushing.opened("me/hello", print).path == "me/hello"
 
 
 def test_names_are_read_as_docker_reads_them() -> None:

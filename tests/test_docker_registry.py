@@ -16,19 +16,22 @@ from typing import Any
 import pytest
 import time_machine
 
-from builder import artifacts, journal, moves, pipeline, publish
-from builder.command import new_run
+from builder import pipeline
+from builder.cli.options import new_run
 from builder.errors import BuilderError, FetchError, RegistryError, TagMovedError
-from builder.journal import Night
-from builder.nightly import _held
-from builder.record import Record
-from builder.served import served
+from builder.images.verified import find_verified
+from builder.nightly import history
+from builder.nightly.history import Night
+from builder.nightly.run import _held
+from builder.publish import push as pushing
+from builder.publish import referrers, tag_history
+from builder.publish.remote_image import served
+from builder.publish.verdicts import VERDICT, Trust
+from builder.records.record import Record
 from builder.smoke.verdict import Check, Verdict
-from builder.tools import registry as registries
-from builder.tools import retrying
-from builder.tools.registry import MANIFESTS, Manifest, Repository
-from builder.verdicts import VERDICT, Trust
-from builder.verifying import find_verified
+from builder.tools.registry import client as registries
+from builder.tools.registry.client import MANIFESTS, Manifest, Repository
+from builder.tools.web import retry
 from registries import Fault, Proxy, answering, proxied
 
 pytestmark = pytest.mark.docker
@@ -63,31 +66,31 @@ def image(repository: Repository, name: str, tag: str = "", **labels: str) -> Ma
 def test_a_way_back_leads_further_back_each_time(repository: Repository) -> None:
     made = [image(repository, f"k{number}").digest for number in range(4)]
     for number, digest in enumerate(made[:3]):
-        publish.move(repository, "latest", digest, f"move {number}")
+        pushing.move(repository, "latest", digest, f"move {number}")
     for digest in (made[1], made[0]):
-        assert moves.previous(repository, "latest") == digest
-        publish.move(repository, "latest", digest, "back")
+        assert tag_history.previous(repository, "latest") == digest
+        pushing.move(repository, "latest", digest, "back")
     with pytest.raises(RegistryError, match="was before is not known"):
-        moves.previous(repository, "latest")
+        tag_history.previous(repository, "latest")
     # What is new is on top of where one has gone back to.
-    publish.move(repository, "latest", made[3], "mended")
-    assert moves.previous(repository, "latest") == made[0]
+    pushing.move(repository, "latest", made[3], "mended")
+    assert tag_history.previous(repository, "latest") == made[0]
     with pytest.raises(RegistryError, match="has no tag nightly"):
-        moves.previous(repository, "nightly")
+        tag_history.previous(repository, "nightly")
 
 
 def test_a_number_of_thousands_of_digits_is_none(repository: Repository) -> None:
     one = image(repository, "k1")
-    publish.move(repository, "latest", one.digest, "first")
+    pushing.move(repository, "latest", one.digest, "first")
     told = {"tag": "latest", "reason": "odd", "number": "9" * 5000}
     named = {f"builder.move.{name}": value for name, value in told.items()}
-    artifacts.attach(repository, one, moves.MOVE, named)
-    assert "first" in {move.reason for move in moves.moves(repository, "latest")}
+    referrers.attach(repository, one, tag_history.MOVE, named)
+    assert "first" in {move.reason for move in tag_history.moves(repository, "latest")}
 
 
 def delete(repository: Repository, digest: str) -> None:
     """An image goes, and with it what is attached to it."""
-    attached = [each["digest"] for each in artifacts.referrers(repository, digest)]
+    attached = [each["digest"] for each in referrers.referrers(repository, digest)]
     for each in (digest, repository.leads_to(digest.replace(":", "-")), *attached):
         repository.delete(each)
 
@@ -95,31 +98,35 @@ def delete(repository: Repository, digest: str) -> None:
 def test_a_way_back_is_known_though_images_between_are_gone(repository: Repository) -> None:
     a, b, c, d, e = (image(repository, name).digest for name in "abcde")
     for digest in (a, b, c, d):
-        publish.move(repository, "main", digest, f"night of {digest[-4:]}", by="night")
-    publish.move(repository, "main", moves.previous(repository, "main"), "bad night", by="rollback")
-    publish.move(repository, "main", e, "night of e", by="night")
+        pushing.move(repository, "main", digest, f"night of {digest[-4:]}", by="night")
+    pushing.move(
+        repository, "main", tag_history.previous(repository, "main"), "bad night", by="rollback"
+    )
+    pushing.move(repository, "main", e, "night of e", by="night")
     assert "bad night" in _held(repository, "main", d)
     assert _held(repository, "main", b) == ""
     delete(repository, d)
-    publish.move(
-        repository, "main", moves.previous(repository, "main"), "not this one", by="rollback"
+    pushing.move(
+        repository, "main", tag_history.previous(repository, "main"), "not this one", by="rollback"
     )
     assert repository.leads_to("main") == c
-    reasons = [move.reason for move in moves.moves(repository, "main")]
+    reasons = [move.reason for move in tag_history.moves(repository, "main")]
     assert reasons[:3] == ["not this one", "night of e", "bad night"]
     assert reasons[-3:] == [f"night of {digest[-4:]}" for digest in (c, b, a)]
-    assert moves.previous(repository, "main") == b, "what was taken back is no way back"
+    assert tag_history.previous(repository, "main") == b, "what was taken back is no way back"
     for digest in (a, b):
         delete(repository, digest)
     with pytest.raises(RegistryError, match="is gone, or was never there"):
-        publish.move(repository, "main", moves.previous(repository, "main"), "so", by="rollback")
+        pushing.move(
+            repository, "main", tag_history.previous(repository, "main"), "so", by="rollback"
+        )
     # Of a history that begins with a rollback nobody knows more than where it led.
     other = image(repository, "other").digest
-    publish.move(repository, "late", d := image(repository, "d").digest, "first")
-    publish.move(repository, "late", other, "bad", by="rollback")
+    pushing.move(repository, "late", d := image(repository, "d").digest, "first")
+    pushing.move(repository, "late", other, "bad", by="rollback")
     delete(repository, d)
     with pytest.raises(RegistryError, match="was before is not known"):
-        moves.previous(repository, "late")
+        tag_history.previous(repository, "late")
 
 
 @pytest.fixture
@@ -134,28 +141,28 @@ def through(proxy: Proxy) -> Repository:
 
 
 def reasons(repository: Repository, tag: str) -> list[str]:
-    return [move.reason for move in moves.moves(repository, tag)]
+    return [move.reason for move in tag_history.moves(repository, tag)]
 
 
 def test_a_move_that_was_interrupted_did_not_happen(repository: Repository, proxy: Proxy) -> None:
     a, b, c, d = (image(repository, name).digest for name in "abcd")
     for digest in (a, b, c):
-        publish.move(repository, "latest", digest, f"to {digest[-4:]}")
+        pushing.move(repository, "latest", digest, f"to {digest[-4:]}")
     before = [f"to {digest[-4:]}" for digest in (c, b, a)]
     proxy.faults = [Fault("PUT .*manifests/latest", 403, 2)]
     for to, reason in ((b, "it crashes"), (d, "mended")):
         with pytest.raises(RegistryError):
-            publish.move(through(proxy), "latest", to, reason, "rollback")
+            pushing.move(through(proxy), "latest", to, reason, "rollback")
     # The notes of both are there, and neither counts.
-    assert len(artifacts.referrers(repository, b)) == 2
+    assert len(referrers.referrers(repository, b)) == 2
     assert repository.leads_to("latest") == c
     assert reasons(repository, "latest") == before
     for digest in (b, a):
-        assert moves.previous(repository, "latest") == digest
-        publish.move(repository, "latest", digest, f"back to {digest[-4:]}", "rollback")
+        assert tag_history.previous(repository, "latest") == digest
+        pushing.move(repository, "latest", digest, f"back to {digest[-4:]}", "rollback")
     assert reasons(repository, "latest") == [f"back to {each[-4:]}" for each in (a, b)] + before
-    publish.move(repository, "latest", d, "mended at last")
-    assert moves.previous(repository, "latest") == a
+    pushing.move(repository, "latest", d, "mended at last")
+    assert tag_history.previous(repository, "latest") == a
 
 
 def test_a_move_that_was_interrupted_is_not_taken_for_one_whose_image_is_gone(
@@ -163,12 +170,12 @@ def test_a_move_that_was_interrupted_is_not_taken_for_one_whose_image_is_gone(
 ) -> None:
     a, b, c, d = (image(repository, name).digest for name in "abcd")
     for digest in (a, b):
-        publish.move(repository, "latest", digest, f"to {digest[-4:]}")
+        pushing.move(repository, "latest", digest, f"to {digest[-4:]}")
     proxy.faults = [Fault("PUT .*manifests/latest", 403, 1)]
     with pytest.raises(RegistryError):
-        publish.move(through(proxy), "latest", a, "interrupted", "rollback")
+        pushing.move(through(proxy), "latest", a, "interrupted", "rollback")
     for digest in (c, d, a):
-        publish.move(repository, "latest", digest, f"to {digest[-4:]}")
+        pushing.move(repository, "latest", digest, f"to {digest[-4:]}")
     delete(repository, c)
     told = reasons(repository, "latest")
     assert told[:2] == [f"to {digest[-4:]}" for digest in (a, d)]
@@ -180,15 +187,15 @@ def test_a_move_that_was_interrupted_is_left_out_though_two_images_are_gone(
 ) -> None:
     a, b, c, d, e = (image(repository, name) for name in "abcde")
     for made in (a, b, c):
-        publish.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
-    moves.note(repository, a, "latest", c.digest, "interrupted")
+        pushing.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
+    tag_history.note(repository, a, "latest", c.digest, "interrupted")
     for made in (d, e, a):
-        publish.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
+        pushing.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
     for made in (d, e):
         delete(repository, made.digest)
     # The moves to b and c are no longer known, for only those to d and e lead to them.
     assert reasons(repository, "latest") == [f"to {a.digest[-4:]}"] * 2
-    assert [move.number for move in moves.moves(repository, "latest")] == [6, 1]
+    assert [move.number for move in tag_history.moves(repository, "latest")] == [6, 1]
 
 
 def elsewhere(repository: Repository, tag: str, manifest: Manifest) -> Callable[[], object]:
@@ -209,11 +216,11 @@ def test_a_tag_that_somebody_else_moved_meanwhile_stays(
     repository: Repository, proxy: Proxy, fault: Fault, *, conditional: bool
 ) -> None:
     first, ours, theirs = (image(repository, name) for name in ("first", "ours", "theirs"))
-    publish.move(repository, "latest", first.digest, "first")
+    pushing.move(repository, "latest", first.digest, "first")
     proxy.conditional = conditional
     proxy.faults = [replace(fault, first=elsewhere(repository, "latest", theirs))]
     with pytest.raises(TagMovedError, match="was moved by somebody else") as caught:
-        publish.move(through(proxy), "latest", ours.digest, "second", by="night")
+        pushing.move(through(proxy), "latest", ours.digest, "second", by="night")
     assert f"it was {first.digest}, and now it is {theirs.digest}" in str(caught.value)
     assert repository.leads_to("latest") == theirs.digest
 
@@ -230,11 +237,11 @@ def test_a_tag_that_somebody_else_gave_first_stays(repository: Repository, proxy
 
 def test_a_tag_that_leads_there_already_is_no_failure(repository: Repository, proxy: Proxy) -> None:
     first, ours = image(repository, "first"), image(repository, "ours")
-    publish.move(repository, "latest", first.digest, "first")
+    pushing.move(repository, "latest", first.digest, "first")
     same = elsewhere(repository, "latest", ours)
     # An attempt of ours whose answer was lost looks the same.
     proxy.faults = [Fault("PUT .*manifests/latest", 503, 1, {"Retry-After": "0"}, same)]
-    publish.move(through(proxy), "latest", ours.digest, "second")
+    pushing.move(through(proxy), "latest", ours.digest, "second")
     assert reasons(repository, "latest") == ["second", "first"]
 
 
@@ -244,7 +251,7 @@ def test_a_registry_that_alters_a_tag_is_told(repository: Repository, proxy: Pro
     last = Fault("HEAD .*manifests/latest", "pass", 1, {}, elsewhere(repository, "latest", theirs))
     proxy.faults = [passed, last]
     with pytest.raises(RegistryError, match="latest is not what was pushed"):
-        publish.move(through(proxy), "latest", ours.digest, "so")
+        pushing.move(through(proxy), "latest", ours.digest, "so")
 
 
 def test_many_pushes_of_one_image_at_once(repository: Repository) -> None:
@@ -254,8 +261,8 @@ def test_many_pushes_of_one_image_at_once(repository: Repository) -> None:
         mine = Repository(repository.name, print)
         made = image(mine, f"round {number}")
         for kind in ("a/1", "a/2"):
-            file = artifacts.File("x", kind, f"{kind} {number}".encode())
-            artifacts.attach(mine, made, kind, {}, [file])
+            file = referrers.File("x", kind, f"{kind} {number}".encode())
+            referrers.attach(mine, made, kind, {}, [file])
         mine.put_tag(f"v{number}", made, "")
 
     with ThreadPoolExecutor(4) as pool:
@@ -266,36 +273,36 @@ def test_many_pushes_of_one_image_at_once(repository: Repository) -> None:
 
 def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Repository) -> None:
     ours = image(repository, "k1", "1-0123456789ab")
-    artifacts.store(repository, "nightly.nights", journal.NIGHTS, [])
+    referrers.store(repository, "nightly.nights", history.NIGHTS, [])
     for tag in ("1-0123456789ab", "nightly.nights", f"sha256-{'0' * 64}"):
         with pytest.raises(RegistryError, match="is no tag that moves"):
-            publish.move(repository, tag, ours.digest, "so")
+            pushing.move(repository, tag, ours.digest, "so")
     with pytest.raises(RegistryError, match="is not labeled as an image of builder's"):
-        publish.move(repository, "latest", "nightly.nights", "so")
+        pushing.move(repository, "latest", "nightly.nights", "so")
     with pytest.raises(RegistryError, match="has no nothing"):
-        publish.move(repository, "latest", "nothing", "so")
+        pushing.move(repository, "latest", "nothing", "so")
     assert repository.leads_to("latest") == ""
-    first = publish.move(repository, "latest", ours.digest, "so")
+    first = pushing.move(repository, "latest", ours.digest, "so")
     assert first.before == ""
     # Once more is no move, and there is nothing to go back to.
-    assert publish.move(repository, "latest", "1-0123456789ab", "again").before == ours.digest
-    assert [move.reason for move in moves.moves(repository, "latest")] == ["so"]
+    assert pushing.move(repository, "latest", "1-0123456789ab", "again").before == ours.digest
+    assert [move.reason for move in tag_history.moves(repository, "latest")] == ["so"]
     with pytest.raises(RegistryError, match=r"what .*:latest was before is not known"):
-        moves.previous(repository, "latest")
+        tag_history.previous(repository, "latest")
 
 
 def test_moves_are_in_order_whatever_the_clocks_said(repository: Repository) -> None:
     one, two = image(repository, "k1"), image(repository, "k2")
-    publish.move(repository, "nightly", one.digest, "first", by="night")
+    pushing.move(repository, "nightly", one.digest, "first", by="night")
     with time_machine.travel(registries.LARGEST_SKEW / 2 + time.time()):
-        publish.move(repository, "nightly", two.digest, "second", by="night")
+        pushing.move(repository, "nightly", two.digest, "second", by="night")
     assert _held(repository, "nightly", one.digest) == ""  # upstream went back by itself
-    publish.move(repository, "nightly", one.digest, "it crashes")
-    told = [move.reason for move in moves.moves(repository, "nightly")]
+    pushing.move(repository, "nightly", one.digest, "it crashes")
+    told = [move.reason for move in tag_history.moves(repository, "nightly")]
     assert told == ["it crashes", "second", "first"]
     assert "it crashes" in _held(repository, "nightly", two.digest)
-    publish.move(repository, "nightly", two.digest, "it does not")
-    told = [move.reason for move in moves.moves(repository, "nightly")]
+    pushing.move(repository, "nightly", two.digest, "it does not")
+    told = [move.reason for move in tag_history.moves(repository, "nightly")]
     assert told == ["it does not", "it crashes", "second", "first"]
 
 
@@ -305,7 +312,7 @@ def test_a_clock_that_is_wrong_moves_nothing(repository: Repository) -> None:
         time_machine.travel(registries.LARGEST_SKEW * 2 + time.time()),
         pytest.raises(BuilderError, match="the clock of this machine is 20 minutes ahead of"),
     ):
-        publish.move(repository, "nightly", one.digest, "so")
+        pushing.move(repository, "nightly", one.digest, "so")
     assert repository.leads_to("nightly") == ""
 
 
@@ -329,23 +336,23 @@ def night(**changes: Any) -> Night:
         b'{"a": 1}',
         b'[{"recipe": "x-1"}]',
         b'[{"recipe": "x", "channel": "c", "outcome": "moved", "started": null, "seconds": 1}]',
-        b"[" + b" " * journal.LARGEST + b"]",
+        b"[" + b" " * history.LARGEST + b"]",
     ],
     ids=["no JSON", "no list", "no night", "null", "large"],
 )
 def test_a_journal_that_is_damaged_is_told_and_begun_anew(
     repository: Repository, damage: bytes
 ) -> None:
-    assert journal.nights(repository, "nightly") == []
-    journal.write(repository, night(reason="one"))
-    journal.write(repository, night(reason="two"))
-    assert [each.reason for each in journal.nights(repository, "nightly")] == ["two", "one"]
-    file = artifacts.File("nights.json", journal.NIGHTS, damage)
-    artifacts.store(repository, "nightly.nights", journal.NIGHTS, [file])
+    assert history.nights(repository, "nightly") == []
+    history.write(repository, night(reason="one"))
+    history.write(repository, night(reason="two"))
+    assert [each.reason for each in history.nights(repository, "nightly")] == ["two", "one"]
+    file = referrers.File("nights.json", history.NIGHTS, damage)
+    referrers.store(repository, "nightly.nights", history.NIGHTS, [file])
     with pytest.raises(RegistryError, match=r"nightly\.nights cannot be read"):
-        journal.nights(repository, "nightly")
-    journal.write(repository, night(reason="three"))
-    assert [each.reason for each in journal.nights(repository, "nightly")] == ["three"]
+        history.nights(repository, "nightly")
+    history.write(repository, night(reason="three"))
+    assert [each.reason for each in history.nights(repository, "nightly")] == ["three"]
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["without a file", "whose file is gone"])
@@ -353,35 +360,35 @@ def test_a_journal_that_holds_nothing_is_begun_anew(
     repository: Repository, tmp_path: Path, *, gone: bool
 ) -> None:
     if gone:
-        journal.write(repository, night(reason="one"))
+        history.write(repository, night(reason="one"))
         kept = repository.manifest("nightly.nights")
         assert kept is not None
         (link,) = tmp_path.rglob(f"_layers/sha256/{(kept.body.layers or [])[0].digest[7:]}")
         rmtree(link)
     else:
-        artifacts.store(repository, "nightly.nights", journal.NIGHTS, [])
+        referrers.store(repository, "nightly.nights", history.NIGHTS, [])
     later = Repository(repository.name, print)
     with pytest.raises(RegistryError, match=r"nightly\.nights cannot be read"):
-        journal.nights(later, "nightly")
-    journal.write(later, night(reason="two"))
-    assert [each.reason for each in journal.nights(later, "nightly")] == ["two"]
+        history.nights(later, "nightly")
+    history.write(later, night(reason="two"))
+    assert [each.reason for each in history.nights(later, "nightly")] == ["two"]
 
 
 def test_a_journal_names_no_directory_of_this_machine(repository: Repository) -> None:
-    journal.write(repository, night(reason="see /root/.cache/builder/logs/x-1.log"))
-    assert [each.reason for each in journal.nights(repository, "nightly")] == ["see .../x-1.log"]
+    history.write(repository, night(reason="see /root/.cache/builder/logs/x-1.log"))
+    assert [each.reason for each in history.nights(repository, "nightly")] == ["see .../x-1.log"]
 
 
 def test_a_journal_keeps_what_it_can(repository: Repository) -> None:
     for number in range(3):
-        journal.write(repository, night(reason=str(number)))
-    known = [{**vars_of(each), "new": 1} for each in journal.nights(repository, "nightly")]
-    file = artifacts.File("nights.json", journal.NIGHTS, json.dumps(known).encode())
-    artifacts.store(repository, "nightly.nights", journal.NIGHTS, [file])
-    assert len(journal.nights(repository, "nightly")) == 3  # of a later builder
+        history.write(repository, night(reason=str(number)))
+    known = [{**vars_of(each), "new": 1} for each in history.nights(repository, "nightly")]
+    file = referrers.File("nights.json", history.NIGHTS, json.dumps(known).encode())
+    referrers.store(repository, "nightly.nights", history.NIGHTS, [file])
+    assert len(history.nights(repository, "nightly")) == 3  # of a later builder
     image(repository, "k", "nightly.nights")
     with pytest.raises(RegistryError, match="cannot be read"):
-        journal.nights(repository, "nightly")
+        history.nights(repository, "nightly")
 
 
 def vars_of(told: Night) -> dict[str, Any]:
@@ -410,7 +417,7 @@ def test_an_index_is_no_image_of_ours(
 
 
 def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+    monkeypatch.setattr(retry, "ATTEMPTS", 1)
     for content in (b'{"manifests": 1}', b'{"config": {}}', b'{"config": {"digest": 1}}'):
         parts = json.loads(content) | {"schemaVersion": 2, "mediaType": MANIFESTS[0]}
         manifest = Manifest(json.dumps(parts).encode(), MANIFESTS[0])
@@ -427,40 +434,40 @@ def test_a_proved_image_of_another_machine_gets_what_is_missing(
     there = image(repository, "k", "1-kkkkkkkkkkkk").digest
     verdict = Verdict(there, (Check("runs", "x", "y", "y", passed=True),), 1, 1)
     proved = Record("x-1", "k" * 64, "c", (f"{repository.name}:1-k",), there, verdict, "", {})
-    bill = artifacts.Attachment("application/spdx+json")
+    bill = referrers.Attachment("application/spdx+json")
     trust = Trust("", (), tmp_path)
 
-    def missing(attached: Collection[str]) -> list[artifacts.Attachment]:
+    def missing(attached: Collection[str]) -> list[referrers.Attachment]:
         return [] if bill.kind in attached else [bill]
 
     def kinds() -> list[str]:
-        return sorted(each["artifactType"] for each in artifacts.referrers(repository, there))
+        return sorted(each["artifactType"] for each in referrers.referrers(repository, there))
 
-    how = publish.Pushing(tmp_path, print, trust, missing, there=there, proved=proved)
+    how = pushing.Pushing(tmp_path, print, trust, missing, there=there, proved=proved)
     here = replace(proved, digest=f"sha256:{'0' * 64}")
     for _ in range(2):
-        publish.push(here, publish.Tags(repository.name, "1-kkkkkkkkkkkk", ("1",), ()), how)
+        pushing.push(here, pushing.Tags(repository.name, "1-kkkkkkkkkkkk", ("1",), ()), how)
         assert kinds() == sorted([bill.kind, VERDICT])
         how = replace(how, known=frozenset(repository.tags()))
     other = image(repository, "m").digest
     night = replace(proved, digest=other, verdict=replace(verdict, digest=other))
     for _ in range(2):
-        publish.vouch(repository, night, trust, missing, print)
-        assert len(artifacts.referrers(repository, other)) == 2
+        pushing.vouch(repository, night, trust, missing, print)
+        assert len(referrers.referrers(repository, other)) == 2
 
 
 def test_what_is_attached_is_listed_once(repository: Repository) -> None:
     subject = image(repository, "k1")
     for kind in ("a/0", "a/1", "a/0"):
-        artifacts.attach(repository, subject, kind, {})
-    found = [entry["artifactType"] for entry in artifacts.referrers(repository, subject.digest)]
+        referrers.attach(repository, subject, kind, {})
+    found = [entry["artifactType"] for entry in referrers.referrers(repository, subject.digest)]
     assert found == ["a/0", "a/1"]
 
 
 def test_who_stands_elsewhere_learns_no_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+    monkeypatch.setattr(retry, "ATTEMPTS", 1)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
 
     def other(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
@@ -488,7 +495,7 @@ def test_who_stands_elsewhere_learns_no_password(
 
 
 def test_a_signed_url_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+    monkeypatch.setattr(retry, "ATTEMPTS", 1)
     gone = "http://127.0.0.1:9/bucket/x?X-Amz-Signature=SECRET&X-Amz-Token=SECRET"
     with answering(lambda _: (307, {"Location": gone}, b"")) as (address, _):
         with pytest.raises(FetchError) as caught:
@@ -516,7 +523,7 @@ def test_referrers_of_every_page() -> None:
         return 200, headers, json.dumps({"manifests": [entry]}).encode()
 
     with answering(answer) as (address, _):
-        found = artifacts.referrers(Repository(f"{address}/me/x", print), "sha256:" + "0" * 64)
+        found = referrers.referrers(Repository(f"{address}/me/x", print), "sha256:" + "0" * 64)
         assert [entry["digest"] for entry in found] == ["sha256:" + each * 64 for each in "12"]
 
 
@@ -526,16 +533,16 @@ def test_a_registry_that_was_given_up_is_asked_once() -> None:
     with answering(lambda _: (answers["status"], later, b"{}")) as (address, asked):
         with pytest.raises(FetchError, match="fails: GET tags"):
             Repository(f"{address}/me/x", print).tags()
-        assert len(asked) == retrying.ATTEMPTS
+        assert len(asked) == retry.ATTEMPTS
         with pytest.raises(FetchError):
             Repository(f"{address}/me/x", print).tags()
-        assert len(asked) == retrying.ATTEMPTS + 1
+        assert len(asked) == retry.ATTEMPTS + 1
         answers["status"] = 200
         assert Repository(f"{address}/me/x", print).tags() == []
         answers["status"] = 503
         with pytest.raises(FetchError):
             Repository(f"{address}/me/x", print).tags()
-        assert len(asked) == 2 * retrying.ATTEMPTS + 2
+        assert len(asked) == 2 * retry.ATTEMPTS + 2
 
 
 def test_what_a_terminal_would_obey_is_left_out() -> None:

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from builder import catalogue as catalogues
-from builder import families, pipeline, roots, settings
-from builder.dockerfile import render
+from builder import families, pipeline, settings
 from builder.errors import FetchError
-from builder.image import Log
-from builder.plan import RegistryRoot, plan_base
+from builder.images.build import Log
+from builder.plan import base_image
+from builder.plan.dockerfile import render
+from builder.plan.inputs import RegistryRoot
+from builder.plan.resolve import plan_base
 from builder.platforms import Platforms, architecture
-from builder.tools import docker
+from builder.recipes import catalog as catalogues
+from builder.tools.docker import engine as docker
 from conftest import Builder
 
 pytestmark = pytest.mark.docker
@@ -73,7 +75,7 @@ def test_a_registry_that_answers_gives_the_root_by_digest(
     name, digest = pushed
     found = with_image(catalogue, name, digest if pinned else None)
     said: list[str] = []
-    root = roots.choose(found, "cuda-13.0", platforms(), way, said.append)
+    root = base_image.choose(found, "cuda-13.0", platforms(), way, said.append)
     assert root == RegistryRoot(name, digest)
     assert pinned or digest in " ".join(said)
 
@@ -96,11 +98,11 @@ def test_the_base_is_built_from_that_digest(
 def test_a_registry_that_is_away_is_an_error_only_where_it_was_asked_for(catalogue: Path) -> None:
     found = with_image(catalogue, "127.0.0.1:1/debian:none", None)
     said: list[str] = []
-    root = roots.choose(found, "cuda-13.0", platforms(), "auto", said.append)
+    root = base_image.choose(found, "cuda-13.0", platforms(), "auto", said.append)
     assert root.way == "mmdebstrap"
     assert "127.0.0.1:1/debian:none" in " ".join(said)
     with pytest.raises(FetchError, match=r"no registry answers for 127\.0\.0\.1:1/debian:none"):
-        roots.choose(found, "cuda-13.0", platforms(), "registry", said.append)
+        base_image.choose(found, "cuda-13.0", platforms(), "registry", said.append)
 
 
 def test_the_way_is_a_setting(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:

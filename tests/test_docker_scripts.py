@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from builder import roots
-from builder.diagnosis import Case, on_pin
 from builder.errors import PatchError, UntriedError
-from builder.patches import Workshop, apply_all
-from builder.plan import GitCommit, PlannedPatch
-from builder.schema import Script, ScriptPatch
-from builder.tools.repositories import Repositories
-from builder.trial import Finding
+from builder.patches.series import Workshop, apply_all
+from builder.plan import base_image
+from builder.plan.inputs import GitCommit, PlannedPatch
+from builder.recipes.schema import Script, ScriptPatch
+from builder.tools.git.repositories import Repositories
+from builder.upstream.compatibility import Case, on_pin
+from builder.upstream.patch_state import Finding
 from catalogues import rendered
 from conftest import REPOSITORY
 from upstreams import Upstream
@@ -68,7 +68,7 @@ def bench(tmp_path: Path, hello: dict[str, Any]) -> Bench:
     assert hello["built"] in {True, False}
     base = rendered(REPOSITORY, "hello-sm120-0.1.0").base
     assert base is not None
-    return Bench(tmp_path, roots.image_of(base, "devel"))
+    return Bench(tmp_path, base_image.image_of(base, "devel"))
 
 
 EDIT = """

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from builder.benchmark.measuring import Settings
-from builder.schema import Recipe, Serve
-from builder.serving.server import Load, launched
+from builder.bench.measuring import Settings
+from builder.recipes.schema import Recipe, Serve
+from builder.servers.server import Load, launched
 from builder.smoke import gpu, serves
 from builder.smoke.verdict import Check
-from builder.tools import containers
+from builder.tools.docker import containers
 from proving import Judge, hello_recipe
 
 pytestmark = pytest.mark.docker

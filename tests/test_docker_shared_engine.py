@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builder.errors import WorldError
-from builder.tools import docker
+from builder.tools.docker import engine as docker
 
 pytestmark = pytest.mark.docker
 

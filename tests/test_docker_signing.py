@@ -18,7 +18,7 @@ import pytest
 import requests
 import trustme
 
-from builder.tools.registry import Repository
+from builder.tools.registry.client import Repository
 from test_docker_overlay import Build, build, change, published, python
 from test_docker_publish import image, made, own, proxy, push, tags
 
@@ -127,8 +127,8 @@ def test_what_belongs_to_an_image_is_attached(
 def test_a_recipe_from_elsewhere_is_written_nowhere_else(
     image: dict[str, Any], push: Any, tmp_path: Path
 ) -> None:
-    from builder.artifacts import File, attach
-    from builder.releasing import RECIPE
+    from builder.publish.attachments import RECIPE
+    from builder.publish.referrers import File, attach
 
     push()
     repository = Repository(image["references"][0].rpartition(":")[0], print)

@@ -12,13 +12,13 @@ import time_machine
 
 import catalogues
 import upstreams
-from builder import journal
 from builder.errors import StaleError
+from builder.nightly import history
+from builder.nightly.status import Status, need_fresh, statuses
 from builder.settings import Settings
-from builder.status import Status, need_fresh, statuses
-from builder.tools import registry as client
-from builder.tools.registry import Repository
-from builder.tools.repositories import Repositories
+from builder.tools.git.repositories import Repositories
+from builder.tools.registry import client
+from builder.tools.registry.client import Repository
 from conftest import REPOSITORY
 from registries import Proxy, proxied
 from test_docker_registry import image, night
@@ -129,7 +129,7 @@ def test_a_branch_that_goes_back(world: World) -> None:
     status = world.status(3)
     assert told(status) == ("behind", None, 2)
     # Nights say until when it was all there was.
-    journal.write(world.repository, night(channel="master", started="2026-11-20T03:00:00+00:00"))
+    history.write(world.repository, night(channel="master", started="2026-11-20T03:00:00+00:00"))
     assert told(world.status(3)) == ("behind", None, 1)
 
 
@@ -189,7 +189,7 @@ def test_an_image_channel_grows_old_though_upstream_is_new_every_day(world: Worl
     world.follow(f'image   = "{world.repository.registry}/them/vllm:nightly"')
     first = image(theirs, "one", "nightly", **{CREATED: "2026-11-18T01:00:00+00:00"})
     world.serve("*", f"master-{first.digest[7:19]}")
-    journal.write(world.repository, night(channel="master", started="2026-11-19T03:00:00+00:00"))
+    history.write(world.repository, night(channel="master", started="2026-11-19T03:00:00+00:00"))
     assert told(world.status(1)) == ("current", 0, 0)
     for day in range(2, 30, 9):
         made = {CREATED: f"2026-11-{18 + day % 12:02}T01:00:00+00:00"}

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from builder import bom, record
-from builder.artifacts import attach, referrers
-from builder.bom.provenance import LOCAL
-from builder.moves import MOVE
-from builder.releasing import NAMES, RECIPE, attached
-from builder.tools.registry import MANIFESTS, Manifest, Repository
-from builder.uploading import upload
-from builder.verdicts import SIGNATURE, TEXT, VERDICT
+from builder import sbom
+from builder.publish.attachments import NAMES, RECIPE, attached
+from builder.publish.referrers import attach, referrers
+from builder.publish.tag_history import MOVE
+from builder.publish.upload import upload
+from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT
+from builder.records import record
+from builder.sbom.provenance import LOCAL
+from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from proving import docker
 from registries import Proxy
 from test_docker_overlay import Build, build, published, python
@@ -138,7 +139,7 @@ def test_what_is_missing_of_an_image_that_was_pulled_is_attached(
     assert set(tags(registry).values()) == {image["digest"]}
     kinds = [each["artifactType"] for each in referrers(repository, image["digest"])]
     assert sorted(kinds) == sorted([*NAMES, RECIPE, VERDICT, MOVE])
-    (provenance,) = attached(repository, "1", bom.PROVENANCE)
+    (provenance,) = attached(repository, "1", sbom.PROVENANCE)
     told = json.loads(provenance.content)
     assert told["subject"][0]["digest"] == {"sha256": image["digest"][7:]}
     assert told["predicate"]["runDetails"]["builder"]["id"] == LOCAL

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 import upstreams
-from builder import lock
-from builder.schema import PypiSource
-from builder.tools import archives, pypi
+from builder.recipes import lockfile
+from builder.recipes.schema import PypiSource
+from builder.tools import archives
+from builder.tools.python import pypi
 from catalogues import load
 from conftest import REPOSITORY, SHARED_CACHE, Builder
 from overlaid import PYTHON, SITE
@@ -147,7 +148,7 @@ def stand_in(recipe: str, work: Path, made: set[str]) -> str:
     assert found is not None
     source = found.source
     assert isinstance(source, PypiSource)
-    file = lock.Locked(source.pypi, source.version, source.sha256)
+    file = lockfile.Locked(source.pypi, source.version, source.sha256)
     (wheel,) = pypi.fetch([file], SHARED_CACHE, print)
     archives.unpack(wheel, work / "site")
     # Kernels for other GPUs, and what is not proved here: half a gigabyte.

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.dockerfile import LONGEST_LINE, Rendered, lints, render
 from builder.errors import RecipeError
-from builder.plan import RegistryRoot, plan, plan_base
+from builder.plan.dockerfile import LONGEST_LINE, Rendered, lints, render
+from builder.plan.inputs import RegistryRoot
+from builder.plan.resolve import plan, plan_base
 from builder.platforms import Platforms
-from builder.recipe import parse
-from builder.schema import Recipe
+from builder.recipes.parse import parse
+from builder.recipes.schema import Recipe
 from catalogues import AMD64, load, mmdebstrap, rendered, unasked
 from conftest import REPOSITORY
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 import catalogues
-from builder import freezing
-from builder.desk import Desk
-from builder.diagnosis import Case, diagnose
 from builder.errors import PatchError
-from builder.patches import Workshop, apply_all
-from builder.plan import GitCommit, PlannedPatch
-from builder.recipe import parse
-from builder.schema import FilePatch, Pick, PickPatch, PullPatch, Recipe, Track
+from builder.patches.series import Workshop, apply_all
+from builder.plan.inputs import GitCommit, PlannedPatch
+from builder.recipes.parse import parse
+from builder.recipes.schema import FilePatch, Pick, PickPatch, PullPatch, Recipe, Track
 from builder.settings import Settings
-from builder.tools.repositories import Repositories
-from builder.trial import Finding
-from builder.upstream import Target
+from builder.tools.git.repositories import Repositories
+from builder.upstream import snapshot
+from builder.upstream.compatibility import Case, diagnose
+from builder.upstream.patch_state import Finding
+from builder.upstream.session import Desk
+from builder.upstream.track import Target
 from upstreams import Upstream, numbered
 
 FUNCTION = """\
@@ -214,9 +214,9 @@ def test_a_night_leaves_out_only_the_commits_that_upstream_has(ward: Ward, catal
     (catalogue / "recipes" / "eng-1.toml").write_text(text)
     found = catalogues.load(catalogue)
     target = Target("main", main, "branch")
-    frozen = freezing.at_commit(found, found.engine("eng-1"), target, 4, "nightly-x")
+    frozen = snapshot.at_commit(found, found.engine("eng-1"), target, 4, "nightly-x")
     desk = Desk(found, Settings(cache_dir=ward.cache), ward.workshop)
-    lean, unfit = freezing.fitted(frozen, desk)
+    lean, unfit = snapshot.fitted(frozen, desk)
     assert unfit == []
     (patch,) = tomllib.loads(lean.entry.text)["patch"]
     assert patch["pick"] == {

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import catalogues
-from builder import freezing
-from builder.desk import Desk
-from builder.diagnosis import diagnose
-from builder.plan import GitCommit
-from builder.pulls import Ends, merged_by
+from builder.plan.inputs import GitCommit
 from builder.settings import Settings
-from builder.upstream import Target
+from builder.upstream import snapshot
+from builder.upstream.compatibility import diagnose
+from builder.upstream.pull_requests import Ends, merged_by
+from builder.upstream.session import Desk
+from builder.upstream.track import Target
 from test_doctor_history import RECIPE, Ward, brought, functions
 from upstreams import Upstream
 
@@ -134,9 +134,9 @@ def test_a_night_keeps_a_patch_that_upstream_reverted(ward: Ward, catalogue: Pat
     (catalogue / "recipes" / "eng-1.toml").write_text(text)
     found = catalogues.load(catalogue)
     target = Target("main", ward.upstream.head(), "branch")
-    frozen = freezing.at_commit(found, found.engine("eng-1"), target, 4, "nightly-x")
+    frozen = snapshot.at_commit(found, found.engine("eng-1"), target, 4, "nightly-x")
     desk = Desk(found, Settings(cache_dir=ward.cache), ward.workshop)
-    lean, unfit = freezing.fitted(frozen, desk)
+    lean, unfit = snapshot.fitted(frozen, desk)
     assert [finding.state for finding in unfit] == ["conflicts"]
     assert lean.dropped == ()
     assert len(tomllib.loads(lean.entry.text)["patch"]) == 1

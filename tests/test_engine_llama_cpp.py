@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.serving import tiny_model
+from builder.servers import test_model
 from conftest import Builder
 
 pytestmark = [pytest.mark.docker, pytest.mark.engine, pytest.mark.network]
@@ -69,7 +69,7 @@ def test_it_is_measured_and_compared(builder: Builder, catalogue: Path, tmp_path
     """On the tiny model and the CPU: the figures mean nothing, and are the server's own."""
     (catalogue / "recipes" / "llama-cpp-sdist.toml").write_text(RECIPE)
     model = tmp_path / "tiny.gguf"
-    tiny_model.write(model)
+    test_model.write(model)
     for name in ("first", "second"):
         done = builder(
             *("bench", "llama-cpp-sdist", "--catalogue", catalogue, "--model", model),

@@ -8,8 +8,8 @@ import pytest
 
 from builder import errors
 from builder.errors import BuilderError, FetchError
-from builder.recipe import parse
-from builder.schema import Recipe
+from builder.recipes.parse import parse
+from builder.recipes.schema import Recipe
 
 
 def test_every_kind_of_error_has_an_exit_code_of_its_own() -> None:
@@ -53,7 +53,7 @@ def test_what_cannot_be_seen_is_escaped() -> None:
 
 
 def test_tables_and_lines_show_what_cannot_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    from builder import console
+    from builder.cli import console
 
     console.line("x\u202ey")
     console.table(("a",), [("v1\u200b",)])

@@ -9,14 +9,15 @@ import pytest
 
 import catalogues
 import upstreams
-from builder import freezing, upstream
-from builder.channels import channels
 from builder.errors import RecipeError
-from builder.freezing import version_of
-from builder.schema import Track
+from builder.nightly.channels import channels
+from builder.recipes.schema import Track
 from builder.settings import Settings
-from builder.tools.repositories import Repositories
-from builder.upstream import Target
+from builder.tools.git.repositories import Repositories
+from builder.upstream import snapshot
+from builder.upstream import track as tracking
+from builder.upstream.snapshot import version_of
+from builder.upstream.track import Target
 from conftest import REPOSITORY
 
 COMMIT = "3f2a91c0d" + "0" * 31
@@ -41,7 +42,7 @@ def test_a_recipe_is_frozen_at_a_commit() -> None:
     found = catalogues.load(REPOSITORY)
     entry = found.engine("llama-cpp-master")
     target = Target("b10000", COMMIT, "tag")
-    frozen = freezing.at_commit(found, entry, target, 10000, version_of("master", target))
+    frozen = snapshot.at_commit(found, entry, target, 10000, version_of("master", target))
     assert frozen.name == "llama-cpp-master-b10000"
     recipe = frozen.catalogue.engine("llama-cpp-master-b10000").recipe
     assert recipe is not None
@@ -55,7 +56,7 @@ def test_a_recipe_is_frozen_at_a_commit() -> None:
     lines = frozen.entry.text.splitlines()
     assert lines[0].startswith("#:schema")
     assert lines[1] == f"# Frozen from llama-cpp-master: b10000 was {COMMIT}."
-    assert freezing.farm_commit(REPOSITORY) in lines[2]
+    assert snapshot.farm_commit(REPOSITORY) in lines[2]
     # All else stays, comments included; the catalogue that it came from has it not.
     before, after = tomllib.loads(entry.text), tomllib.loads(frozen.entry.text)
     assert before["probe"] == after["probe"]
@@ -68,7 +69,7 @@ def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:
     found = catalogues.load(REPOSITORY)
     target = Target("vllm/vllm-openai:nightly", DIGEST, "image")
     entry = found.engine("vllm-nightly")
-    frozen = freezing.at_image(found, entry, target, version_of("nightly", target))
+    frozen = snapshot.at_image(found, entry, target, version_of("nightly", target))
     assert frozen.name == "vllm-nightly-abababababab"
     base = frozen.catalogue.base("vllm-openai-nightly-abababababab").recipe
     assert base is not None
@@ -83,22 +84,22 @@ def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:
     assert 'base    = "vllm-openai-nightly-abababababab"' in written.read_text()
     of_git = found.engine("llama-cpp-master")
     with pytest.raises(RecipeError, match=r"cuda-13\.0 is no published image"):
-        freezing.at_image(found, of_git, target, "x")
+        snapshot.at_image(found, of_git, target, "x")
 
 
 def test_a_patch_that_goes_leaves_its_probe() -> None:
     found = catalogues.load(REPOSITORY)
     entry = found.engine("atomic-b8995")
     target = Target("main", COMMIT, "branch")
-    frozen = freezing.at_commit(found, entry, target, 1, "nightly-x")
+    frozen = snapshot.at_commit(found, entry, target, 1, "nightly-x")
     before = frozen.entry.recipe
     assert before is not None
     assert before.patch
     text = frozen.entry.text.replace("[[patch]]", '[[patch]]\nprobe = { file = "/x/y" }', 1)
-    frozen = freezing.Frozen(
-        freezing._entry(text, frozen.entry.file, type(before)), None, frozen.catalogue, target
+    frozen = snapshot.Frozen(
+        snapshot._entry(text, frozen.entry.file, type(before)), None, frozen.catalogue, target
     )
-    left = freezing.without(frozen, [0])
+    left = snapshot.without(frozen, [0])
     after = left.entry.recipe
     assert after is not None
     assert len(after.patch) == len(before.patch) - 1
@@ -110,7 +111,7 @@ def test_a_patch_that_goes_leaves_its_probe() -> None:
 def test_a_name_that_is_taken_is_refused() -> None:
     found = catalogues.load(REPOSITORY)
     with pytest.raises(RecipeError, match="would be frozen as llama-cpp-b9831, which is a recipe"):
-        freezing.at_commit(
+        snapshot.at_commit(
             found, found.engine("llama-cpp-master"), Target("b1", COMMIT, "tag"), 1, "b9831"
         )
 
@@ -118,8 +119,8 @@ def test_a_name_that_is_taken_is_refused() -> None:
 def test_what_was_frozen_and_thawed_can_be_frozen_again() -> None:
     found = catalogues.load(REPOSITORY)
     entry, target = found.engine("llama-cpp-master"), Target("b9900", COMMIT, "tag")
-    frozen = freezing.at_commit(found, entry, target, 1, "master-b9900")
-    again = freezing.at_commit(frozen.catalogue, entry, target, 2, "master-b9900")
+    frozen = snapshot.at_commit(found, entry, target, 1, "master-b9900")
+    again = snapshot.at_commit(frozen.catalogue, entry, target, 2, "master-b9900")
     assert again.name == frozen.name
     assert again.catalogue.engine(again.name).text == again.entry.text != frozen.entry.text
 
@@ -156,8 +157,8 @@ def test_how_far_a_channel_is_behind(tmp_path: Path) -> None:
     branch, tags = Track(branch="main"), Track(tag="b*")
 
     def lag(commit: str, track: Track) -> tuple[str, int, str]:
-        target = upstream.tracked(tree.url, track, repositories)
-        found = upstream.behind(tree.url, commit, target, track, repositories)
+        target = tracking.tracked(tree.url, track, repositories)
+        found = tracking.behind(tree.url, commit, target, track, repositories)
         return found.target.name, found.ahead, found.since
 
     assert lag(first, branch) == ("main", 3, "2023-12-14")

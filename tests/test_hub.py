@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from builder import describing
-from builder.describing import described, shortened, whole_paragraphs
 from builder.errors import FetchError, RegistryError
-from builder.tools import github
-from builder.tools.hub import Hub
-from builder.tools.hub_answers import Grant, Shown, TagPage, checked, error_text
+from builder.publish import hub_page
+from builder.publish.hub_page import described, shortened, whole_paragraphs
+from builder.tools.registry.hub import Hub
+from builder.tools.registry.hub_answers import Grant, Shown, TagPage, checked, error_text
+from builder.tools.web import github
 from catalogues import load
 from conftest import REPOSITORY, Builder
 from damaged import damaged, fuzzed, seeds
@@ -404,13 +404,13 @@ def test_a_token_that_is_no_token_is_not_shown() -> None:
     ],
 )
 def test_a_text_of_a_recipe_is_no_markup(text: str, shown: str) -> None:
-    assert describing._escaped(text) == shown
+    assert hub_page._escaped(text) == shown
 
 
 def test_a_command_of_a_recipe_stays_code() -> None:
-    assert describing._code("a b") == "`a b`"
-    assert describing._code("a `b` ``c") == "``` a `b` ``c ```"
-    assert describing._console(["x ```", "y"]) == "````console\n$ x ```\n$ y\n````"
+    assert hub_page._code("a b") == "`a b`"
+    assert hub_page._code("a `b` ``c") == "``` a `b` ``c ```"
+    assert hub_page._console(["x ```", "y"]) == "````console\n$ x ```\n$ y\n````"
 
 
 def test_a_summary_shows_what_cannot_be_seen(recipes: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from builder.journal import Night, _without_paths, parsed
+from builder.nightly.history import Night, _without_paths, parsed
 from damaged import damaged, fuzzed, seeds
 
 NIGHT = Night("r", "nightly", "failed", "2026-01-01T00:00:00+00:00", 1.0, "main", "0" * 40)

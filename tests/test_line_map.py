@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 import histories
-from builder import diffs
-from builder.diagnosis import Case, diagnose
-from builder.patches import Workshop, apply_all
-from builder.patching import FITS, attempt
-from builder.plan import GitCommit, PlannedPatch
-from builder.schema import PullPatch, Track
-from builder.tools.repositories import Repositories
-from builder.trial import Finding
+from builder.patches import diff
+from builder.patches.apply import FITS, attempt
+from builder.patches.series import Workshop, apply_all
+from builder.plan.inputs import GitCommit, PlannedPatch
+from builder.recipes.schema import PullPatch, Track
+from builder.tools.git.repositories import Repositories
+from builder.upstream.compatibility import Case, diagnose
+from builder.upstream.patch_state import Finding
 from histories import RENAMED, History, Pull
 
 SEEDS = (1, 2, 3)
@@ -112,14 +112,14 @@ class Ward:
     def by_text(self, pull: Pull, commit: str) -> list[str]:
         """The conflicts of a pull request's diff that does not say what it was made for."""
         text = self.history.upstream.raw("diff", "--no-renames", pull.base, pull.head)
-        files = diffs.parse(re.sub(rb"(?m)^index .*\n", b"", text))
+        files = diff.parse(re.sub(rb"(?m)^index .*\n", b"", text))
         tree = self.workshop.scratch.tree_of(commit)
         return [str(each) for each in attempt(self.workshop.scratch, tree, files).conflicts]
 
     def hunks(self, pull: Pull) -> Iterator[tuple[str, int, range]]:
         """Path, number and lines of the old file of each hunk of a pull request."""
         text = self.history.upstream.raw("diff", "--no-renames", pull.base, pull.head)
-        for file in diffs.parse(text):
+        for file in diff.parse(text):
             for number, hunk in enumerate(file.hunks, 1):
                 yield file.path, number, range(hunk.start, hunk.start + len(hunk.before))
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import builder
-from builder.dockerfile import instructions, link_lints
 from builder.errors import RecipeError
 from builder.families.llama_cpp import NO_VMM
-from builder.plan import Plan
+from builder.plan.dockerfile import instructions, link_lints
+from builder.plan.inputs import Plan
 from builder.platforms import Platforms
-from builder.schema import GitSource, OptionProbe, PullPatch, Recipe
-from builder.tools.repositories import Repositories
-from builder.upstream import tracked
+from builder.recipes.schema import GitSource, OptionProbe, PullPatch, Recipe
+from builder.tools.git.repositories import Repositories
+from builder.upstream.track import tracked
 from catalogues import load, rendered
 from conftest import REPOSITORY
 from upstreams import Upstream

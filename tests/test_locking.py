@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from builder import lock
 from builder.errors import RecipeError
-from builder.tools.wheels import rank
+from builder.recipes import lockfile
+from builder.tools.python.wheels import rank
 from conftest import Builder
 from proving import docker
 
@@ -83,7 +83,7 @@ def test_what_is_wrong_in_a_lock_is_named_by_its_line(tmp_path: Path, text: str,
     file = tmp_path / "a.toml"
     file.write_text(f'# a lock\npython = "3.13"\n{text}')
     with pytest.raises(RecipeError, match=r"a\.toml is wrong") as caught:
-        lock.read(file)
+        lockfile.read(file)
     assert f"{file}:{said}" in caught.value.why
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.machine import forget_the_dead
+from builder.host.setup import forget_the_dead
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from builder import matrix
-from builder.cli import app
+from builder.ci import matrix
+from builder.ci.matrix import CLEARED, FREE, HOSTED, Job
+from builder.cli.app import app
 from builder.errors import RecipeError, WorldError
-from builder.matrix import CLEARED, FREE, HOSTED, Job
 from catalogues import load, rendered
 from conftest import REPOSITORY, Builder
 from upstreams import Upstream

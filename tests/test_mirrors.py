@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from builder.errors import BuilderError, FetchError, GoneError
-from builder.tools import git
-from builder.tools.mirrors import Mirror
-from builder.tools.repositories import Repositories
+from builder.tools.git import executable as git
+from builder.tools.git.mirrors import Mirror
+from builder.tools.git.repositories import Repositories
 from upstreams import Upstream, numbered, smart_http
 
 

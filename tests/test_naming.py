@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.naming import absent_paths, absent_submodules, naming
-from builder.tools.scratch import Scratch
+from builder.tools.git.scratch import Scratch
+from builder.upstream.source_names import absent_paths, absent_submodules, naming
 from catalogues import load
 from conftest import REPOSITORY
 from upstreams import Upstream

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.dockerfile import link_lints
-from builder.explaining import explained
 from builder.families import ggml_python
-from builder.plan import Plan
+from builder.plan.dockerfile import link_lints
+from builder.plan.explain import explained
+from builder.plan.inputs import Plan
 from catalogues import load, rendered
 from conftest import REPOSITORY
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder import diffs
-from builder.diffs import NotADiffError
 from builder.errors import FetchError, PatchError
-from builder.patches import Workshop, apply_all
-from builder.plan import PlannedPatch
-from builder.schema import Add, AddPatch, FilePatch, Pick, PickPatch, PullPatch
-from builder.tools.repositories import Repositories
+from builder.patches import diff as diffs
+from builder.patches.diff import NotADiffError
+from builder.patches.series import Workshop, apply_all
+from builder.plan.inputs import PlannedPatch
+from builder.recipes.schema import Add, AddPatch, FilePatch, Pick, PickPatch, PullPatch
+from builder.tools.git.repositories import Repositories
 from upstreams import Upstream, numbered
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from builder import trees
-from builder.dockerfile import render
 from builder.errors import FetchError, RecipeError
-from builder.plan import RegistryRoot, plan
+from builder.plan import tree_hash
+from builder.plan.dockerfile import render
+from builder.plan.inputs import RegistryRoot
+from builder.plan.resolve import plan
 from builder.platforms import Platforms
 from catalogues import AMD64, load, mmdebstrap, rendered
 from conftest import REPOSITORY
@@ -237,17 +238,17 @@ def test_a_tree_may_not_lead_out_of_itself(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "a").mkdir(parents=True)
     (tree / "a" / "up").symlink_to("../b")
-    trees.identity(tree)
+    tree_hash.identity(tree)
     for target in ("../../out", "/etc/passwd"):
         (tree / "link").symlink_to(target)
         with pytest.raises(FetchError, match="outside its tree"):
-            trees.identity(tree)
+            tree_hash.identity(tree)
         (tree / "link").unlink()
     os.mkfifo(tree / "pipe")
     with pytest.raises(FetchError, match="neither a file nor a link"):
-        trees.identity(tree)
+        tree_hash.identity(tree)
     with pytest.raises(FetchError, match="there is no source tree"):
-        trees.identity(tmp_path / "nowhere")
+        tree_hash.identity(tmp_path / "nowhere")
 
 
 def test_another_process_comes_to_the_same_key(root: Path) -> None:
@@ -273,7 +274,7 @@ def tree_of(folder: Path, files: dict[str, str]) -> str:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
-    return trees.identity(folder)
+    return tree_hash.identity(folder)
 
 
 def test_a_tree_is_its_names_and_contents(tmp_path: Path) -> None:
@@ -299,23 +300,23 @@ def test_a_link_is_not_what_it_leads_to(tmp_path: Path) -> None:
             (folder / "c").symlink_to(target)
         else:
             (folder / "c").write_text("x")
-        found.add(trees.identity(folder))
+        found.add(tree_hash.identity(folder))
     assert len(found) == 3
 
 
 def test_names_that_are_not_utf_8_are_names(tmp_path: Path) -> None:
     tree = os.fsencode(tmp_path)
     Path(os.fsdecode(tree + b"/file\xff")).touch()
-    one = trees.identity(tmp_path)
+    one = tree_hash.identity(tmp_path)
     Path(os.fsdecode(tree + b"/link\xff")).symlink_to(os.fsdecode(b"file\xff"))
-    assert trees.identity(tmp_path) != one
+    assert tree_hash.identity(tmp_path) != one
 
 
 def test_a_link_to_itself_is_an_error_and_no_crash(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     try:
-        trees.identity(tmp_path)
+        tree_hash.identity(tmp_path)
     except FetchError as error:
         assert "leads nowhere" in str(error)  # noqa: PT017  (Python 3.13 and later take it)
 

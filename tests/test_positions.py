@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.positions import line_numbers, line_of
+from builder.recipes.toml_lines import line_numbers, line_of
 
 DOCUMENT = """# a comment with [brackets] and = signs
 title = "x"

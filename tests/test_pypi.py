@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FetchError
-from builder.lock import Locked
-from builder.tools import pypi, retrying
+from builder.recipes.lockfile import Locked
+from builder.tools.python import pypi
+from builder.tools.web import retry
 
 BODY = b"a wheel, for all that anyone checks" * 1000
 FILE = Locked("thing", "1.0", hashlib.sha256(BODY).hexdigest())
@@ -154,7 +155,7 @@ def test_other_bytes_than_were_pinned_are_refused(
 def test_an_index_that_is_away_is_told(
     fetch: Callable[[Locked], list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+    monkeypatch.setattr(retry, "ATTEMPTS", 1)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
     with pytest.raises(FetchError, match=r"cannot fetch thing 1\.0") as caught:
         fetch(FILE)

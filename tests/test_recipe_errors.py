@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.schema import BaseRecipe, Recipe, json_schema
+from builder.recipes.schema import BaseRecipe, Recipe, json_schema
 from conftest import Builder
 
 BAD = Path(__file__).parent / "bad"

@@ -13,11 +13,11 @@ from hypothesis import given
 from requests.structures import CaseInsensitiveDict
 
 from builder.errors import BuilderError, RegistryError
-from builder.moves import MOVE, Move, notes_among
-from builder.tools import registry_answers as answers
-from builder.tools.registry import Manifest, blobs_of
-from builder.tools.web_client import Answer, followed
-from builder.tools.web_errors import WebError, retry_after, seconds_since, time_span
+from builder.publish.tag_history import MOVE, Move, notes_among
+from builder.tools.registry import answers
+from builder.tools.registry.client import Manifest, blobs_of
+from builder.tools.web.client import Answer, followed
+from builder.tools.web.errors import WebError, retry_after, seconds_since, time_span
 from damaged import DIGEST, damaged, fuzzed, seeds
 
 DESCRIPTOR = {

@@ -17,10 +17,13 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FetchError, RegistryError, TagMovedError
-from builder.publish import opened
-from builder.tools import registry, registry_connection, retrying, web_client
-from builder.tools.registry import MANIFESTS, Manifest, Repository
-from builder.tools.registry_auth import may_name
+from builder.publish.push import opened
+from builder.tools.registry import client as registry
+from builder.tools.registry import connection as registry_connection
+from builder.tools.registry.auth import may_name
+from builder.tools.registry.client import MANIFESTS, Manifest, Repository
+from builder.tools.web import client as web_client
+from builder.tools.web import retry
 from registries import answering
 
 BASIC = {"WWW-Authenticate": 'Basic realm="x"'}
@@ -96,7 +99,7 @@ def test_a_registry_of_this_machine_names_no_realm_elsewhere(
         assert len(asked) == 1
         assert "BUILDER_TOKEN_HOSTS=auth.example.invalid" in caught.value.hint
         # Where the user allows it, the host is asked: there is none of that name.
-        monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+        monkeypatch.setattr(retry, "ATTEMPTS", 1)
         monkeypatch.setenv("BUILDER_TOKEN_HOSTS", "other.example, auth.example.invalid")
         with pytest.raises(FetchError) as failed:
             opened(f"{address}/me/x", print).tags()
@@ -104,7 +107,7 @@ def test_a_registry_of_this_machine_names_no_realm_elsewhere(
 
 
 def test_the_host_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+    monkeypatch.setattr(retry, "ATTEMPTS", 1)
     elsewhere = {"Location": "http://blobs.example.invalid/x"}
     with (
         answering(lambda _: (307, elsewhere, b"")) as (address, _),
@@ -311,7 +314,7 @@ def test_a_redirect_to_no_address(location: str) -> None:
 
 @pytest.mark.parametrize("later", ["\u00b2", "-5", "soon", "Mon, 01 Jan 9999 00:00:00 +9999999"])
 def test_a_date_or_a_wait_that_is_none(later: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+    monkeypatch.setattr(retry, "ATTEMPTS", 1)
     headers = {"Retry-After": later, "Date": later}
     with (
         answering(lambda _: (503, headers, b"")) as (address, _),
@@ -347,7 +350,7 @@ def test_a_registry_that_is_down_is_given_up_in_time() -> None:
     begun = time.monotonic()
     with pytest.raises(FetchError, match=r"127\.0\.0\.1:1 does not answer: GET tags") as caught:
         Repository("127.0.0.1:1/me/x", said.append).tags()
-    assert 10 < time.monotonic() - begun <= retrying.GIVE_UP
+    assert 10 < time.monotonic() - begun <= retry.GIVE_UP
     assert caught.value.why == "connection refused"
     assert said[0] == "127.0.0.1:1: connection refused; trying again in 1 second"
 
@@ -400,7 +403,7 @@ def closing(sent: bytes) -> Iterator[str]:
 def test_the_cause_is_in_plain_words(
     sent: bytes, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+    monkeypatch.setattr(retry, "ATTEMPTS", 1)
     with closing(sent) as address, pytest.raises(FetchError) as caught:
         Repository(f"{address}/me/x", print).tags()
     assert said in caught.value.why
@@ -414,7 +417,7 @@ def test_no_name_and_no_certificate_in_plain_words(
 
     import trustme
 
-    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
+    monkeypatch.setattr(retry, "ATTEMPTS", 1)
     with pytest.raises(FetchError) as caught:
         Repository("registry.example.invalid/me/x", print).tags()
     assert caught.value.why == "the host name cannot be resolved"

@@ -12,16 +12,17 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from builder import console, overviews, reports
-from builder.benchmark.results import Generation
+from builder.bench.results import Generation
+from builder.cli import console, tables
 from builder.errors import UntriedError
-from builder.journal import Night
+from builder.nightly.history import Night
+from builder.nightly.status import Status
 from builder.pipeline import proof_error
-from builder.served import Served
+from builder.publish.remote_image import Served
+from builder.records import reports
 from builder.smoke import gpu
 from builder.smoke.verdict import Check, Verdict
-from builder.status import Status
-from builder.tools import gpus
+from builder.tools.docker import gpus
 from conftest import Builder
 
 GOOD = Check("runs", "server --version", "exit status 0", "0", True, 0.25)
@@ -195,7 +196,7 @@ def test_a_status_fits_a_terminal_and_tells_the_last_night(
     said = io.StringIO()
     terminal = Console(file=said, force_terminal=True, width=120, soft_wrap=True, no_color=True)
     monkeypatch.setattr(console, "out", terminal)
-    overview = overviews.of_statuses([status])
+    overview = tables.of_statuses([status])
     console.table(overview.header, overview.rows)
     lines = [*Text.from_ansi(said.getvalue()).plain.splitlines(), *overview.notes]
     assert len(lines) == 5
@@ -204,5 +205,5 @@ def test_a_status_fits_a_terminal_and_tells_the_last_night(
     assert overview.notes[0].endswith(told)
     assert overview.notes[1].endswith("is built, and 1 of 40 checks failed")
     assert told in reports.markdown(overview)
-    (note,) = overviews.of_statuses([replace(status, failed=None, problem="")]).notes
+    (note,) = tables.of_statuses([replace(status, failed=None, problem="")]).notes
     assert note.endswith("last night 2026-11-20 03:10: moved")

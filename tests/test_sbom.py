@@ -21,16 +21,16 @@ from cyclonedx.validation.json import JsonStrictValidator
 from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from builder import bom
-from builder.bom.addresses import commit_purl, image_purl, public
-from builder.bom.debian import Dpkg, installed, parse
-from builder.bom.provenance import LOCAL, platform
-from builder.dockerfile import Rendered
+from builder import sbom
 from builder.errors import UntriedError
-from builder.lock import Locked
-from builder.plan import Plan
+from builder.plan.dockerfile import Rendered
+from builder.plan.inputs import Plan
 from builder.platforms import Platforms
-from builder.record import Record
+from builder.recipes.lockfile import Locked
+from builder.records.record import Record
+from builder.sbom.addresses import commit_purl, image_purl, public
+from builder.sbom.debian import Dpkg, installed, parse
+from builder.sbom.provenance import LOCAL, platform
 from builder.smoke.verdict import Verdict
 from catalogues import AMD64, rendered
 from conftest import REPOSITORY, Builder
@@ -95,21 +95,21 @@ def record_of(made: Rendered, **changed: Any) -> Record:
 @cache
 def texts(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, str]:
     made = of_catalogue(name)
-    return bom.documents(made, record_of(made), dpkg)
+    return sbom.documents(made, record_of(made), dpkg)
 
 
 def cyclonedx(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(texts(name, dpkg)[bom.CYCLONEDX])
+    found: dict[str, Any] = json.loads(texts(name, dpkg)[sbom.CYCLONEDX])
     return found
 
 
 def spdx(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(texts(name, dpkg)[bom.SPDX])
+    found: dict[str, Any] = json.loads(texts(name, dpkg)[sbom.SPDX])
     return found
 
 
 def provenance(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(texts(name)[bom.PROVENANCE])
+    found: dict[str, Any] = json.loads(texts(name)[sbom.PROVENANCE])
     return found
 
 
@@ -131,17 +131,17 @@ def properties(component: dict[str, Any]) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_document_is_valid(name: str, dpkg: Dpkg | None) -> None:
     found = texts(name, dpkg)
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(found[bom.CYCLONEDX]) is None
-    references = re.findall('"bom-ref": "(.*)"', found[bom.CYCLONEDX])
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(found[sbom.CYCLONEDX]) is None
+    references = re.findall('"bom-ref": "(.*)"', found[sbom.CYCLONEDX])
     assert len(references) == len(set(references))
-    parsed = JsonLikeDictParser().parse(json.loads(found[bom.SPDX]))
+    parsed = JsonLikeDictParser().parse(json.loads(found[sbom.SPDX]))
     assert [each.validation_message for each in validate_full_spdx_document(parsed)] == []
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_pin_and_every_patch_is_in_both(name: str) -> None:
     recipe = tomllib.loads((REPOSITORY / "recipes" / f"{name}.toml").read_text())
-    documents = (texts(name)[bom.CYCLONEDX], texts(name)[bom.SPDX])
+    documents = (texts(name)[sbom.CYCLONEDX], texts(name)[sbom.SPDX])
     source = recipe["source"]
     pins = {source[key] for key in ("commit", "sha256", "path") if key in source}
     reasons = {step["why"] for step in recipe.get("start", [])}
@@ -202,26 +202,26 @@ def test_what_is_not_known_of_a_build_is_not_told() -> None:
         (record_of(made, seconds={}, created="2026-11-21T15:58:33+02:00"), began),
         (record_of(made, created=""), {}),
     ):
-        document = json.loads(bom.documents(made, record, DPKG)[bom.PROVENANCE])
+        document = json.loads(sbom.documents(made, record, DPKG)[sbom.PROVENANCE])
         assert document["predicate"]["runDetails"]["metadata"] == told
 
 
 def test_one_image_has_one_text_and_another_image_another_number() -> None:
     made = of_catalogue("atomic-b8995")
-    first, again = (bom.documents(made, record_of(made), DPKG) for _ in range(2))
+    first, again = (sbom.documents(made, record_of(made), DPKG) for _ in range(2))
     assert first == again
-    other = bom.documents(made, record_of(made, digest="sha256:" + "cd" * 32), DPKG)
+    other = sbom.documents(made, record_of(made, digest="sha256:" + "cd" * 32), DPKG)
     assert isinstance(made.plan, Plan)
     patched, *others = made.plan.patches
     reworded = patched.patch.model_copy(update={"why": "it is better said so"})
     plan = replace(made.plan, patches=(replace(patched, patch=reworded), *others))
-    same_image = bom.documents(replace(made, plan=plan), record_of(made), DPKG)
+    same_image = sbom.documents(replace(made, plan=plan), record_of(made), DPKG)
     all_three = (first, other, same_image)
-    numbers = {json.loads(each[bom.CYCLONEDX])["serialNumber"] for each in all_three}
-    spaces = {json.loads(each[bom.SPDX])["documentNamespace"] for each in all_three}
+    numbers = {json.loads(each[sbom.CYCLONEDX])["serialNumber"] for each in all_three}
+    spaces = {json.loads(each[sbom.SPDX])["documentNamespace"] for each in all_three}
     assert (len(numbers), len(spaces)) == (3, 3), "what says something else is another document"
-    assert json.loads(first[bom.CYCLONEDX])["metadata"]["timestamp"] == CREATED
-    assert json.loads(first[bom.SPDX])["creationInfo"]["created"] == "2026-11-21T13:58:33Z"
+    assert json.loads(first[sbom.CYCLONEDX])["metadata"]["timestamp"] == CREATED
+    assert json.loads(first[sbom.SPDX])["creationInfo"]["created"] == "2026-11-21T13:58:33Z"
 
 
 def test_a_pull_request_is_the_engines_pedigree() -> None:
@@ -264,8 +264,8 @@ def test_a_file_of_ours_is_told_with_its_text_and_what_is_absent_only_as_an_inpu
     assert patch["type"] == "unofficial"
     text = (REPOSITORY / "patches" / "vllm-0.19-fla-tma.patch").read_bytes()
     assert base64.b64decode(patch["diff"]["text"]["content"]) == text
-    assert "patch_tolist_cudagraph" not in texts("vllm-0.19.1")[bom.CYCLONEDX]
-    assert "patch_tolist_cudagraph" not in texts("vllm-0.19.1")[bom.SPDX]
+    assert "patch_tolist_cudagraph" not in texts("vllm-0.19.1")[sbom.CYCLONEDX]
+    assert "patch_tolist_cudagraph" not in texts("vllm-0.19.1")[sbom.SPDX]
     predicate = provenance("vllm-0.19.1")["predicate"]
     applied = {
         each["name"]: each["annotations"]["builder_applied"]
@@ -315,14 +315,14 @@ def test_a_wheel_of_both_the_build_and_the_image_stands_there_once_as_the_images
     for contexts in (["build-wheels", "runtime-wheels"], ["runtime-wheels", "build-wheels"]):
         plan = replace(found.plan, packages=dict.fromkeys(contexts, both))
         made = Rendered(plan, found.text, found.base)
-        document = json.loads(bom.documents(made, record_of(made), DPKG)[bom.CYCLONEDX])
+        document = json.loads(sbom.documents(made, record_of(made), DPKG)[sbom.CYCLONEDX])
         wheels = [each for each in document["components"] if each["name"] == "both"]
         assert [each["scope"] for each in wheels] == ["required"]
 
 
 def test_of_a_cross_build_the_targets_libraries_are_in_the_image() -> None:
     made = of_catalogue("hello-sm120-0.1.0", Platforms("arm64"))
-    document = json.loads(bom.documents(made, record_of(made), DPKG)[bom.CYCLONEDX])
+    document = json.loads(sbom.documents(made, record_of(made), DPKG)[sbom.CYCLONEDX])
     found = {
         each["scope"]: each["hashes"][0]["content"]
         for each in document["components"]
@@ -413,9 +413,9 @@ def test_an_archive_and_a_range_of_commits_are_told(tmp_path: Path) -> None:
         "hello-sm120-0.1.0",
         text.replace('path = "engines/hello-sm120"\n', source),
     )
-    found = bom.documents(made, record_of(made), DPKG)
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(found[bom.CYCLONEDX]) is None
-    engine = engine_of(json.loads(found[bom.CYCLONEDX]))
+    found = sbom.documents(made, record_of(made), DPKG)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(found[sbom.CYCLONEDX]) is None
+    engine = engine_of(json.loads(found[sbom.CYCLONEDX]))
     assert engine["hashes"] == [{"alg": "SHA-256", "content": digest}]
     assert engine["externalReferences"] == [
         {"type": "distribution", "url": "https://example.org/hello-1.tar.gz"}
@@ -426,7 +426,7 @@ def test_an_archive_and_a_range_of_commits_are_told(tmp_path: Path) -> None:
     )
     (patch,) = engine["pedigree"]["patches"]
     assert patch["diff"]["url"] == f"https://github.com/me/hello/compare/{after}...{to}.diff"
-    packages = {each["name"]: each for each in json.loads(found[bom.SPDX])["packages"]}
+    packages = {each["name"]: each for each in json.loads(found[sbom.SPDX])["packages"]}
     assert packages["hello-sm120"]["downloadLocation"] == "https://example.org/hello-1.tar.gz"
 
 
@@ -436,14 +436,14 @@ def test_neither_a_token_in_a_url_nor_a_place_of_this_machine_is_told(tmp_path: 
         changed = re.sub(r'git    = "[^"]*"', f'git    = "{url}"', text)
         assert url in changed
         made = in_catalogue(tmp_path, "atomic-b8995", changed)
-        found = bom.documents(made, record_of(made), DPKG)
+        found = sbom.documents(made, record_of(made), DPKG)
         for document in found.values():
             assert "ghp_secret" not in document
             assert "2e81dc5f634501c744b69a65a8eeb84ba42e82ee" in document
-        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(found[bom.CYCLONEDX]) is None
-        parsed = JsonLikeDictParser().parse(json.loads(found[bom.SPDX]))
+        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(found[sbom.CYCLONEDX]) is None
+        parsed = JsonLikeDictParser().parse(json.loads(found[sbom.SPDX]))
         assert validate_full_spdx_document(parsed) == []
-    assert "git.example.org" not in found[bom.SPDX]
+    assert "git.example.org" not in found[sbom.SPDX]
 
 
 def test_addresses() -> None:
@@ -469,7 +469,7 @@ def test_a_workflow_of_github_is_the_builder() -> None:
     assert platform({}) == LOCAL
     made = of_catalogue("hello-sm120-0.1.0")
     document = json.loads(
-        bom.documents(made, record_of(made), DPKG, platform(told))[bom.PROVENANCE]
+        sbom.documents(made, record_of(made), DPKG, platform(told))[sbom.PROVENANCE]
     )
     assert document["predicate"]["runDetails"]["builder"]["id"] == f"https://github.com/{workflow}"
 

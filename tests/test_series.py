@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.benchmark.series import judge, judge_acceptance
+from builder.bench.series import judge, judge_acceptance
 
 FAST = [60.0, 60.8, 59.1, 60.5, 59.8]
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from builder import upstream
-from builder.tools import git
+from builder.tools.git import executable as git
+from builder.upstream import track
 from conftest import Builder
 from indexes import Index, served, wheel
 from upstreams import Upstream, numbered, smart_http
@@ -514,7 +514,7 @@ def test_numbers_of_a_tag_count_as_numbers() -> None:
     ]
     for tags in series:
         newest_first = [*reversed(tags)]
-        assert sorted(newest_first, key=upstream.rank) == tags
+        assert sorted(newest_first, key=track.rank) == tags
 
 
 def test_update_moves_the_pin_and_what_follows_from_it(farm: Farm) -> None:

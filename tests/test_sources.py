@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FetchError, PatchError
-from builder.plan import Plan
-from builder.sources import Materials, gather
+from builder.plan.inputs import Plan
+from builder.sources.gather import Materials, gather
 from catalogues import rendered
 from upstreams import Upstream
 

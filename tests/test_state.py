@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from builder import record
 from builder.errors import BusyError, SpaceError, WorldError
-from builder.record import Record
+from builder.records import record
+from builder.records.record import Record
 from builder.smoke.verdict import Check, Verdict
 from builder.tools.files import alone, file_lock, need_space, workspace
 

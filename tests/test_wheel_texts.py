@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import tenacity.nap
 
-from builder import checkout
 from builder.errors import FetchError
-from builder.lock import Locked
-from builder.plan import Released
-from builder.tools.git import GitError
-from builder.tools.repositories import Repositories
+from builder.plan.inputs import Released
+from builder.recipes.lockfile import Locked
+from builder.sources import checkout
+from builder.tools.git.executable import GitError
+from builder.tools.git.repositories import Repositories
 from indexes import Index, served, wheel
 
 LIBRARY = os.urandom(6_000_000)

@@ -19,8 +19,8 @@ import pytest
 import typer
 import yaml
 
-from builder.cli import app
-from builder.matrix import HOSTED, Job
+from builder.ci.matrix import HOSTED, Job
+from builder.cli.app import app
 from conftest import REPOSITORY
 
 GITHUB = REPOSITORY / ".github"

@@ -1,0 +1,167 @@
+"""Two benchmarks side by side: is the second one faster, and how sure is that?"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from builder.bench.results import Benchmark, Point
+
+CONFIDENCE = 0.95
+# What makes two benchmarks questions about different things; all else is worth knowing.
+DECISIVE = frozenset({"gpus", "files", "prompt", "tokens", "temperature", "top_k", "min_p", "fill"})
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that is not the same in both."""
+
+    what: str
+    first: str
+    second: str
+    decisive: bool
+    """Whether the figures can then not be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One size of the context in both."""
+
+    context: int | None
+    first: float
+    """Mean tokens per second."""
+    second: float
+    ratio: float
+    """second / first."""
+    interval: tuple[float, float] | None
+    """Of the ratio, with 95 % confidence; None where one of them has fewer than two runs."""
+    p_value: float | None
+    """Welch's t test that the means are equal."""
+    verdict: Literal["faster", "slower", "no difference shown"]
+    acceptance: tuple[float | None, float | None]
+    """Mean share of drafted tokens that were taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All rows, and what differs."""
+
+    rows: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether both measure the same on the same hardware."""
+        return not any(difference.decisive for difference in self.differences)
+
+
+def compare(first: Benchmark, second: Benchmark) -> Comparison:
+    """Compare each context that both have; raises ``ValueError`` where they share none."""
+    others = {point.context: point for point in second.points}
+    pairs = [(p, others[p.context]) for p in first.points if p.context in others]
+    if not pairs:
+        raise ValueError("they have no context in common")
+    rows = tuple(_row(one, other) for one, other in pairs)
+    return Comparison(rows, tuple(_differences(first, second)))
+
+
+def _row(first: Point, second: Point) -> Row:
+    one, other = _speeds(first), _speeds(second)
+    if not one or not other:
+        raise ValueError("one of them has no run")
+    means = statistics.fmean(one), statistics.fmean(other)
+    interval = ratio_interval(one, other)
+    shown = interval is not None and not interval[0] <= 1 <= interval[1]
+    ratio = means[1] / means[0]
+    direction: Literal["faster", "slower"] = "faster" if ratio > 1 else "slower"
+    return Row(
+        first.context,
+        *means,
+        ratio,
+        interval,
+        _welch(one, other),
+        direction if shown else "no difference shown",
+        (_acceptance(first), _acceptance(second)),
+    )
+
+
+def _speeds(point: Point) -> list[float]:
+    return [run.tokens_per_second for run in point.runs]
+
+
+def _acceptance(point: Point) -> float | None:
+    shares = [run.acceptance for run in point.runs if run.acceptance is not None]
+    return statistics.fmean(shares) if shares else None
+
+
+def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
+    """Confidence interval of mean(second) / mean(first).
+
+    By the delta method on the logarithm of the ratio (Casella and Berger, Statistical Inference,
+    5.5.4), with the degrees of freedom of Welch and Satterthwaite.  None for fewer than two runs.
+    """
+    if len(first) < 2 or len(second) < 2:
+        return None
+    from scipy.stats import t
+
+    parts = [_relative_variance(values) for values in (first, second)]
+    ratio = statistics.fmean(second) / statistics.fmean(first)
+    total = sum(parts)
+    if total == 0:
+        return ratio, ratio
+    sizes = (len(first), len(second))
+    freedom = total**2 / sum(p**2 / (n - 1) for p, n in zip(parts, sizes, strict=True))
+    reach = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(total)
+    return ratio * math.exp(-reach), ratio * math.exp(reach)
+
+
+def _relative_variance(values: Sequence[float]) -> float:
+    """Variance of the mean, over its square."""
+    return statistics.variance(values) / len(values) / statistics.fmean(values) ** 2
+
+
+def _welch(first: Sequence[float], second: Sequence[float]) -> float | None:
+    if len(first) < 2 or len(second) < 2:
+        return None
+    if statistics.variance(first) == statistics.variance(second) == 0:
+        return 1.0 if statistics.fmean(first) == statistics.fmean(second) else 0.0
+    from scipy.stats import ttest_ind
+
+    return float(ttest_ind(first, second, equal_var=False).pvalue)
+
+
+def _differences(first: Benchmark, second: Benchmark) -> Iterator[Difference]:
+    pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
+        (_hardware(first), _hardware(second)),
+        (first.machine, second.machine),
+        ({"files": _files(first)}, {"files": _files(second)}),
+        (first.settings, second.settings),
+        ({"flags": first.subject.get("flags")}, {"flags": second.subject.get("flags")}),
+    ]
+    seen = set()
+    for one, other in pairs:
+        for name in [*one, *(name for name in other if name not in one)]:
+            if name not in seen and one.get(name) != other.get(name):
+                told = (_told(one.get(name)), _told(other.get(name)))
+                yield Difference(name, *told, name in DECISIVE)
+            seen.add(name)
+
+
+def _hardware(found: Benchmark) -> dict[str, Any]:
+    """GPUs by name and memory, apart from their driver, which may differ."""
+    gpus = found.machine.get("gpus") or []
+    return {
+        "gpus": [f"{gpu['name']}, {gpu['memory']} MiB" for gpu in gpus],
+        "driver": sorted({gpu["driver"] for gpu in gpus}),
+    }
+
+
+def _files(found: Benchmark) -> dict[str, Any]:
+    return {role: file.get("sha256") or file.get("name") for role, file in found.model.items()}
+
+
+def _told(value: Any) -> str:
+    return "none" if value in (None, [], {}, "") else str(value)

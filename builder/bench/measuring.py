@@ -1,0 +1,165 @@
+"""Runs of one prompt against a server, each timed by the server's own clock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from builder.bench.results import Generation, Point
+from builder.servers.api_flavor import Dialect
+from builder.servers.client import Client, Stream, UnansweredError, piece_of
+
+# What this community publishes its figures with is such a prompt, in words of our own.
+PROMPT = (
+    "Write Space Invaders as one HTML file that runs in a browser as it is: canvas and plain "
+    "JavaScript, no libraries. A cannon that moves with the arrow keys and fires with the space "
+    "bar, rows of invaders that march and come down, shields that crumble, a score, three lives, "
+    "and a new wave when the last invader is gone. Answer with the code only."
+)
+# vLLM's counters (docs: usage/metrics.md); the server tells nothing of it with an answer.
+DRAFTED = re.compile(r"^vllm:spec_decode_num_draft_tokens(?:_total)?(?:\{[^}]*\})? (\S+)", re.M)
+ACCEPTED = re.compile(r"^vllm:spec_decode_num_accepted_tokens(?:_total)?(?:\{[^}]*\})? (\S+)", re.M)
+LOOK = 10.0  # seconds for a page of counters
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is asked, how often, and how the next token is chosen."""
+
+    prompt: str = PROMPT
+    tokens: int = 2000
+    """At most, per answer."""
+    temperature: float = 0.6
+    top_k: int = 20
+    min_p: float = 0.0
+    seed: int = 1
+    """Of the first run; each later one has the next number."""
+    warm_ups: int = 2
+    runs: int = 10
+    fill: int = 0
+    """Tokens of other text, more or less, that stand before the prompt."""
+    seconds: float = 900.0
+    """For one answer."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The settings as JSON data."""
+        return asdict(self)
+
+
+def measure(
+    client: Client,
+    dialect: Dialect,
+    settings: Settings,
+    *,
+    model: str = "",
+    context: int | None = None,
+    say: Say = lambda _: None,
+) -> Point:
+    """Warm up, then run; ``say`` is told of each run.  Raises ``UnansweredError``."""
+    done: list[Generation] = []
+    for number in range(settings.warm_ups + settings.runs):
+        run = generate(client, dialect, settings, settings.seed + number, model)
+        done.append(run)
+        warm = number < settings.warm_ups
+        name = f"warm-up {number + 1}" if warm else f"run {number - settings.warm_ups + 1}"
+        say(f"  {name}: {run.tokens_per_second:.2f} t/s, {run.tokens} tokens{_drafts(run)}")
+    return Point(context, tuple(done[: settings.warm_ups]), tuple(done[settings.warm_ups :]))
+
+
+def _drafts(run: Generation) -> str:
+    share = run.acceptance
+    return "" if share is None else f", {run.accepted} of {run.drafted} drafted ({share:.0%})"
+
+
+def generate(
+    client: Client, dialect: Dialect, settings: Settings, seed: int, model: str = ""
+) -> Generation:
+    """One answer; raises ``UnansweredError`` where there is none, or it breaks off."""
+    before = _counters(client)
+    stream = client.stream(dialect.chat, _body(settings, seed, model), settings.seconds)
+    if not stream.finished:
+        raise UnansweredError(f"the answer broke off after {len(stream.events)} pieces")
+    after = _counters(client)
+    return timed(stream, seed, None if before is None or after is None else _less(after, before))
+
+
+def _body(settings: Settings, seed: int, model: str) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": filling(settings.fill) + settings.prompt}],
+        "max_tokens": settings.tokens,
+        "temperature": settings.temperature,
+        "top_k": settings.top_k,
+        "min_p": settings.min_p,
+        "seed": seed,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "cache_prompt": False,  # llama.cpp's: every run begins the same
+    }
+    return body | ({"model": model} if model else {})
+
+
+def filling(tokens: int) -> str:
+    """Text of about that many tokens, of which no part repeats for long."""
+    lines = (f"Line {number}: nothing in it matters for the task.\n" for number in range(10**7))
+    text = ""
+    while len(text) < tokens * 4:  # English has about four characters a token
+        text += "".join(next(lines) for _ in range(100))
+    return text[: tokens * 4] + ("\n\n" if tokens else "")
+
+
+def timed(stream: Stream, seed: int, drafts: tuple[int, int] | None = None) -> Generation:
+    """What a streamed answer tells of its own speed, or else what the client saw of it.
+
+    llama.cpp's servers send ``timings`` with the last piece (tools/server/server-task.cpp,
+    ``result_timings``).  Raises ``UnansweredError`` for an answer without any token.
+    """
+    timings = _last(stream, "timings")
+    usage = _last(stream, "usage")
+    pieces = [event.at for event in stream.events if piece_of(event.data)]
+    tokens = int(timings.get("predicted_n") or usage.get("completion_tokens") or len(pieces))
+    if tokens == 0:
+        raise UnansweredError("the answer has no token")
+    speed, prompt_speed = timings.get("predicted_per_second"), timings.get("prompt_per_second")
+    drafted, accepted = drafts or (timings.get("draft_n"), timings.get("draft_n_accepted"))
+    return Generation(
+        tokens=tokens,
+        tokens_per_second=float(speed) if speed else _seen(tokens, pieces, stream.seconds),
+        prompt_tokens=int(usage.get("prompt_tokens") or timings.get("prompt_n") or 0),
+        seconds=round(stream.seconds, 3),
+        seed=seed,
+        prompt_tokens_per_second=float(prompt_speed) if prompt_speed else None,
+        drafted=None if drafted is None else int(drafted),
+        accepted=None if accepted is None else int(accepted),
+        timed_by="server" if speed else "client",
+    )
+
+
+def _last(stream: Stream, name: str) -> Mapping[str, Any]:
+    found = [event.data[name] for event in stream.events if isinstance(event.data.get(name), dict)]
+    return found[-1] if found else {}
+
+
+def _seen(tokens: int, pieces: list[float], seconds: float) -> float:
+    """Tokens a second between the first piece and the last; of one piece, over the whole time."""
+    between = pieces[-1] - pieces[0] if len(pieces) > 1 else 0.0
+    return (tokens - 1) / between if between > 0 else tokens / max(seconds, 1e-6)
+
+
+def _counters(client: Client) -> tuple[int, int] | None:
+    """Drafted and accepted tokens since the server began; None where it does not count them."""
+    try:
+        page = client.text("/metrics", LOOK)
+    except UnansweredError:
+        return None
+    drafted, accepted = DRAFTED.findall(page), ACCEPTED.findall(page)
+    if not drafted or not accepted:
+        return None
+    return int(sum(map(float, drafted))), int(sum(map(float, accepted)))
+
+
+def _less(after: tuple[int, int], before: tuple[int, int]) -> tuple[int, int]:
+    return after[0] - before[0], after[1] - before[1]

@@ -1,0 +1,181 @@
+"""A benchmark of an image, or of a server somewhere: from what was asked to what was found."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from builder import __version__
+from builder.bench.measuring import Settings, measure
+from builder.bench.results import Benchmark, Point
+from builder.errors import ProofError, UntriedError, WorldError
+from builder.recipes.schema import Serve
+from builder.servers.api_flavor import DIALECTS
+from builder.servers.client import Client, UnansweredError
+from builder.servers.server import Load, NotServingError, Server, given, launched
+from builder.tools.docker import containers, gpus
+from builder.tools.docker import engine as docker
+
+LOADING = 1800.0  # seconds: a large model from a slow disk
+BLOCK = 8 << 20
+LOOK = 30.0  # seconds for a list of models
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An image of the engine with what it serves."""
+
+    reference: str
+    image: docker.Image
+    serve: Serve
+    port: int
+    model: Path
+    draft: Path | None = None
+    extra: Sequence[str] = ()
+    """The server's flags beside those of the recipe."""
+
+
+def of_image(
+    target: Target, contexts: Sequence[int], settings: Settings, fill: float, say: Say
+) -> Benchmark:
+    """Start the image's server once for each size of the context, and measure.
+
+    ``fill`` is the share of the context that stands before the prompt, from 0 to below 1.  Raises
+    ``ProofError`` where the server does not serve, ``UntriedError`` where it cannot be started.
+    """
+    containers.reap()
+    offered = gpus.offered()
+    if not offered:
+        say("the engine offers no GPU: the CPU is measured")
+    model = {"model": _described(target.model, say)}
+    if target.draft is not None:
+        model["draft"] = _described(target.draft, say)
+    points: list[Point] = []
+    seen: tuple[gpus.Gpu, ...] = ()
+    for context in contexts:
+        load = Load(
+            target.model,
+            context,
+            target.draft,
+            target.extra,
+            gpus.ALL if offered else None,
+            limited=False,
+        )
+        say(f"context of {context} tokens: starting {target.reference}")
+        with launched(target.reference, target.serve, target.port, load) as server:
+            _ready(server, target)
+            seen = gpus.seen(server.container) if offered else ()
+            filled = replace(settings, fill=int(context * fill))
+            points.append(_point(server.client, target.serve, filled, "", context, say))
+    load = Load(target.model, 0, target.draft, gpus=gpus.ALL if offered else None)
+    subject = {
+        "image": target.reference,
+        "digest": target.image.digest,
+        "recipe": target.image.labels.get("builder.recipe", ""),
+        "key": target.image.labels.get("builder.key", ""),
+        "flags": [*given(target.serve, load), *target.extra],
+    }
+    return _benchmark(subject, model, machine(seen), {**settings.as_json(), "fill": fill}, points)
+
+
+def of_url(url: str, model: str, key: str, settings: Settings, say: Say) -> Benchmark:
+    """Measure a server that runs elsewhere and speaks OpenAI's API.
+
+    ``model`` is the name that it is asked for; empty: the only one that it lists.  Raises
+    ``WorldError`` where it does not answer, ``ProofError`` where it stops to.
+    """
+    client = Client(url, key)
+    try:
+        listed = [str(each["id"]) for each in client.get("/v1/models", LOOK)["data"]]
+    except (UnansweredError, KeyError, TypeError) as error:
+        hint = "the address is that before /v1: http://localhost:8000"
+        raise WorldError(f"{url} does not list its models", str(error), hint) from error
+    if not model and len(listed) != 1:
+        raise WorldError(f"{url} has {len(listed)} models", ", ".join(listed), "name one: --name")
+    name = model or listed[0]
+    serve = Serve(dialect="openai")
+    point = _point(client, serve, settings, name, None, say)
+    return _benchmark({"url": url}, {"model": {"name": name}}, {}, settings.as_json(), [point])
+
+
+def _ready(server: Server, target: Target) -> None:
+    try:
+        server.wait(LOADING)
+    except NotServingError as error:
+        raise ProofError(
+            f"{target.reference} does not serve {target.model.name}", str(error)
+        ) from error
+
+
+def _point(
+    client: Client, serve: Serve, settings: Settings, model: str, context: int | None, say: Say
+) -> Point:
+    try:
+        dialect = DIALECTS[serve.dialect]
+        return measure(client, dialect, settings, model=model, context=context, say=say)
+    except UnansweredError as error:
+        raise ProofError("the server did not answer a run", str(error)) from error
+
+
+def _benchmark(
+    subject: dict[str, Any],
+    model: dict[str, Any],
+    where: dict[str, Any],
+    settings: dict[str, Any],
+    points: Sequence[Point],
+) -> Benchmark:
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return Benchmark(subject, model, where, settings, tuple(points), created, __version__)
+
+
+def _described(file: Path, say: Say) -> dict[str, Any]:
+    """Name, size and sha256 of a model's file."""
+    say(f"reading {file.name} for its sha256")
+    digest = hashlib.sha256()
+    try:
+        with file.open("rb") as stream:
+            while block := stream.read(BLOCK):
+                digest.update(block)
+        size = file.stat().st_size
+    except OSError as error:
+        raise UntriedError(f"cannot read {file}", str(error)) from error
+    return {"name": file.name, "size": size, "sha256": digest.hexdigest()}
+
+
+def machine(seen: Sequence[gpus.Gpu]) -> dict[str, Any]:
+    """What it was measured on."""
+    return {
+        "gpus": [asdict(gpu) for gpu in seen],
+        "cpu": _cpu(),
+        "engine": docker.engine().version,
+        "kernel": platform.release(),
+    }
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.M)
+    count = len(re.findall(r"^processor\s*:", text, re.M))
+    return f"{found[1] if found else platform.machine()} x {count}"
+
+
+def contexts_of(text: str) -> tuple[int, ...]:
+    """``32K,64K`` in tokens; raises ``ValueError``."""
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([1-9]\d{0,6})\s*([kK]?)\s*", part)
+        if match is None:
+            raise ValueError(f"{part.strip()!r} is no number of tokens, such as 8192 or 32K")
+        found.append(int(match[1]) * (1024 if match[2] else 1))
+    return tuple(found)

@@ -1,0 +1,271 @@
+"""What all commands share: the application, its options, and how they find their recipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from builder.errors import EXIT_CODES, PROGRAM, RecipeError, WorldError, as_started
+
+if TYPE_CHECKING:
+    from builder.pipeline import Run
+    from builder.recipes.catalog import Catalogue
+    from builder.settings import Settings
+    from builder.smoke.verdict import Verdict
+    from builder.tools.registry.client import Repository
+
+EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()) + "."
+
+EVERYDAY = "Everyday"
+SOURCES = "Sources and patches"
+PUBLISHING = "Publishing"
+PLUMBING = "Plumbing"
+PANELS = (EVERYDAY, SOURCES, PUBLISHING, PLUMBING)
+
+
+class _InOrder(TyperGroup):
+    """Its commands as people need them: the panels of --help stand in this order."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        def place(name: str) -> tuple[int, str]:
+            panel = getattr(self.commands[name], "rich_help_panel", PLUMBING)
+            return PANELS.index(panel), name
+
+        return sorted(super().list_commands(ctx), key=place)
+
+
+app = typer.Typer(
+    name="builder",
+    cls=_InOrder,
+    help="The image farm for sm_120 inference engines: recipes in, proved Docker images out.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def run() -> None:
+    """Run the command that the command line names, and exit as typer does.
+
+    Usage lines and --help name builder as the user started it.
+    """
+    command = typer.main.get_command(app)
+    _named_as_started(command)
+    command(prog_name=PROGRAM if "BUILDER_PROGRAM" in os.environ else None)
+
+
+def _named_as_started(command: Any) -> None:
+    for part in (command, *command.params):
+        for name in ("help", "epilog"):
+            if getattr(part, name, None):
+                setattr(part, name, as_started(getattr(part, name)))
+    for below in getattr(command, "commands", {}).values():
+        _named_as_started(below)
+
+
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or of an engine with one version")
+]
+CatalogueOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--catalogue",
+        metavar="DIR",
+        envvar="BUILDER_CATALOGUE",
+        help="The repository that contains recipes/. Default: the one around the working "
+        "directory, else the one that builder was installed from.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+
+
+OfflineOption = Annotated[
+    bool,
+    typer.Option(
+        "--offline",
+        help="Fetch nothing. An input that is neither mirrored nor cached is an error.",
+    ),
+]
+
+BuilderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--builder",
+        metavar="NAME",
+        help="The buildx builder that compiles, for example on another machine. The engine loads "
+        "the image from it and proves it. Default: BUILDX_BUILDER, else the engine's own builder.",
+    ),
+]
+
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be written, but write nothing.")
+]
+
+JunitOption = Annotated[
+    Path | None,
+    typer.Option("--junit", metavar="FILE", dir_okay=False, help="Write the verdict as JUnit XML."),
+]
+SummaryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--summary",
+        metavar="FILE",
+        dir_okay=False,
+        help="Append the verdict to this file as Markdown. On GitHub it is always appended to the "
+        "job's summary.",
+    ),
+]
+
+
+def _checked_tag(value: str | None) -> str | None:
+    """What a registry takes for a tag; nothing else becomes a part of a URL."""
+    from builder.recipes.schema.fields import PATTERNS, TAG
+
+    if value is not None and not re.fullmatch(TAG, value):
+        raise typer.BadParameter(f"{value!r} {PATTERNS[TAG]}")
+    return value
+
+
+def _checked_reference(value: str | None) -> str | None:
+    """A tag, or a digest in full."""
+    from builder.recipes.schema.fields import DIGEST, PATTERNS
+
+    if value is None or not value.startswith("sha256:"):
+        return _checked_tag(value)
+    if not re.fullmatch(DIGEST, value):
+        raise typer.BadParameter(f"{value!r} {PATTERNS[DIGEST]}")
+    return value
+
+
+ChannelTag = Annotated[
+    str,
+    typer.Argument(
+        metavar="TAG", callback=_checked_tag, help="The tag that is moved: latest, nightly, ..."
+    ),
+]
+Reference = Annotated[
+    str,
+    typer.Argument(
+        metavar="TAG|DIGEST",
+        callback=_checked_reference,
+        help="An image of the recipe's repository.",
+    ),
+]
+
+
+def reference_option(flag: str, text: str) -> Any:
+    """An option that names an image of a registry by a tag or a digest."""
+    return typer.Option(flag, metavar="TAG|DIGEST", callback=_checked_reference, help=text)
+
+
+def reporter(junit: Path | None, summary: Path | None) -> Callable[[str, Verdict], None]:
+    """Who writes a verdict into the files that were asked for, good or not."""
+    from builder.records import reports
+
+    files = summaries(summary)
+
+    def write(name: str, verdict: Verdict) -> None:
+        reports.write(name, verdict, junit, files)
+
+    return write
+
+
+def summaries(summary: Path | None) -> list[Path]:
+    """The files that Markdown is added to: the one that was asked for, and GitHub's."""
+    named = [summary, os.environ.get("GITHUB_STEP_SUMMARY")]
+    return [Path(file) for file in named if file]
+
+
+def root_of(catalogue: Path | None) -> Path:
+    """The repository that holds recipes/; raises ``RecipeError`` where there is none."""
+    if catalogue is not None:
+        return catalogue.resolve()
+    for start in (Path.cwd(), Path(__file__).resolve().parent):
+        for folder in (start, *start.parents):
+            if (folder / "recipes" / "bases").is_dir():
+                return folder
+    raise RecipeError(
+        "there is no recipes/ directory here or above",
+        hint="change into a checkout of the farm, or name one with --catalogue DIR",
+    )
+
+
+def catalogue_at(folder: Path | None) -> Catalogue:
+    """Read all recipes; raises ``RecipeError`` where there are none to be found."""
+    from builder import families
+    from builder.recipes import catalog
+
+    engines = {name: family.check for name, family in families.ENGINES.items()}
+    bases = {name: family.check for name, family in families.BASES.items()}
+    return catalog.load(root_of(folder), engines, bases)
+
+
+def repository_of(recipes: Catalogue, name: str) -> Repository:
+    """The repository of a recipe's images.
+
+    Raises ``RecipeError`` for an unknown recipe, ``RegistryError`` where it would be Docker's own.
+    """
+    from builder import settings
+    from builder.cli import console
+    from builder.publish import push
+
+    found = recipes.engine(name).recipe
+    assert found is not None
+    return push.opened(settings.load().repository(found.image.repository), console.say)
+
+
+def new_run(
+    folder: Path | None,
+    *,
+    rebuild: bool = False,
+    offline: bool = False,
+    jobs: int | None = None,
+    builder: str | None = None,
+    judged: Callable[[str, Verdict], None] = lambda *_: None,
+) -> Run:
+    """What a build is given, with the user's settings; raises ``WorldError`` for wrong ones."""
+    from builder import settings
+    from builder.cli import console
+    from builder.pipeline import Run
+
+    chosen: Settings = settings.load()
+    given = {"jobs": jobs, "buildx": builder}
+    chosen = chosen.model_copy(update={k: v for k, v in given.items() if v is not None})
+    progress = console.BuildProgress()
+    return Run(
+        catalogue_at(folder),
+        chosen,
+        progress.say,
+        progress.watch,
+        judged,
+        rebuild=rebuild,
+        offline=offline,
+    )
+
+
+def build_architecture() -> str | None:
+    """None where the engine can be asked; this machine's own where there is none."""
+    import platform
+
+    from builder.tools.docker import engine as docker
+
+    try:
+        docker.engine()
+    except WorldError:
+        return platform.machine()
+    return None
+
+
+def print_json(value: Any) -> None:
+    """Print a result for programs."""
+    typer.echo(json.dumps(value, indent=2))

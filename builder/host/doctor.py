@@ -1,0 +1,175 @@
+"""What this machine has and lacks for building, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from builder.errors import BuilderError
+from builder.platforms import architecture
+from builder.settings import Settings
+from builder.tools import apt
+from builder.tools.docker import engine as docker
+from builder.tools.files import standing
+from builder.tools.git import executable as git
+
+ENOUGH_DISK = 30.0  # GiB: base 6, a real engine's build tree and layers 12, room to breathe
+ENOUGH_MEMORY = 6.0  # GiB: two nvcc jobs
+BINFMT = Path("/proc/sys/fs/binfmt_misc")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    ``lacks`` stops builds; ``could`` is better mended, or only needed for some uses.
+    """
+
+    what: str
+    state: Literal["has", "could", "lacks"]
+    found: str
+    advice: str = ""
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Look at everything; needs no engine to answer."""
+    yield from _engine()
+    yield from _builders()
+    yield _git()
+    yield _memory()
+    yield _cores()
+    yield _disk("disk of the cache", settings.cache_dir)
+    yield _root_tools()
+    yield _emulation()
+    yield _logins()
+
+
+def _engine() -> Iterator[Finding]:
+    try:
+        client = docker.executable()
+        yield Finding("buildx", "has", f"{docker.buildx_version()} ({client})")
+    except BuilderError as error:
+        yield Finding("buildx", "lacks", f"{error.what}. {error.why}", error.hint)
+        return
+    try:
+        engine = docker.engine()
+    except BuilderError as error:
+        yield Finding("engine", "lacks", f"{error.what}. {error.why}", error.hint)
+        return
+    yield Finding(
+        "engine", "has", f"Docker {engine.version}, {engine.driver}, linux/{engine.architecture}"
+    )
+    if engine.containerd_store:
+        yield Finding("image store", "has", "containerd: digests are the registry's")
+    else:
+        yield Finding(
+            "image store",
+            "lacks",
+            "the classic one: it has no manifest digests",
+            'put {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json',
+        )
+    yield _disk("disk of the engine", engine.root)
+    if "nvidia" in engine.runtimes:
+        yield Finding("GPU runtime", "has", "nvidia")
+    else:
+        yield Finding(
+            "GPU runtime",
+            "could",
+            f"none among {', '.join(engine.runtimes)}",
+            "building needs none; to run on a GPU here, install nvidia-container-toolkit",
+        )
+
+
+def _builders() -> Iterator[Finding]:
+    try:
+        command = [docker.executable(), "buildx", "ls"]
+    except BuilderError:
+        return
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    names = [
+        " ".join(line.split()[:2])
+        for line in done.stdout.splitlines()[1:]
+        if line and not line.startswith((" ", "\\"))
+    ]
+    yield Finding("buildx builders", "has" if names else "lacks", "; ".join(names) or done.stderr)
+
+
+def _git() -> Finding:
+    found = git.version()
+    wanted = ".".join(str(part) for part in git.OLDEST)
+    advice = f"sources and patches need git {wanted} or later: apt-get install git"
+    if found is None:
+        return Finding("git", "lacks", "not installed", advice)
+    name = ".".join(str(part) for part in found)
+    if found < git.OLDEST:
+        return Finding("git", "lacks", name, advice)
+    return Finding("git", "has", name)
+
+
+def _memory() -> Finding:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    found = f"{total:.1f} GiB"
+    if total < ENOUGH_MEMORY:
+        return Finding("memory", "could", found, "an nvcc job takes about 3 GiB: use --jobs 1")
+    return Finding("memory", "has", found)
+
+
+def _cores() -> Finding:
+    count = os.cpu_count() or 1
+    advice = "a real engine takes half an hour or more" if count < 4 else ""
+    return Finding("cores", "could" if advice else "has", str(count), advice)
+
+
+def _disk(what: str, folder: Path) -> Finding:
+    free = shutil.disk_usage(standing(folder)).free / 2**30
+    found = f"{free:.1f} GiB free at {folder}"
+    if free < ENOUGH_DISK:
+        advice = f"a real engine needs up to {ENOUGH_DISK:.0f} GiB: `docker system df`"
+        return Finding(what, "could" if free > ENOUGH_DISK / 3 else "lacks", found, advice)
+    return Finding(what, "has", found)
+
+
+def _root_tools() -> Finding:
+    path = shutil.which("mmdebstrap")
+    if path:
+        mirror = "the machine's own mirror" if apt.sources_for("trixie") else "its default mirror"
+        return Finding("mmdebstrap", "has", f"{path}, with {mirror}")
+    return Finding(
+        "mmdebstrap",
+        "could",
+        "not installed",
+        "needed only where no registry can be reached: apt-get install mmdebstrap",
+    )
+
+
+def _emulation() -> Finding:
+    if architecture() == "amd64":
+        return Finding("emulation", "has", "not needed: this machine is amd64")
+    if any(BINFMT.glob("qemu-x86_64*")):
+        return Finding("emulation", "has", "qemu-x86_64 is registered")
+    return Finding(
+        "emulation",
+        "could",
+        "no qemu-x86_64 in binfmt_misc",
+        "compiling needs none; the runtime stage's apt-get does: install qemu-user-static",
+    )
+
+
+def _logins() -> Finding:
+    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        config = {}
+    names = sorted({*config.get("auths", {}), *config.get("credHelpers", {})})
+    if config.get("credsStore"):
+        names.append(f"whatever {config['credsStore']} keeps")
+    if names:
+        return Finding("registry login", "has", ", ".join(names))
+    return Finding("registry login", "could", "none", "only pushing needs one: docker login")

@@ -1,0 +1,258 @@
+"""Sets up what a fresh machine lacks: the Docker engine with buildx, git, and mmdebstrap.
+
+Run by ``./farm`` as ``python -m builder.host.setup``.  Every step is announced and none is repeated:
+what answers is left alone.  On Debian and Ubuntu as root it installs the distribution's packages
+and starts the engine; anywhere else it says what to install.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder.errors import BuilderError, WorldError
+from builder.tools import apt
+from builder.tools.docker import engine as docker
+
+SOCKET = Path("/var/run/docker.sock")
+DAEMON_JSON = Path("/etc/docker/daemon.json")
+ENGINE_LOG = Path("/var/log/dockerd.log")
+PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "containerd")
+# bookworm's docker.io is 20.10 and has no buildx. These four of trixie need no newer libc.
+BOOKWORM_TAKES_FROM = "trixie"
+NEWER_TOOL = "cosign"  # bookworm has none
+PID_FILES = {
+    "dockerd": Path("/var/run/docker.pid"),
+    "containerd": Path("/var/run/docker/containerd/containerd.pid"),
+}
+START_PATIENCE = 60.0  # seconds
+
+
+def say(message: str) -> None:
+    """Announce a step on the standard error."""
+    sys.stderr.write(f"farm: {message}\n")
+    sys.stderr.flush()
+
+
+def run(command: Sequence[str], what: str) -> None:
+    """Run a command of the system; raises ``WorldError`` with what it printed when it fails."""
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    if done.returncode != 0:
+        raise WorldError(f"{what} failed", "\n".join(done.stdout.strip().splitlines()[-12:]))
+
+
+def engine_answers() -> bool:
+    """Whether an engine answers a client that has buildx."""
+    try:
+        docker.engine()
+    except BuilderError:
+        return False
+    return True
+
+
+def has_buildx() -> bool:
+    """Whether a docker with the buildx plugin is on PATH."""
+    docker.executable.cache_clear()
+    docker.client.cache_clear()
+    try:
+        docker.executable()
+    except WorldError:
+        return False
+    return True
+
+
+def _may_install() -> str | None:
+    """The distribution's identifier where this process may install its packages."""
+    distribution = apt.os_release().get("ID", "")
+    return distribution if distribution in {"debian", "ubuntu"} and os.geteuid() == 0 else None
+
+
+def install_engine(distribution: str) -> None:
+    """Install Docker and buildx from the distribution's packages."""
+    codename = apt.os_release().get("VERSION_CODENAME", "")
+    say("reading the package lists")
+    run(["apt-get", "-qq", "update"], "apt-get update")
+    if distribution == "debian" and codename == "bookworm":
+        _install_newer(BOOKWORM_TAKES_FROM, PACKAGES)
+    else:
+        packages = ["docker.io", "docker-buildx"]
+        say(f"installing {' '.join(packages)}")
+        run([*INSTALL, *packages], "installing the engine")
+
+
+INSTALL = ("apt-get", "-qq", "install", "--yes", "--no-install-recommends")
+
+
+def _install_newer(suite: str, packages: Sequence[str]) -> None:
+    """Install packages of a newer suite; apt keeps no trace of that suite."""
+    sources = apt.sources_for(suite)
+    if sources is None:
+        raise WorldError(
+            "no Debian source of this machine could be read",
+            "looked in /etc/apt/sources.list and /etc/apt/sources.list.d",
+            "install Docker with buildx by hand",
+        )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "suite.sources").write_text(sources)
+        for part in ("lists/partial", "archives/partial", "debs"):
+            (folder / part).mkdir(parents=True)
+        options = [
+            f"-oDir::Etc::SourceList={folder / 'suite.sources'}",
+            "-oDir::Etc::SourceParts=/dev/null",
+            f"-oDir::State::Lists={folder / 'lists'}",
+            f"-oDir::Cache::Archives={folder / 'archives'}",
+            f"-oDir::Cache::pkgcache={folder / 'pkgcache'}",
+            f"-oDir::Cache::srcpkgcache={folder / 'srcpkgcache'}",
+            "-oAPT::Sandbox::User=root",
+        ]
+        say(f"fetching {' '.join(packages)} of {suite}")
+        run(["apt-get", "-qq", *options, "update"], f"apt-get update of {suite}")
+        fetch = f'cd {folder / "debs"} && exec "$@"'
+        run(
+            ["sh", "-c", fetch, "fetch", "apt-get", "-qq", *options, "download", *packages],
+            f"fetching packages of {suite}",
+        )
+        debs = [str(deb) for deb in sorted((folder / "debs").glob("*.deb"))]
+        say("installing them with what they need")
+        run([*INSTALL, *debs], f"installing {packages[0]}")
+
+
+def use_containerd_store() -> None:
+    """Have a new engine keep its images in containerd, where they keep their OCI digests."""
+    if DAEMON_JSON.exists():
+        return
+    say(f"writing {DAEMON_JSON}: images are kept by containerd")
+    DAEMON_JSON.parent.mkdir(parents=True, exist_ok=True)
+    DAEMON_JSON.write_text(json.dumps({"features": {"containerd-snapshotter": True}}) + "\n")
+
+
+def forget_the_dead(name: str, pid_file: Path) -> None:
+    """Remove a pid file that is a link, or whose process is gone, a zombie, or another program.
+
+    An engine that was killed leaves its pid file behind, and a new one refuses to start while a
+    process of that number exists, whatever it is (proc(5) for the fields).  The engine would write
+    its number into the file that a link names.
+    """
+    if pid_file.is_symlink():
+        pid_file.unlink()
+    try:
+        status = Path(f"/proc/{int(pid_file.read_text())}/status").read_text()
+    except (OSError, ValueError):
+        status = ""
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    if fields.get("Name") != name or fields.get("State", "").startswith("Z"):
+        pid_file.unlink(missing_ok=True)
+
+
+def start_engine() -> None:
+    """Start the engine and wait until it answers; raises ``WorldError`` when it does not."""
+    started: subprocess.Popen[bytes] | None = None
+    if Path("/run/systemd/system").is_dir():
+        say("starting docker.service")
+        run(["systemctl", "start", "docker"], "starting docker.service")
+    else:
+        program = shutil.which("dockerd") or "/usr/sbin/dockerd"
+        say(f"starting {program} (log: {ENGINE_LOG})")
+        for name, pid_file in PID_FILES.items():
+            forget_the_dead(name, pid_file)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        with open(ENGINE_LOG, "ab", opener=lambda name, _: os.open(name, flags, 0o640)) as log:
+            started = subprocess.Popen(
+                [program],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+            )
+    deadline = time.monotonic() + START_PATIENCE
+    while time.monotonic() < deadline:
+        if SOCKET.exists() and engine_answers():
+            return
+        if started is not None and started.poll() is not None:
+            break
+        time.sleep(0.3)
+    tail = ENGINE_LOG.read_text(errors="replace").splitlines()[-8:] if ENGINE_LOG.exists() else []
+    raise WorldError(
+        "the engine does not start"
+        if started is not None and started.poll() is not None
+        else f"the engine did not answer within {START_PATIENCE:.0f} s",
+        "\n".join(tail),
+        f"see {ENGINE_LOG} or `journalctl -u docker`",
+    )
+
+
+def set_up(for_tests: bool) -> None:
+    """Make the engine answer, and install git and mmdebstrap where that can be done.
+
+    ``for_tests`` adds what only the tests need: a registry to push to, a signer of images.
+    """
+    distribution = _may_install()
+    if not has_buildx():
+        if distribution is None:
+            raise WorldError(
+                "there is no docker with buildx on this machine",
+                "it can be installed here only as root on Debian or Ubuntu",
+                "install Docker Engine and its buildx plugin, then run this again",
+            )
+        install_engine(distribution)
+        use_containerd_store()
+        if not has_buildx():
+            raise WorldError("docker buildx still does not answer after the installation")
+    if not engine_answers():
+        if distribution is None:
+            docker.engine()  # raises, and says what to do
+        if shutil.which("dockerd") is None and not Path("/usr/sbin/dockerd").exists():
+            install_engine(str(distribution))
+            use_containerd_store()
+        start_engine()
+    if distribution is not None:
+        _install_tools(distribution, for_tests)
+
+
+def _install_tools(distribution: str, for_tests: bool) -> None:
+    """Install what is missing of the programs that are named like their packages."""
+    tools = ["git", "mmdebstrap", *(["docker-registry"] if for_tests else [])]
+    if for_tests and distribution == "debian":  # Ubuntu has none
+        tools.append(NEWER_TOOL)
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if not missing:
+        return
+    say(f"installing {' '.join(missing)}")
+    run(["apt-get", "-qq", "update"], "apt-get update")
+    if NEWER_TOOL in missing and apt.os_release().get("VERSION_CODENAME", "") == "bookworm":
+        missing.remove(NEWER_TOOL)
+        _install_newer(BOOKWORM_TAKES_FROM, [NEWER_TOOL])
+    if missing:
+        run([*INSTALL, *missing, "debian-archive-keyring"], f"installing {missing[0]}")
+
+
+def main() -> None:
+    """Set the machine up; exit with the error's code and one message when it cannot be done."""
+    try:
+        set_up(for_tests="--for-tests" in sys.argv[1:])
+    except BuilderError as error:
+        say("\n  ".join(str(error).splitlines()))
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

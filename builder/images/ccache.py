@@ -1,0 +1,203 @@
+"""The compiler cache of a builder, carried from one machine to another as a file.
+
+ccache's directory is a cache mount of BuildKit, which lives as long as its engine does: a runner
+that is gone after its job takes it along.  So a tiny build copies it out of the mount, and another
+one into it.  Both run in the stage that engines are compiled in, which has ccache and tar.
+https://docs.docker.com/reference/dockerfile/#run---mounttypecache
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from builder.errors import BuilderError, BuildError, WorldError
+from builder.images.build import Log
+from builder.images.context import bases_at
+from builder.pipeline import Run, build_base
+from builder.plan.dockerfile import Rendered, exec_form
+from builder.tools.docker import buildx
+from builder.tools.docker.buildx import Builder
+from builder.tools.files import says_full, whole
+
+ID = "builder-ccache"
+"""The cache mount of every template that compiles."""
+RESULT = re.compile(r"(?:\./)?(?:[0-9a-f]/)+[0-9A-Za-z]+")
+"""A file of ccache's: in directories of one digit each (ccache 4, "Cache structure")."""
+FOLDER = re.compile(r"\.|(?:\./)?[0-9a-f](?:/[0-9a-f])*")
+END = bytes(2 * tarfile.BLOCKSIZE)  # after the last file (tar(5), "POSIX ustar Archives")
+TAIL = 8  # lines of a log that show why it failed
+# The results alone, newest use first, as far as so many bytes go: ccache's own limit is one for
+# each of its 256 directories.  A result may go while it is looked at.
+KEEP = """\
+cd /ccache; mkdir /kept
+find . -ignore_readdir_race -type f -path './[0-9a-f]/*' ! -name stats ! -name CACHEDIR.TAG \
+-printf '%T@ %s %P\\n' | sort -rn \
+| awk -v limit="$1" '(total += $2) <= limit { print $3 }' >/list
+tar -c --ignore-failed-read -T /list | tar -x -C /kept
+"""
+# Afterwards ccache counts what it has.
+TAKE = """\
+tar -xf "$1" -C /ccache
+CCACHE_DIR=/ccache ccache --cleanup
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A compiler cache in a file of so many bytes."""
+
+    file: Path
+    size: int
+
+
+def mounted(rendered: Rendered) -> bool:
+    """Whether a recipe compiles with the compiler cache at hand."""
+    return f"type=cache,id={ID}," in rendered.text
+
+
+def place(run: Run, rendered: Rendered) -> str | None:
+    """The image in which a recipe compiles, built where it is missing; None: it compiles nothing.
+
+    Raises like ``pipeline.build``.
+    """
+    if not mounted(rendered) or rendered.base is None:
+        return None
+    run.settings.need_directories()
+    base = rendered.base
+    log = Log(run.settings.state_dir / "logs" / f"base-{base.plan.name}-{base.short_key}.log")
+    try:
+        return build_base(run, base, log)["devel"]
+    finally:
+        log.close()
+
+
+def save(
+    image: str,
+    file: Path,
+    work: Path,
+    limit: float,
+    *,
+    identifier: str = ID,
+    builder: str = "",
+) -> Carried:
+    """Write what the compiler cache of a builder holds into ``file``, a tar.
+
+    ``builder`` is as in ``buildx.builder``; ``image`` is the engine's, and has ccache and tar;
+    ``work`` is an empty directory.  Of more than ``limit`` GiB what
+    was not used for longest is left out; in the builder nothing changes.  Raises ``BuildError``,
+    ``SpaceError``, or ``WorldError`` where the engine does not answer; then ``file`` is what it
+    was.
+    """
+    dockerfile = (
+        f"FROM base-devel AS kept\n{_once()}"
+        f"RUN --network=none --mount=type=cache,id={identifier},target=/ccache "
+        f"{exec_form(['bash', '-euo', 'pipefail', '-c', KEEP, 'save', f'{limit * 2**30:.0f}'])}\n"
+        "FROM scratch\nCOPY --from=kept /kept/ /\n"
+    )
+    try:
+        with whole(file) as waiting:
+            what = f"keep the compiler cache in {file}"
+            output = buildx.fields("type=tar", f"dest={waiting}")
+            named = [_devel(image, work, builder)]
+            _build(dockerfile, work, what, output, named, builder, file.parent)
+            return Carried(file, waiting.stat().st_size)
+    except OSError as error:
+        raise WorldError(f"cannot write {file}", error.strerror or str(error)) from error
+
+
+def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: str = "") -> Carried:
+    """Add what ``file`` holds, as ``save`` wrote it, to the compiler cache of a builder.
+
+    Raises like ``save``; ``WorldError`` for any other file, or one that is cut off, before anything
+    of it is there.
+    """
+    if not file.is_file():
+        raise WorldError(
+            f"there is no compiler cache {file}", hint="`builder ccache save` writes one"
+        )
+    why = _wrong(file)
+    if why:
+        raise WorldError(f"{file} is no compiler cache", why, "`builder ccache save` writes one")
+    context = work / "kept"
+    context.mkdir()
+    try:
+        os.link(file.resolve(), context / "kept.tar")
+    except OSError:  # another file system
+        shutil.copyfile(file, context / "kept.tar")
+    dockerfile = (
+        f"FROM base-devel AS taken\n{_once()}"
+        f"RUN --network=none --mount=type=cache,id={identifier},target=/ccache "
+        "--mount=type=bind,from=kept,target=/from "
+        f"{exec_form(['sh', '-euc', TAKE, 'load', '/from/kept.tar'])}\n"
+    )
+    named = [_devel(image, work, builder), f"--build-context=kept={context}"]
+    what = f"take the compiler cache of {file}"
+    _build(dockerfile, work, what, "type=cacheonly", named, builder, work)
+    return Carried(file, file.stat().st_size)
+
+
+def _wrong(file: Path) -> str:
+    """Why a file is none that ``save`` wrote; empty: it is one, to its end."""
+    try:
+        with tarfile.open(file, "r:") as tar:
+            for member in tar:
+                shape = RESULT if member.isreg() else FOLDER
+                if not (member.isreg() or member.isdir()) or not shape.fullmatch(member.name):
+                    return f"{member.name} in it is none of ccache's"
+            end = tar.offset
+        with file.open("rb") as content:
+            content.seek(end)
+            return "" if content.read(len(END)) == END else "it is cut off"
+    except (tarfile.TarError, OSError) as error:
+        return str(error)
+
+
+def _once() -> str:
+    """What makes a RUN another one than every time before.
+
+    Not ``--no-cache``: that empties the cache mounts of what it builds (moby/buildkit#4250).
+    """
+    return f"ARG ONCE={uuid4().hex}\n"
+
+
+def _devel(image: str, work: Path, builder: str) -> str:
+    """The option by which a builder finds the stage that engines are compiled in."""
+    seen = buildx.builder(builder).own
+    return f"--build-context=base-devel={bases_at({'devel': image}, work, seen=seen)['devel']}"
+
+
+def _build(
+    dockerfile: str,
+    work: Path,
+    what: str,
+    output: str,
+    named: Sequence[str],
+    builder: str,
+    written: Path,
+) -> None:
+    """Run a tiny build that writes to the directory ``written``, or to the engine.
+
+    Raises with the end of its log where it fails.
+    """
+    (work / "context").mkdir()
+    (work / "Dockerfile").write_text(dockerfile)
+    lines: list[str] = []
+    arguments = [f"--file={work / 'Dockerfile'}", "--provenance=false", f"--output={output}"]
+    arguments += [*named, str(work / "context")]
+    on = buildx.builder(builder)
+    if buildx.build(on, arguments, lines.append) != 0:
+        raise _explained(what, "\n".join(lines[-TAIL:]), on, written)
+
+
+def _explained(what: str, said: str, builder: Builder, written: Path) -> BuilderError:
+    if says_full(said):
+        return buildx.full_disk(builder, f"cannot {what}:\n{said}", written)
+    buildx.need(builder)  # names the reason where the builder is gone
+    return BuildError(f"cannot {what}", said)

@@ -1,0 +1,86 @@
+"""What Docker sees of a build: the Dockerfile, named contexts, secrets, labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.plan.dockerfile import Rendered
+from builder.sources.gather import Sources
+from builder.tools.docker import buildx
+from builder.tools.docker import engine as docker
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A build context that ``docker buildx build`` takes."""
+
+    folder: Path
+    """Holds the Dockerfile, and the roots' tars where there are any."""
+    named: Mapping[str, str]
+    """--build-context: a directory, or where an image of the base is found."""
+    secrets: Mapping[str, Path]
+    build_arguments: Mapping[str, str]
+    platform: str
+    """As ``--platform`` takes it: "linux/amd64", or several with commas."""
+
+    def arguments(self) -> list[str]:
+        """The options of ``docker buildx build``, the context's path last."""
+        options = [f"--platform={self.platform}", f"--file={self.folder / 'Dockerfile'}"]
+        options += [f"--build-context={name}={where}" for name, where in self.named.items()]
+        options += [
+            f"--secret={buildx.fields(f'id={name}', f'src={path}')}"
+            for name, path in self.secrets.items()
+        ]
+        options += [f"--build-arg={name}={told}" for name, told in self.build_arguments.items()]
+        return [*options, str(self.folder)]
+
+
+def bases_at(images: Mapping[str, str], work: Path, *, seen: bool) -> dict[str, str]:
+    """Where whoever compiles finds the images of the base, by stage.
+
+    Who has ``seen`` the engine's images takes them by name; to others they are handed below
+    ``work``, and no more than the layers that they lack is sent
+    (https://docs.docker.com/reference/cli/docker/buildx/build/#source-oci-layout).  Raises
+    ``WorldError`` where the engine does not give one.
+    """
+    if seen:
+        return {stage: f"docker-image://{image}" for stage, image in images.items()}
+    found = {}
+    for stage, image in images.items():
+        folder = work / "bases" / stage
+        found[stage] = f"oci-layout://{folder}@{docker.layout(image, folder)}"
+    return found
+
+
+def assemble(
+    rendered: Rendered,
+    sources: Sources,
+    bases: Mapping[str, str],
+    jobs: int,
+    work: Path,
+    build_arguments: Mapping[str, str],
+) -> Context:
+    """Lay out the build context below ``work``.
+
+    ``bases`` says where the images of the base are, by stage, as ``--build-context`` takes it;
+    ``jobs`` 0 lets the machine that compiles decide.
+    """
+    folder = work / "context"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(rendered.text)
+    for root in sources.roots:
+        root.rename(folder / root.name)
+    named = {name: str(path) for name, path in sources.folders.items()}
+    named |= {f"base-{stage}": where for stage, where in bases.items()}
+    secrets: dict[str, Path] = {}
+    if sources.apt_sources is not None:
+        secrets["apt-sources"] = sources.apt_sources
+    if jobs:
+        secrets["jobs"] = work / "jobs"
+        secrets["jobs"].write_text(f"{jobs}\n")
+    platforms = rendered.plan.platforms
+    wanted = platforms.both if sources.roots else (platforms.target,)
+    platform = ",".join(f"linux/{name}" for name in wanted)
+    return Context(folder, named, secrets, build_arguments, platform)

@@ -1,0 +1,40 @@
+"""The files of an artefact, taken out of its image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builder.errors import RecipeError, WorldError
+from builder.recipes.schema import Recipe
+from builder.tools.docker import containers
+from builder.tools.files import need_writable, whole
+
+
+def need_artefact(recipe: Recipe, folder: Path) -> None:
+    """Raise ``RecipeError`` for an engine, which is no file, ``WorldError`` where ``folder`` can be
+    no directory."""
+    if recipe.artefact is None:
+        raise RecipeError(
+            f"{recipe.name} has no files that --output could write",
+            "it is an engine, whose result is an image; --output is for the family artefact",
+            "leave --output away; `docker image save` writes an image to a file",
+        )
+    need_writable(folder)
+
+
+def deliver(recipe: Recipe, reference: str, folder: Path) -> list[Path]:
+    """Write the files of a proved image to ``folder``, each whole or not at all.
+
+    Raises ``WorldError`` where the directory does not take them.
+    """
+    assert recipe.artefact is not None
+    delivered = []
+    for name in recipe.artefact.names:
+        file = folder / name
+        try:
+            with whole(file) as waiting:
+                containers.copy_out(reference, f"/{name}", waiting)
+        except OSError as error:
+            raise WorldError(f"{file} cannot be written", error.strerror or str(error)) from error
+        delivered.append(file)
+    return delivered

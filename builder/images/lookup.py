@@ -1,0 +1,139 @@
+"""Images that are there already: found by recipe or by name, proved again, or given to serve."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from builder import smoke
+from builder.errors import WorldError
+from builder.pipeline import Run, image_of_key, judge, recognise, references_of, resolve, subject_of
+from builder.plan.dockerfile import Rendered
+from builder.plan.inputs import Plan
+from builder.plan.resolve import complete
+from builder.recipes.schema import Recipe
+from builder.records.record import Record
+from builder.smoke.verdict import Verdict
+from builder.tools.docker import engine as docker
+from builder.tools.files import workspace
+
+REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An image of the engine with its verdict; ``name`` is its recipe's, or its own."""
+
+    name: str
+    reference: str
+    verdict: Verdict
+    record: Record | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The verdict with all that is known of the image, as JSON data."""
+        if self.record is not None:
+            return self.record.as_json()
+        return {"reference": self.reference, "verdict": asdict(self.verdict)}
+
+
+def prove(run: Run, target: str, recipe: str | None = None) -> Judged:
+    """Prove the image of a recipe again, or any image of the engine; the verdict is good or not.
+
+    A ``target`` that is no recipe is an image, which is held to what ``recipe`` promises, or the
+    recipe that it names by its label, or else to what holds for every image.  Raises
+    ``WorldError`` where the engine does not have the image.
+    """
+    run.settings.need_directories()
+    if recipe is None and _is_recipe(run, target):
+        return _prove_recipe(run, target)
+    found = _any_image(target)
+    named = recipe or found.labels.get("builder.recipe", "")
+    known = recipe is not None or named in run.catalogue.engines
+    with workspace(run.settings.cache_dir) as work:
+        subject = _subject_of_image(run, target, found, named if known else None)
+        verdict = smoke.prove(subject, work)
+    run.judged(target, verdict)
+    return Judged(target, target, verdict)
+
+
+def _is_recipe(run: Run, name: str) -> bool:
+    engines = {entry.recipe.engine for entry in run.catalogue.engines.values() if entry.recipe}
+    return name in {*run.catalogue.engines, *engines}
+
+
+def _subject_of_image(
+    run: Run, reference: str, found: docker.Image, recipe: str | None
+) -> smoke.Subject:
+    if recipe is None:
+        run.say("no recipe says what this image must be: only what holds for every image is proved")
+        return smoke.Subject(reference, found.digest, trial=run.trial)
+    rendered = resolve(run, recipe)
+    if found.labels.get("builder.key") != rendered.key:
+        run.say(f"the image was not built from {rendered.plan.name} as it is now")
+    subject = subject_of(run, rendered, reference, found.digest)
+    key = {"builder.key": found.labels.get("builder.key", "")}
+    return replace(subject, labels={**subject.labels, **key})
+
+
+def proved(run: Run, name: str) -> tuple[Rendered, Record]:
+    """A recipe as it is now, and the record of its proved image.
+
+    Raises ``WorldError`` where there is none.
+    """
+    rendered = resolve(run, name)
+    found = recognise(run, rendered)
+    if found is None:
+        raise WorldError(
+            f"there is no proved image of {rendered.plan.name} as the recipe is now",
+            f"looked for {references_of(run, rendered)[0]}, and for its record",
+            f"build it: `builder build {rendered.plan.name}`",
+        )
+    return rendered, found
+
+
+def served(run: Run, target: str) -> tuple[str, docker.Image, Recipe]:
+    """The image of a recipe, or one that names its recipe by its label, and that recipe.
+
+    Raises ``WorldError`` where there is no such image, ``RecipeError`` where none is named.
+    """
+    if _is_recipe(run, target):
+        rendered = resolve(run, target)
+        assert isinstance(rendered.plan, Plan)
+        return *_built_image(run, rendered), rendered.plan.recipe
+    found = _any_image(target)
+    recipe = run.catalogue.engine(found.labels.get("builder.recipe", target)).recipe
+    assert recipe is not None
+    return target, found, complete(recipe)
+
+
+def _built_image(run: Run, rendered: Rendered) -> tuple[str, docker.Image]:
+    """The image of a recipe as it is now; raises ``WorldError`` where it is not there."""
+    found = image_of_key(run, rendered)
+    reference = references_of(run, rendered)[0]
+    if found is None:
+        raise WorldError(
+            f"the engine has no image of {rendered.plan.name} as the recipe is now",
+            f"looked for {reference}",
+            f"build it: `builder build {rendered.plan.name}`",
+        )
+    return reference, found
+
+
+def _any_image(reference: str) -> docker.Image:
+    # A name of a letter and so on, or a digest: nothing that docker would take for an option.
+    found = docker.image(reference) if REFERENCE.fullmatch(reference) else None
+    if found is None:
+        raise WorldError(
+            f"{reference} is neither a recipe nor an image of the engine",
+            hint="`builder list` shows the recipes, `docker image ls` the images",
+        )
+    return found
+
+
+def _prove_recipe(run: Run, name: str) -> Judged:
+    rendered = resolve(run, name)
+    _, found = _built_image(run, rendered)
+    with workspace(run.settings.cache_dir) as work:
+        judged = judge(run, rendered, found, work)
+    return Judged(judged.recipe, judged.references[0], judged.verdict, judged)

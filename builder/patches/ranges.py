@@ -1,0 +1,108 @@
+"""Pull requests and ranges of commits as diffs, computed from their commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from builder.errors import PatchError
+from builder.plan.inputs import PlannedPatch
+from builder.recipes.schema import Pick
+from builder.tools.git.repositories import Repositories
+from builder.tools.git.scratch import EMPTY_TREE
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One diff of a patch: a range of commits has several, all others one.
+
+    Of a pull request and of a commit: the two commits that it is the diff of, and where they are.
+    """
+
+    name: str
+    text: bytes
+    url: str = ""
+    base: str = ""
+    head: str = ""
+    pull: int | None = None
+    printed: tuple[str, ...] = ()
+    """The last lines that a script printed."""
+
+
+def _need_ancestor(repositories: Repositories, name: str, url: str, base: str, head: str) -> None:
+    repositories.walk(url, head)
+    if not repositories.scratch.lacks([base]) and repositories.sound(
+        lambda: repositories.scratch.is_ancestor(base, head)
+    ):
+        return
+    raise PatchError(
+        f"{name} is no diff of a branch",
+        f"{base} is not an ancestor of {head} in {url}",
+        "`builder freeze` finds the commit that the branch left from",
+    )
+
+
+def between(repositories: Repositories, planned: PlannedPatch, base: str, head: str) -> bytes:
+    """The diff of a pull request, computed from its two commits.
+
+    Raises ``PatchError`` where the first is no ancestor of the second, ``FetchError``.
+    """
+    _need_ancestor(repositories, planned.name, planned.url, base, head)
+    return diff_of(repositories, planned.url, base, head, planned.name)
+
+
+def diff_of(repositories: Repositories, url: str, old: str, new: str, name: str) -> bytes:
+    """The diff between two walked commits.
+
+    Raises ``PatchError`` where there is none.
+    """
+    repositories.changed(url, old, new)
+    text = repositories.sound(lambda: repositories.scratch.diff(old, new))
+    if not text:
+        raise PatchError(f"{name} changes nothing", f"{old} and {new} have the same tree")
+    return text
+
+
+def picked(repositories: Repositories, planned: PlannedPatch, pick: Pick) -> Iterator[Piece]:
+    """A diff for each commit of a range, oldest first.
+
+    Raises ``PatchError`` for a merge and for a range that is none, ``FetchError``.
+    """
+    span = f"{pick.after}..{pick.to}"
+    _need_ancestor(repositories, planned.name, planned.url, pick.after, pick.to)
+    listing = repositories.sound(
+        lambda: repositories.scratch.text("log", "--reverse", "--format=%H %P%x09%s", span)
+    )
+    if not listing:
+        raise PatchError(
+            f"{planned.name} changes nothing", f"there is no commit after {pick.after}"
+        )
+    lines = listing.splitlines()
+    strange = sorted(set(pick.without) - {line[:40] for line in lines})
+    if strange:
+        raise PatchError(
+            f"{planned.name} leaves out what it does not hold",
+            f"not among the commits of {span}: {', '.join(strange)}",
+            "correct `without`",
+        )
+    if len(pick.without) == len(lines):
+        raise PatchError(
+            f"nothing is left of {planned.name}",
+            "all of its commits are left out",
+            "drop the patch, or narrow `without`",
+        )
+    for line in lines:
+        names, _, subject = line.partition("\t")
+        commit, *parents = names.split(" ")
+        if commit in pick.without:
+            continue
+        if len(parents) > 1:
+            raise PatchError(
+                f"{planned.name} holds the merge {commit[:12]} ({subject})",
+                "a merge is no change of its own",
+                "pick the ranges before and behind it",
+            )
+        name = f"commit {commit[:12]} ({subject})"
+        base = parents[0] if parents else EMPTY_TREE
+        text = diff_of(repositories, planned.url, base, commit, name)
+        yield Piece(name, text, planned.url, base, commit)

@@ -1,0 +1,150 @@
+"""A plan becomes the text of a Dockerfile, and with it the plan's key.  No I/O but templates.
+
+Values of a recipe are data in every instruction: commands are JSON arrays that no shell reads,
+environment values are quoted, paths and names come from alphabets that need no quoting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from builder.errors import RecipeError
+from builder.families.compiling import link_faults
+from builder.plan.inputs import BasePlan, Plan
+from builder.recipes.schema import Recipe
+
+FORMAT = 1
+"""Of the key: raise it when the same inputs come to mean another image."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A plan with its Dockerfile; ``base`` is what its FROM lines stand on."""
+
+    plan: Plan | BasePlan
+    text: str
+    base: Rendered | None
+
+    @cached_property
+    def key(self) -> str:
+        """sha256 (hex) over everything that decides the image."""
+        decided = {
+            "format": FORMAT,
+            "inputs": self.plan.inputs(),
+            "dockerfile": self.text,
+            "base": self.base.key if self.base else None,
+        }
+        canonical = json.dumps(decided, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @property
+    def short_key(self) -> str:
+        """The first 12 digits of the key, as they stand in tags."""
+        return self.key[:12]
+
+
+def exec_form(arguments: Iterable[object]) -> str:
+    """A JSON array: the form of RUN, CMD, ENTRYPOINT and HEALTHCHECK that no shell reads.
+
+    https://docs.docker.com/reference/dockerfile/#exec-form
+    """
+    return json.dumps([str(argument) for argument in arguments])
+
+
+def quoted(value: object) -> str:
+    """A double-quoted word for ENV, in which nothing is expanded.
+
+    https://docs.docker.com/reference/dockerfile/#environment-replacement
+    """
+    return '"' + re.sub(r'([\\"$])', r"\\\1", str(value)) + '"'
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("builder", "dockerfiles"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  (not HTML: see exec_form and quoted)
+    )
+    environment.filters |= {"exec": exec_form, "quoted": quoted}
+    return environment
+
+
+def render(plan: Plan | BasePlan) -> Rendered:
+    """Render the Dockerfile of a plan and of its bases.
+
+    Raises ``RecipeError`` when the result breaks one of our rules: that is a fault of the
+    family's template, or of a value that should have been refused earlier.
+    """
+    template = _environment().get_template(plan.family.TEMPLATE)
+    text = template.render(**plan.variables())
+    broken = list(lints(text))
+    if isinstance(plan, Plan):
+        broken += link_lints(text, plan.recipe, plan.family.NO_VMM)
+    if broken:
+        raise RecipeError(f"the Dockerfile of {plan.name} is not acceptable", "\n".join(broken))
+    return Rendered(plan, text, render(plan.base) if plan.base else None)
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    """The instructions of a Dockerfile of ours, one a line: keyword and the rest."""
+    found = []
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            keyword, _, rest = line.partition(" ")
+            found.append((keyword, rest))
+    return found
+
+
+LONGEST_LINE = 65_535  # bytes: BuildKit's parser reads no longer ones
+
+KEYWORDS = frozenset(
+    "ADD ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK RUN USER WORKDIR".split()  # noqa: SIM905
+)
+
+
+def lints(text: str) -> Iterable[str]:
+    """What breaks our rules for a rendered Dockerfile, by line."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.match(r"#\s*(syntax|escape|check)\s*=", line, re.IGNORECASE):
+            yield f"line {number}: a parser directive would change, or fetch, the frontend"
+        if len(line.encode()) > LONGEST_LINE:
+            yield f"line {number}: longer than BuildKit reads ({LONGEST_LINE} bytes)"
+    for keyword, rest in instructions(text):
+        if keyword not in KEYWORDS:
+            yield f"{keyword or rest!r}: not an instruction that our templates use"
+        if rest.endswith("\\"):
+            yield f"{keyword} {rest}: continues on the next line"
+        if keyword == "RUN":
+            yield from _run_lints(rest)
+
+
+def link_lints(text: str, recipe: Recipe, no_vmm: str | None) -> Iterable[str]:
+    """What a cmake call of a rendered Dockerfile lacks so that it links: none may be forgotten.
+
+    With ``vmm = true`` each needs the driver's stub, or the build fails at its last link; without
+    it each needs the family's definition ``no_vmm``, where there is one.
+    """
+    for keyword, rest in instructions(text):
+        _, bracket, command = rest.partition("[")
+        if keyword == "RUN" and bracket:
+            yield from link_faults(json.loads(bracket + command), recipe, no_vmm)
+
+
+def _run_lints(rest: str) -> Iterable[str]:
+    options, bracket, _ = rest.partition("[")
+    if not bracket:
+        yield f"RUN {rest}: a shell would read it; use the JSON form"
+    if "--network=" not in options:
+        yield f"RUN {rest}: does not say whether it may use the network"
+    elif "--network=none" not in options and "apt-get" not in rest:
+        yield f"RUN {rest}: only Debian's packages are fetched while building"

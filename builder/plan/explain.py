@@ -1,0 +1,214 @@
+"""A recipe explained: what its image will be made of, and who decides each part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from builder import families
+from builder.families.compiling import definition_value
+from builder.plan.inputs import where
+from builder.plan.resolve import complete, resolve_patches
+from builder.platforms import Platforms
+from builder.recipes.catalog import Catalogue
+from builder.recipes.schema import (
+    AddPatch,
+    ArchiveSource,
+    FileProbe,
+    GitSource,
+    InstalledSource,
+    LibraryProbe,
+    OptionProbe,
+    Patch,
+    PathSource,
+    Probe,
+    Published,
+    PypiSource,
+    PythonProbe,
+    Recipe,
+    RunProbe,
+    ScriptPatch,
+)
+
+
+def explained(catalogue: Catalogue, name: str) -> dict[str, Any]:
+    """What there is to say of a recipe, as JSON data.
+
+    Raises ``RecipeError`` when there is no such recipe, or it is wrong.
+    """
+    entry = catalogue.engine(name)
+    assert entry.recipe is not None
+    recipe = complete(entry.recipe)
+    family = families.ENGINES[recipe.family]
+    return {
+        "name": recipe.name,
+        "summary": recipe.summary,
+        "license": recipe.license,
+        "url": recipe.url or where(recipe.source),
+        "notes": list(recipe.notes),
+        "source": _source(recipe),
+        "patches": [
+            {
+                "name": planned.name,
+                "why": planned.patch.why,
+                "drop_when": planned.patch.drop_when or "",
+                "upstream": planned.patch.upstream or "",
+                "where": planned.url,
+                "expect": planned.patch.expect,
+                "allowed": _allowed(planned.patch.model_dump()),
+                "prints": _says(planned.patch),
+                "installed_as": _installed_as(planned.patch),
+                "proved_by": _probe(planned.patch.probe) if planned.patch.probe else "",
+            }
+            for planned in resolve_patches(entry, catalogue.root)
+        ],
+        "starts": [
+            {
+                "run": " ".join(step.run),
+                "why": step.why,
+                "drop_when": step.drop_when or "",
+                "prints": list(step.says),
+            }
+            for step in recipe.start
+        ],
+        "bases": [_base(catalogue, base) for base in catalogue.chain(recipe.base)],
+        "family": recipe.family,
+        "family_is": (family.__doc__ or "").splitlines()[0].replace("`", ""),
+        "definitions": [
+            [
+                {"name": key, "value": definition_value(value), "from": layer.origin}
+                for layer in layers
+                for key, value in layer.definitions.items()
+            ]
+            for layers in family.definitions(recipe, Platforms("amd64"))
+        ],
+        "image": {
+            "runs": " ".join([*recipe.image.entrypoint, *recipe.image.command]),
+            "port": recipe.image.port,
+            "health": recipe.image.health,
+            "env": dict(recipe.image.env),
+            "tags": [f"{recipe.image.repository}:{tag}" for tag in recipe.image.tags],
+        },
+        "promises": [*(_probe(probe) for probe in recipe.probe), *_limits(recipe)],
+    }
+
+
+def _source(recipe: Recipe) -> list[str]:
+    match recipe.source:
+        case GitSource() as source:
+            lines = [f"{source.git}", f"commit {source.commit}"]
+            lines += [f"which was {source.ref}"] if source.ref else []
+            lines += [] if source.submodules else ["without its submodules"]
+            lines += [f"submodule {path} from {url}" for path, url in source.submodule.items()]
+        case PypiSource() as source:
+            lines = [f"PyPI: {source.pypi} {source.version}", f"sha256 {source.sha256}"]
+            lines += _part(source.subdirectory)
+        case ArchiveSource() as source:
+            lines = [source.archive, f"sha256 {source.sha256}", *_part(source.subdirectory)]
+        case PathSource(path=path):
+            lines = [f"{path} of this repository"]
+        case InstalledSource():
+            lines = [where(recipe.source)]
+    if recipe.overlay is not None:
+        lines.append(f"installed as {recipe.overlay.package} {recipe.overlay.version}")
+    if recipe.track is not None:
+        track = recipe.track
+        lines.append(f"followed by {track.tag or track.branch or track.image} upstream")
+        if track.channel is not None:
+            lines.append(f"every night that it moved, the tag {track.channel} gets a new image")
+    return lines
+
+
+def _part(subdirectory: str) -> list[str]:
+    return [] if subdirectory == "." else [f"of it {subdirectory}"]
+
+
+def _allowed(patch: dict[str, Any]) -> list[str]:
+    """What a recipe allows for a patch beyond applying it exactly."""
+    found = [f"{patch['fuzz']} lines of fuzz"] if patch["fuzz"] else []
+    found += ["a three-way merge"] if patch["three_way"] else []
+    found += [f"leaving out {glob}" for glob in patch["leave_out"]]
+    return found
+
+
+def _says(patch: Patch) -> list[str]:
+    return list(patch.script.says) if isinstance(patch, ScriptPatch) else []
+
+
+def _installed_as(patch: Patch) -> str:
+    distribution = patch.add.distribution if isinstance(patch, AddPatch) else None
+    return str(distribution) if distribution else ""
+
+
+def _base(catalogue: Catalogue, name: str) -> dict[str, Any]:
+    base = catalogue.base(name).recipe
+    assert base is not None
+    return {
+        "name": base.name,
+        "summary": base.summary,
+        "notes": list(base.notes),
+        "brings": [f"{wheel.name} {wheel.version}" for wheel in base.wheel],
+        "published": _published(base.published) if base.published else "",
+        "python": list(base.python.requirements) if base.python else [],
+        "packages": {
+            "devel": list(base.devel.packages),
+            "runtime": list(base.runtime.packages),
+        },
+    }
+
+
+def _published(published: Published) -> str:
+    pin = published.digest or f"not pinned: {published.note}"
+    return f"{published.image} ({pin})"
+
+
+def _probe(probe: Probe) -> str:
+    """A promise in one line."""
+    match probe:
+        case RunProbe():
+            said = [f"says {text!r}" for text in probe.says]
+            said += [f"matches /{pattern}/" for pattern in probe.matches]
+            said += [f"does not say {text!r}" for text in probe.says_not]
+            return ", ".join([f"{' '.join(probe.run)} exits {probe.status}", *said])
+        case OptionProbe():
+            said = _listed("has", probe.has) + _listed("lacks", probe.lacks)
+            return ", ".join([f"{probe.option} is {_not(probe.absent)}in --help", *said])
+        case LibraryProbe():
+            said = _listed("has code for", probe.architectures) + _listed("needs", probe.needs)
+            said += _listed("does not need", probe.needs_not)
+            said += _listed("offers", probe.symbols) + _listed("does not offer", probe.symbols_not)
+            counts = probe.symbols_at_least.items()
+            said += [f"offers at least {least} names like {like}" for like, least in counts]
+            said += [f"needs glibc {probe.glibc} at most"] if probe.glibc else []
+            names = " or ".join([probe.library, *probe.alternatives])
+            return ", ".join([f"{names} is there", *said])
+        case FileProbe():
+            said = _listed("has", probe.has) + _listed("lacks", probe.lacks)
+            said += [f"matches /{pattern}/" for pattern in probe.matches]
+            said += [f"sha256 {probe.sha256}"] if probe.sha256 else []
+            said += [f"no longer sha256 {probe.sha256_not}"] if probe.sha256_not else []
+            return ", ".join([f"{probe.file} is {_not(probe.absent)}there", *said])
+        case PythonProbe():
+            inside = f", in {probe.inside}" if probe.inside else ""
+            said = _listed("defines", probe.defines)
+            said += _listed("has", probe.has) + _listed("lacks", probe.lacks)
+            return ", ".join([f"{probe.python}{inside} is Python", *said])
+
+
+def _limits(recipe: Recipe) -> list[str]:
+    """What is promised of the whole image, and which rules it may break."""
+    limits = (("to download", recipe.budget.download), ("unpacked", recipe.budget.unpacked))
+    said = [f"at most {most} MB {what}" for what, most in limits if most is not None]
+    said += [f"driver {recipe.cuda.driver} or newer is enough"] if recipe.cuda.driver else []
+    said += ["the server serves a model and ends on SIGTERM"] if recipe.serve else []
+    undefined = recipe.artefact.undefined if recipe.artefact else {}
+    said += [f"{name} may be undefined: {why}" for name, why in undefined.items()]
+    return said + [f"{each.path} may break {each.proof}: {each.why}" for each in recipe.accept]
+
+
+def _listed(verb: str, names: Sequence[str]) -> list[str]:
+    return [f"{verb} {', '.join(names)}"] if names else []
+
+
+def _not(absent: bool) -> str:
+    return "not " if absent else ""

@@ -1,0 +1,304 @@
+"""plan.inputs"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from builder import families
+from builder.patches.package_filter import Scope
+from builder.platforms import Platforms
+from builder.recipes.lockfile import Locked
+from builder.recipes.schema import (
+    ArchiveSource,
+    BaseRecipe,
+    GitSource,
+    InstalledSource,
+    Patch,
+    PathSource,
+    PypiSource,
+    Recipe,
+    Source,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTree:
+    """A directory of this repository; ``identity`` as ``trees.identity`` gives it."""
+
+    path: Path
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class GitCommit:
+    """A commit (40 hex digits) of a repository: git's own identity of the tree.
+
+    ``moved`` has the URLs of submodules that are not where .gitmodules says, by path.
+    """
+
+    url: str
+    commit: str
+    submodules: bool = True
+    moved: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A file of PyPI; the source is ``subdirectory`` of what it holds."""
+
+    file: Locked
+    subdirectory: str
+    texts_only: bool = False
+    """Without shared objects and archives: only texts can be patched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What the base has installed of a Python project; ``version`` may hold ``*``."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A tar or zip file by URL and sha256 (hex); the source is ``subdirectory`` in it."""
+
+    url: str
+    sha256: str
+    subdirectory: str
+
+
+SourceChoice = SourceTree | GitCommit | Released | Archive | Installed
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPatch:
+    """A patch, resolved: ``url`` is the repository of its commits, ``content`` a file's bytes."""
+
+    patch: Patch
+    url: str = ""
+    content: bytes = b""
+    scope: Scope | None = None
+    """What of a whole repository's diff is taken; None: all."""
+
+    @property
+    def name(self) -> str:
+        """For people: "pull 6", "file tma.patch"."""
+        return self.patch.name
+
+    def inputs(self) -> dict[str, Any]:
+        """What of it decides the tree, as JSON data: the reasons and the URL do not."""
+        apart = {"why", "drop_when", "upstream", "probe", "git"}
+        data: dict[str, Any] = self.patch.model_dump(mode="json", exclude=apart)
+        for kind in ("pick", "script", "add"):
+            for name in ("git", "seconds"):
+                data.get(kind, {}).pop(name, None)
+        if not data.get("pick", {}).get("without", True):
+            del data["pick"]["without"]
+        if self.scope is not None:
+            told = json.dumps(asdict(self.scope), sort_keys=True)
+            data["scope"] = hashlib.sha256(told.encode()).hexdigest()
+        if self.content:
+            data["sha256"] = hashlib.sha256(self.content).hexdigest()
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryRoot:
+    """The Debian root is a registry image, pinned by digest."""
+
+    image: str
+    digest: str
+    way: Literal["registry"] = "registry"
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrappedRoot:
+    """The Debian root is made by mmdebstrap from the distribution's packages."""
+
+    suite: str
+    as_of: str
+    packages: tuple[str, ...]
+    way: Literal["mmdebstrap"] = "mmdebstrap"
+
+
+RootChoice = RegistryRoot | BootstrappedRoot
+
+
+@dataclass(frozen=True, slots=True)
+class BasePlan:
+    """A base, resolved."""
+
+    recipe: BaseRecipe
+    file: Path
+    platforms: Platforms
+    packages: Mapping[str, tuple[Locked, ...]]
+    scripts: Mapping[str, str]
+    """sha256 of each script that its stages run."""
+    root: RootChoice | None
+    base: BasePlan | None
+
+    @property
+    def name(self) -> str:
+        """The base's name."""
+        return self.recipe.name
+
+    @property
+    def family(self) -> families.BaseFamily:
+        """How it is made."""
+        return families.BASES[self.recipe.family]
+
+    @property
+    def stages(self) -> Mapping[str, str]:
+        """The stages that become images, and the compression of their layers."""
+        return self.family.STAGES
+
+    def inputs(self) -> dict[str, Any]:
+        """Everything but the Dockerfile and the base that decides the image, as JSON data."""
+        return {
+            **_common_inputs(self),
+            "root": _root_inputs(self.root),
+        }
+
+    def variables(self) -> Mapping[str, Any]:
+        """What the template sees."""
+        return {
+            "recipe": self.recipe,
+            "root": self.root,
+            "packages": self.packages,
+            "platforms": self.platforms,
+            **self.family.variables(self.recipe, self.platforms),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An engine's image, resolved."""
+
+    recipe: Recipe
+    file: Path
+    platforms: Platforms
+    source: SourceChoice
+    patches: tuple[PlannedPatch, ...]
+    packages: Mapping[str, tuple[Locked, ...]]
+    scripts: Mapping[str, str]
+    base: BasePlan
+
+    @property
+    def name(self) -> str:
+        """The recipe's name."""
+        return self.recipe.name
+
+    @property
+    def family(self) -> families.EngineFamily:
+        """How it is made."""
+        return families.ENGINES[self.recipe.family]
+
+    @property
+    def stages(self) -> Mapping[str, str]:
+        """The stage that becomes the image, and the compression of its layers."""
+        return {"image": "gzip"}
+
+    @property
+    def source_identity(self) -> str:
+        """The revision: a commit, or the sha256 of a tree or of a file."""
+        match self.source:
+            case SourceTree(identity=identity):
+                return identity
+            case GitCommit(commit=commit):
+                return commit
+            case Released(file=file):
+                return file.sha256
+            case Archive(sha256=digest):
+                return digest
+            case Installed(version=version):
+                return version
+
+    def inputs(self) -> dict[str, Any]:
+        """Everything but the Dockerfile and the base that decides the image, as JSON data."""
+        return {
+            **_common_inputs(self),
+            "source": self.source_identity,
+            "source_part": _part_of(self.source),
+            "patches": [patch.inputs() for patch in self.patches],
+            "labels": self.labels(),
+        }
+
+    def labels(self) -> dict[str, str]:
+        """Labels that follow from the recipe: OCI image annotations, and our own."""
+        recipe = self.recipe
+        labels = {
+            "org.opencontainers.image.title": recipe.engine,
+            "org.opencontainers.image.description": recipe.summary,
+            "org.opencontainers.image.version": recipe.version,
+            "org.opencontainers.image.revision": self.source_identity,
+            "org.opencontainers.image.source": recipe.url or where(recipe.source),
+            "org.opencontainers.image.licenses": recipe.license,
+            "builder.recipe": recipe.name,
+            "builder.architectures": " ".join(recipe.cuda.arch),
+        }
+        if recipe.url:
+            labels["org.opencontainers.image.url"] = recipe.url
+        applied = [patch.name for patch in self.patches if patch.patch.expect == "applies"]
+        applied += [f"at start: {' '.join(step.run)}" for step in recipe.start]
+        if applied:
+            labels["builder.patches"] = ", ".join(applied)
+        return labels
+
+    def variables(self) -> Mapping[str, Any]:
+        """What the template sees."""
+        return {
+            "recipe": self.recipe,
+            "packages": self.packages,
+            "platforms": self.platforms,
+            **self.family.variables(self.recipe, self.platforms),
+        }
+
+
+def _part_of(source: SourceChoice) -> str:
+    """What of the source is taken, where it is not all of it."""
+    match source:
+        case GitCommit(submodules=False):
+            return "without submodules"
+        case Released(subdirectory=folder) | Archive(subdirectory=folder) if folder != ".":
+            return folder
+    return ""
+
+
+def where(source: Source) -> str:
+    """Where a source comes from, for people."""
+    match source:
+        case PathSource(path=path):
+            return path
+        case GitSource(git=url) | ArchiveSource(archive=url):
+            return url
+        case PypiSource(pypi=name):
+            return f"pypi:{name}"
+        case InstalledSource(installed=name):
+            return f"{name} of the base"
+
+
+def _common_inputs(plan: Plan | BasePlan) -> dict[str, Any]:
+    return {
+        "name": plan.name,
+        "platforms": [plan.platforms.build, plan.platforms.target],
+        "packages": {
+            context: [[file.name, file.version, file.sha256] for file in found]
+            for context, found in plan.packages.items()
+        },
+        "scripts": dict(plan.scripts),
+    }
+
+
+def _root_inputs(root: RootChoice | None) -> Any:
+    if isinstance(root, RegistryRoot):
+        return {"digest": root.digest}
+    if isinstance(root, BootstrappedRoot):
+        return {"suite": root.suite, "as_of": root.as_of, "packages": root.packages}
+    return None

@@ -1,0 +1,51 @@
+"""Recipes checked without building: what is wrong with one, and what it leaves unproved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from builder import families, pipeline
+from builder.errors import BuilderError, Problem
+from builder.pipeline import Run
+from builder.plan.resolve import complete
+from builder.recipes.catalog import Entry
+from builder.recipes.schema import Recipe
+
+BUILD_ARCHITECTURE = "x86_64"  # rendering for it asks no engine
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One recipe: why it cannot be built (a text of lines), and its warnings."""
+
+    name: str
+    error: str
+    warnings: tuple[Problem, ...]
+
+
+def check(run: Run, name: str) -> Checked:
+    """Read, plan and render a recipe as a build would, and look for what is not proved.
+
+    Nothing is fetched.  Raises ``RecipeError`` where there is no such recipe.
+    """
+    entry = run.catalogue.engines.get(name) or run.catalogue.engine(name)
+    try:
+        pipeline.resolve(run, entry.name, BUILD_ARCHITECTURE)
+    except BuilderError as error:
+        return Checked(entry.name, str(error), ())
+    return Checked(entry.name, "", tuple(_warnings(entry)))
+
+
+def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:
+    assert entry.recipe is not None
+    for index, patch in enumerate(entry.recipe.patch):
+        if patch.probe is None:
+            message = f"{patch.name} has no probe: nothing proves it in the finished image"
+            yield entry.problem(("patch", index), message)
+    recipe = complete(entry.recipe)
+    # What is laid over somebody else's engine is proved by its files: it needs a GPU to start.
+    ours = not families.ENGINES[recipe.family].INHERITS
+    if ours and recipe.image.port is not None and recipe.serve is None:
+        message = "no [serve]: the server is never started before it is published"
+        yield entry.problem(("image", "port"), message)

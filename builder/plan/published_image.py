@@ -1,0 +1,143 @@
+"""Images that somebody else publishes: which one a tag means, and having it in the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from builder.errors import FetchError, RecipeError
+from builder.plan.inputs import RegistryRoot
+from builder.recipes import edit
+from builder.recipes.catalog import Entry
+from builder.recipes.schema import BaseRecipe, Published
+from builder.tools.docker import engine as docker
+
+PATIENCE = 10.0  # seconds for a registry to answer
+
+
+def choose(
+    published: Published, say: Callable[[str], None], *, ask: bool, offline: bool
+) -> RegistryRoot:
+    """A published image by its pin; else what its tag means today, and a line says so.
+
+    Raises ``FetchError`` where neither registry nor engine knows.
+    """
+    name = published.image
+    if published.digest is not None or not ask:
+        return RegistryRoot(name, published.digest or "")
+    digest = None if offline else docker.pull_digest(name, PATIENCE)
+    if digest is not None:
+        say(f"{name} is not pinned ({published.note}): today it is {digest}")
+        return RegistryRoot(name, digest)
+    why = "nothing is fetched (--offline)" if offline else "no registry answers for it"
+    found = docker.image(name)
+    if found is None:
+        raise FetchError(
+            f"what {name} means is not known: {why}, and the engine does not have it",
+            f"it is not pinned: {published.note}",
+            f"docker pull {name}, where a registry can be reached; or take a base of wheels",
+        )
+    told = f"{name} is not pinned ({published.note}) and {why}"
+    say(f"{told}: the engine's is taken, {found.digest}")
+    return RegistryRoot(name, found.digest)
+
+
+def pinned(entry: Entry[BaseRecipe]) -> str:
+    """The text of a base with the digest that its image has in the registry today.
+
+    Raises ``RecipeError`` where it starts from none, ``FetchError`` when nobody answers.
+    """
+    base = entry.recipe
+    assert base is not None
+    table = "published" if base.published else "root"
+    starts_from = base.published or base.root
+    if starts_from is None:
+        raise RecipeError(f"{entry.name} starts from no image: there is nothing to pin")
+    digest = docker.pull_digest(starts_from.image, PATIENCE)
+    if digest is None:
+        raise FetchError(
+            f"no registry answers for {starts_from.image}", hint="try again, or docker login"
+        )
+    changes: dict[edit.Keys, str | None] = {(table, "digest"): digest}
+    if base.published is not None:
+        changes[table, "note"] = None
+    return edit.edited(entry.text, changes)
+
+
+def reference(root: RegistryRoot) -> str:
+    """The name under which a registry gives exactly that image, whatever its tag means.
+
+    Raises ``FetchError`` where nobody was asked what the tag means.
+    """
+    if not root.digest:
+        raise FetchError(
+            f"the digest of {root.image} is not known", hint="ask the registry: `builder pin BASE`"
+        )
+    return f"{root.image.rpartition(':')[0]}@{root.digest}"
+
+
+def config(root: RegistryRoot, target: str, *, offline: bool) -> dict[str, Any]:
+    """How an image for linux/``target`` starts, as the engine or else its registry tells.
+
+    Raises ``FetchError`` where nobody tells.
+    """
+    exact = reference(root)
+    for name in (exact, root.image):
+        if _is(name, root.digest):
+            found = docker.inspected(name) or {}
+            return found.get("Config") or {}
+    if offline:
+        raise FetchError(
+            f"how {root.image} starts is not known: the engine does not have it",
+            "nothing is fetched (--offline)",
+        )
+    return docker.registry_config(exact, f"linux/{target}", PATIENCE)
+
+
+def fetch(
+    base: BaseRecipe,
+    digest: str,
+    say: Callable[[str], None],
+    *,
+    target: str = "amd64",
+    offline: bool = False,
+) -> str:
+    """Have a published image in the engine, under a name that only this digest is given.
+
+    Raises ``FetchError`` when it cannot be had, or is for another platform than linux/``target``.
+    """
+    assert base.published is not None
+    image = base.published.image
+    local = f"builder-base/{base.name}:published-{digest.removeprefix('sha256:')[:12]}"
+    if not _is(local, digest):
+        source = image
+        if not _is(image, digest):
+            if offline:
+                raise FetchError(
+                    f"{image} ({digest}) is not in the engine",
+                    "nothing is fetched (--offline)",
+                    f"where the network is, run `builder mirror` or `docker pull {image}@{digest}`",
+                )
+            source = reference(RegistryRoot(image, digest))
+            say(f"pulling {source}")
+            docker.pull(source, f"linux/{target}")
+        docker.tag(source, local)
+    if base.published.digest is None and docker.image(image) is None:
+        docker.tag(local, image)  # what the tag meant is known where no registry answers
+    found = docker.image(local)
+    if found is None or found.platform != f"linux/{target}":
+        raise FetchError(
+            f"{image} is no image for linux/{target}",
+            f"it is for {found.platform if found else 'nothing that the engine knows'}",
+            "name a tag of that platform",
+        )
+    return local
+
+
+def _is(reference: str, digest: str) -> bool:
+    """Whether the engine's image of that name has that digest."""
+    found = docker.inspected(reference)
+    if found is None:
+        return False
+    told = [found.get("Id", ""), *(known.partition("@")[2] for known in found["RepoDigests"])]
+    return digest in told

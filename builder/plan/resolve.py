@@ -1,0 +1,177 @@
+"""A recipe with every input resolved: what exactly the image will be made of.
+
+A plan is made without fetching anything and holds everything that decides the image.  Its base
+is a plan as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any
+
+from builder import families
+from builder.errors import RecipeError
+from builder.plan import tree_hash
+from builder.plan.inputs import (
+    Archive,
+    BasePlan,
+    BootstrappedRoot,
+    GitCommit,
+    Installed,
+    Plan,
+    PlannedPatch,
+    Released,
+    RootChoice,
+    SourceChoice,
+    SourceTree,
+)
+from builder.platforms import Platforms
+from builder.recipes.catalog import Catalogue, Entry
+from builder.recipes.lockfile import Locked
+from builder.recipes.schema import (
+    AddPatch,
+    ArchiveSource,
+    BaseRecipe,
+    FilePatch,
+    GitSource,
+    InstalledSource,
+    PathSource,
+    PickPatch,
+    PullPatch,
+    PypiSource,
+    Recipe,
+    ScriptPatch,
+)
+
+SCRIPTS = package_files("builder") / "inside"
+
+
+def _scripts(names: tuple[str, ...]) -> dict[str, str]:
+    return {name: hashlib.sha256((SCRIPTS / name).read_bytes()).hexdigest() for name in names}
+
+
+def bootstrapped_root(recipe: BaseRecipe) -> BootstrappedRoot:
+    """The root that mmdebstrap would make for this base."""
+    assert recipe.root is not None
+    return BootstrappedRoot(recipe.root.suite, recipe.root.as_of, tuple(recipe.root.packages))
+
+
+def _need_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
+    missing = [stage for stage in stages if stage not in base.stages]
+    if missing:
+        message = f"{base.name} has no stage {' and no stage '.join(missing)} to stand on"
+        raise RecipeError(
+            f"{entry.name} cannot stand on {base.name}",
+            problems=(entry.problem(("base",), message),),
+        )
+
+
+def plan_base(catalogue: Catalogue, name: str, platforms: Platforms, root: RootChoice) -> BasePlan:
+    """Resolve a base and what it stands on.
+
+    Raises ``RecipeError`` when one of them is wrong.
+    """
+    entry = catalogue.base(name)
+    recipe = entry.recipe
+    assert recipe is not None
+    family = families.BASES[recipe.family]
+    below = plan_base(catalogue, recipe.base, platforms, root) if recipe.base else None
+    if below is not None:
+        _need_stages(entry, below, *family.STANDS_ON)
+    return BasePlan(
+        recipe=recipe,
+        file=entry.file,
+        platforms=platforms,
+        packages=family.packages(recipe, entry.file.parent, platforms),
+        scripts=_scripts(family.SCRIPTS),
+        root=root if recipe.root or recipe.published else None,
+        base=below,
+    )
+
+
+def plan(
+    catalogue: Catalogue, entry: Entry[Recipe], platforms: Platforms, root: RootChoice
+) -> Plan:
+    """Resolve an engine's recipe; ``root`` is the Debian root that its bases stand on.
+
+    Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
+    source tree of an in-repo engine is not there.
+    """
+    assert entry.recipe is not None
+    recipe = complete(entry.recipe)
+    family = families.ENGINES[recipe.family]
+    base = plan_base(catalogue, recipe.base, platforms, root)
+    _need_stages(entry, base, *family.STANDS_ON)
+    return Plan(
+        recipe=recipe,
+        file=entry.file,
+        platforms=platforms,
+        source=resolve_source(recipe, catalogue.root),
+        patches=resolve_patches(entry, catalogue.root),
+        packages=family.packages(recipe, entry.file.parent, platforms),
+        scripts=_scripts(family.SCRIPTS),
+        base=base,
+    )
+
+
+def complete(recipe: Recipe) -> Recipe:
+    """A recipe with what its family knows."""
+    return families.ENGINES[recipe.family].complete(recipe)
+
+
+def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
+    """Where a recipe's source is, with paths below ``root``, the repository.
+
+    Raises ``FetchError`` when the tree of an in-repo engine is not there.
+    """
+    source = recipe.source
+    match source:
+        case PathSource(path=path):
+            return SourceTree(root / path, tree_hash.identity(root / path))
+        case GitSource():
+            return GitCommit(source.git, source.commit, source.submodules, source.submodule)
+        case PypiSource(pypi=name, version=version, sha256=digest, subdirectory=folder):
+            laid_over = families.ENGINES[recipe.family].scope(recipe) is not None
+            return Released(Locked(name, version, digest), folder, texts_only=laid_over)
+        case ArchiveSource(archive=url, sha256=digest, subdirectory=folder):
+            return Archive(url, digest, folder)
+        case InstalledSource(installed=name):
+            assert recipe.overlay is not None
+            return Installed(name, recipe.overlay.version)
+
+
+def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...]:
+    """The patches of a recipe, with the contents of those that are files of ``root/patches``.
+
+    Raises ``RecipeError`` when such a file cannot be read.
+    """
+    assert entry.recipe is not None
+    source = entry.recipe.source
+    home = source.git if isinstance(source, GitSource) else ""
+    scope = families.ENGINES[entry.recipe.family].scope(entry.recipe)
+    found = []
+    for index, patch in enumerate(entry.recipe.patch):
+        match patch:
+            case FilePatch(file=name):
+                content = _patch_file(entry, index, root / "patches" / name)
+                found.append(PlannedPatch(patch, content=content, scope=scope))
+            case PullPatch():
+                found.append(PlannedPatch(patch, patch.git or home, scope=scope))
+            case PickPatch(pick=pick):
+                found.append(PlannedPatch(patch, pick.git or home, scope=scope))
+            case ScriptPatch(script=script):
+                found.append(PlannedPatch(patch, script.git))
+            case AddPatch(add=add):
+                found.append(PlannedPatch(patch, add.git))
+    return tuple(found)
+
+
+def _patch_file(entry: Entry[Recipe], index: int, file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        message = f"cannot read {file}: {error.strerror}"
+        problem = entry.problem(("patch", index, "file"), message)
+        raise RecipeError(f"a patch of {entry.name} is not there", problems=(problem,)) from error

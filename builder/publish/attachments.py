@@ -1,0 +1,153 @@
+"""What goes with an image to its registry: bills of materials, provenance, and its recipe."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from builder import sbom
+from builder.errors import RegistryError, TagMovedError
+from builder.images.verified import find_verified, in_engine
+from builder.pipeline import Run
+from builder.plan.dockerfile import Rendered
+from builder.publish import push
+from builder.publish.push import Attachments, Published, Pushing, Tags
+from builder.publish.referrers import Attachment, File, files_of, referrers
+from builder.publish.verdicts import require_signing, trust_of
+from builder.records.record import Record
+from builder.sbom.debian import installed
+from builder.sbom.provenance import platform
+from builder.tools.docker import engine as docker
+from builder.tools.registry.client import Repository
+
+RECIPE_FILE = re.compile(r"(?:bases/)?[A-Za-z0-9][A-Za-z0-9._-]*\.toml")
+RECIPE = "application/vnd.builder.recipe.v1+toml"
+NAMES = {sbom.CYCLONEDX: "bom.cdx.json", sbom.SPDX: "bom.spdx.json", sbom.PROVENANCE: "slsa.json"}
+
+
+def documents(rendered: Rendered, record: Record, work: Path) -> dict[str, str]:
+    """The bills of materials and the provenance of an image of the engine, by their media types.
+
+    ``work`` is an empty directory.  Raises ``UntriedError`` where the engine does not give what
+    the image lists.
+    """
+    packages = installed(record.digest, work)
+    return sbom.documents(rendered, record, packages, platform(os.environ))
+
+
+def release(
+    run: Run,
+    rendered: Rendered,
+    record: Record,
+    tags: Tags,
+    work: Path,
+    recipe: Mapping[str, str],
+    replace: str | None = None,
+) -> Published:
+    """Push a proved image with all that belongs to it, then give it its tags.
+
+    ``work`` is an empty directory; ``recipe`` has the texts of the recipe's files by their paths
+    below ``recipes/``.  Where another machine gives the immutable tag to its own image of the same
+    key in the meantime, that one is taken.  Raises like ``publish.push`` and ``find_verified``.
+    """
+    require_signing(run.settings, work)
+    folders = [work / "once", work / "again"]
+    for folder in folders:
+        folder.mkdir()
+    try:
+        return _released(run, rendered, record, tags, folders[0], recipe, replace)
+    except TagMovedError as error:
+        repository = push.opened(tags.repository, run.say)
+        if replace is not None or repository.told(tags.own) == record.digest:
+            raise
+        run.say(f"{error.what}: looking again")
+        return _released(run, rendered, record, tags, folders[1], recipe, None)
+
+
+def _released(
+    run: Run,
+    rendered: Rendered,
+    record: Record,
+    tags: Tags,
+    work: Path,
+    recipe: Mapping[str, str],
+    replace: str | None,
+) -> Published:
+    repository = push.opened(tags.repository, run.say)
+    known = frozenset(repository.tags())
+    found = None
+    if replace is None and tags.own in known:
+        found = find_verified(run, rendered, repository, work)
+
+    there, proved = (found.digest, found.proved) if found else ("", record)
+    attachments = attachments_of(rendered, proved or record, recipe, work)
+    trust = trust_of(run.settings, work)
+    how = Pushing(work, run.say, trust, attachments, replace, there, proved, known)
+    return push.push(record, tags, how)
+
+
+def attachments_of(
+    rendered: Rendered, proved: Record, recipe: Mapping[str, str], work: Path
+) -> Attachments:
+    """What goes with a proved image, but for the types that are attached already.
+
+    It is of the image itself: where the engine does not have it, it is pulled for that.
+    """
+
+    def missing(attached: Collection[str]) -> list[Attachment]:
+        if {*NAMES, RECIPE} <= {*attached}:
+            return []
+        texts = tuple(File(name, RECIPE, text.encode()) for name, text in recipe.items())
+        made = _documents_of(rendered, proved, work).items()
+        files: dict[str, tuple[File, ...]] = {RECIPE: texts}
+        files |= {kind: (File(NAMES[kind], kind, text.encode()),) for kind, text in made}
+        return [Attachment(kind, each) for kind, each in files.items() if kind not in attached]
+
+    return missing
+
+
+def _documents_of(rendered: Rendered, proved: Record, work: Path) -> dict[str, str]:
+    """The documents of an image of the engine, or of one that a registry gave: who made that one
+    is not known, and its provenance names no platform."""
+    if docker.image(proved.digest) is not None:
+        return documents(rendered, proved, work)
+    repository = proved.references[0].rpartition(":")[0]
+    with in_engine(f"{repository}@{proved.digest}"):
+        return sbom.documents(rendered, proved, installed(proved.digest, work))
+
+
+def recipe_texts(files: Sequence[File]) -> dict[str, str]:
+    """The texts of a recipe as it was attached, by their paths below ``recipes/``.
+
+    Raises ``RegistryError`` for a path that leads elsewhere, and for what is no text.
+    """
+    found = {}
+    for file in files:
+        if not RECIPE_FILE.fullmatch(file.name):
+            raise RegistryError(f"what is attached as a recipe would be written to {file.name!r}")
+        try:
+            found[file.name] = file.content.decode()
+        except UnicodeDecodeError as error:
+            raise RegistryError(f"what is attached as {file.name} is no text") from error
+    return found
+
+
+def attached(repository: Repository, reference: str, kind: str) -> list[File]:
+    """The files of a kind that are attached to the image that a tag or a digest leads to.
+
+    Raises ``RegistryError`` where there is no such image, or nothing of that kind.
+    """
+    digest = repository.leads_to(reference)
+    if not digest:
+        raise RegistryError(f"{repository.name} has no {reference}")
+    found = [each for each in referrers(repository, digest) if each.get("artifactType") == kind]
+    artifact = repository.manifest(found[-1]["digest"]) if found else None
+    if artifact is None:
+        raise RegistryError(
+            f"nothing of the type {kind} is attached to {repository.name}:{reference}",
+            f"it is {digest}",
+            "it was pushed without builder, or what was attached is gone",
+        )
+    return files_of(repository, artifact)

@@ -1,0 +1,85 @@
+"""What a registry serves under a tag: an image's digest, its age, and what its labels say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from builder.errors import RegistryError
+from builder.tools.registry import answers
+from builder.tools.registry.answers import Anything, Configuration, Descriptor
+from builder.tools.registry.client import Manifest, Repository
+
+CREATED = "org.opencontainers.image.created"
+REVISION = "org.opencontainers.image.revision"
+VERSION = "org.opencontainers.image.version"
+PLATFORM = ("linux", "amd64")
+DEEPEST = 4  # indexes within each other
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An image of a registry."""
+
+    digest: str
+    created: str
+    """RFC 3339; empty where the image does not say."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def revision(self) -> str:
+        """The commit that it was made of, as its label says."""
+        return self.labels.get(REVISION, "")
+
+    @property
+    def version(self) -> str:
+        """Its version, as its label says."""
+        return self.labels.get(VERSION, "")
+
+
+def served(repository: Repository, reference: str) -> Served | None:
+    """The image that a tag or a digest leads to, or None.
+
+    Of an index it is the image for linux/amd64.  Raises ``RegistryError`` where what is there is
+    none, ``FetchError``.
+    """
+    found = repository.manifest(reference)
+    if found is None:
+        return None
+    told = configuration(repository, found)
+    what = f"the configuration of {repository.name}@{found.digest}"
+    config = answers.checked(Configuration, told, what)
+    labels = (config.config.Labels if config.config else None) or {}
+    return Served(found.digest, labels.get(CREATED) or config.created or "", labels)
+
+
+def configuration(repository: Repository, manifest: Manifest) -> dict[str, Any]:
+    """The configuration of an image, as it came (OCI image specification, "Image Configuration").
+
+    Of an index it is that of the image for linux/amd64; empty where there is none.  Raises
+    ``RegistryError`` where it cannot be read.
+    """
+    inner: Manifest | None = manifest
+    for _ in range(DEEPEST):
+        if inner is None:
+            return {}
+        body = inner.body
+        wanted = next(filter(_fits, body.manifests or ()), None)
+        if wanted is None:
+            if body.config is None:
+                return {}
+            what = f"the configuration of {repository.name}@{inner.digest}"
+            content = repository.blob(body.config.digest)
+            return answers.json_object(content, Anything, what)
+        inner = repository.manifest(wanted.digest)
+    raise RegistryError(
+        f"{repository.name}@{manifest.digest} cannot be read as an image",
+        f"it is an index of an index, {DEEPEST} times",
+        "push it again",
+    )
+
+
+def _fits(entry: Descriptor) -> bool:
+    found = entry.platform
+    return found is not None and (found.os, found.architecture) == PLATFORM

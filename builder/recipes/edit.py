@@ -1,0 +1,174 @@
+"""Changes to recipe files that people wrote: comments, order and layout stay."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from tomlkit.items import AoT, Array
+
+from builder.errors import WorldError
+from builder.recipes.lockfile import Locked
+from builder.recipes.schema import GitSource, PullPatch, PypiSource, Recipe
+from builder.tools.files import whole
+from builder.upstream.track import Target
+
+Keys = tuple[str | int, ...]
+SHORT_COMMIT = 7  # digits: fewer are not taken for a commit
+
+
+def edited(text: str, changes: Mapping[Keys, Any]) -> str:
+    """A TOML text with other values at some paths; tables on the way must be there.
+
+    None takes a key out.
+    """
+    document = tomlkit.parse(text)
+    for path, value in changes.items():
+        table: Any = document
+        for part in path[:-1]:
+            table = table[part]
+        if value is None:
+            table.pop(path[-1], None)
+        else:
+            table[path[-1]] = value
+    return tomlkit.dumps(document)
+
+
+def moved(text: str, recipe: Recipe, target: Target, build_number: int, *, moving: bool) -> str:
+    """A recipe's text with its pin at another commit, and what follows from that.
+
+    The ref becomes the target's name (a commit has none), the build number that of the new
+    commit; a version or a tag of the image that named the old pin (its tag, its build number, the
+    start of its commit) names the new one.  ``moving`` says that the old ref is a branch: then a
+    name like it moves with the pin, and stays.
+    """
+    assert isinstance(recipe.source, GitSource)
+    changes: dict[Keys, Any] = {
+        ("source", "commit"): target.commit,
+        ("source", "ref"): None if target.kind == "commit" else target.name,
+    }
+    if recipe.llama is not None:
+        changes["llama", "build_number"] = build_number
+    names: dict[Keys, str] = {("version",): recipe.version}
+    names |= {("image", "tags", index): tag for index, tag in enumerate(recipe.image.tags)}
+    for path, name in names.items():
+        if moving and name == recipe.source.ref:
+            continue
+        new = _renamed(name, recipe, target, build_number)
+        if new != name:
+            changes[path] = new
+    return edited(text, changes)
+
+
+def released(text: str, recipe: Recipe, file: Locked) -> str:
+    """A recipe's text with its source at another release of PyPI.
+
+    A version or a tag of the image that is the old release's becomes the new one's.
+    """
+    assert isinstance(recipe.source, PypiSource)
+    changes: dict[Keys, Any] = {
+        ("source", "version"): file.version,
+        ("source", "sha256"): file.sha256,
+    }
+    names: dict[Keys, str] = {("version",): recipe.version}
+    names |= {("image", "tags", index): tag for index, tag in enumerate(recipe.image.tags)}
+    old = recipe.source.version
+    changes |= {path: file.version for path, name in names.items() if name == old}
+    return edited(text, changes)
+
+
+def _renamed(name: str, recipe: Recipe, target: Target, build_number: int) -> str:
+    """What a name of the old pin is called at the new one; any other name stays."""
+    source = recipe.source
+    assert isinstance(source, GitSource)
+    by_name = target.name if target.kind == "tag" else target.commit[:SHORT_COMMIT]
+    if name == source.ref:
+        return by_name
+    if source.ref == f"v{name}":
+        return by_name.removeprefix("v")
+    if recipe.llama is not None and name == f"b{recipe.llama.build_number}":
+        return f"b{build_number}"
+    if len(name) >= SHORT_COMMIT and source.commit.startswith(name):
+        return target.commit[: len(name)]
+    return name
+
+
+def frozen(text: str, recipe: Recipe, patch: PullPatch) -> str:
+    """A recipe's text with a pull request's base and head, in a new ``[[patch]]`` if need be."""
+    for index, known in enumerate(recipe.patch):
+        if isinstance(known, PullPatch) and (known.pull, known.git) == (patch.pull, patch.git):
+            return edited(
+                text, {("patch", index, "base"): patch.base, ("patch", index, "head"): patch.head}
+            )
+    written = patch.model_dump(exclude_defaults=True)
+    return _with_patch(text, {key: written[key] for key in ORDER if key in written})
+
+
+ORDER = ("pull", "git", "base", "head", "why")
+
+
+def _with_patch(text: str, values: Mapping[str, Any]) -> str:
+    """The text with one more patch, written as those are that it has."""
+    document = tomlkit.parse(text)
+    known = document.get("patch")
+    if isinstance(known, Array):
+        inline = tomlkit.inline_table()
+        inline.update(values)
+        known.append(inline)
+        return tomlkit.dumps(document)
+    table = tomlkit.table()
+    table.update(values)
+    if isinstance(known, AoT):
+        known.append(table)
+        return tomlkit.dumps(document)
+    patches = tomlkit.aot()
+    patches.append(table)
+    if not text.endswith("\n\n"):
+        document.add(tomlkit.nl())
+    document.add("patch", patches)
+    return tomlkit.dumps(document)
+
+
+def without_patches(text: str, indices: Sequence[int]) -> str:
+    """The text without some of its patches; a probe that one has becomes the recipe's own."""
+    document = tomlkit.parse(text)
+    patches: Any = document["patch"]
+    probes = [patches[index].get("probe") for index in indices]
+    for index in sorted(indices, reverse=True):
+        del patches[index]
+    if not patches:
+        document.pop("patch")
+    known: Any = document["probe"]
+    for probe in probes:
+        if probe is not None:
+            table = tomlkit.inline_table() if isinstance(known, Array) else tomlkit.table()
+            table.update(probe.unwrap())
+            known.append(table)
+    return tomlkit.dumps(document)
+
+
+def write(file: Path, text: str, like: Path | None = None) -> None:
+    """Write a file whole or not at all; its lines end as those of ``like`` do, or as they did.
+
+    Raises ``WorldError`` when the directory does not take it.
+    """
+    model = like or file
+    try:
+        old = model.read_bytes() if model.exists() else b""
+        with whole(file) as waiting:
+            waiting.write_text(text, "utf-8", newline="\r\n" if b"\r\n" in old else "\n")
+    except OSError as error:
+        raise WorldError(
+            f"{file} cannot be written", error.strerror or str(error), "nothing was changed"
+        ) from error
+
+
+def difference(old: str, new: str, name: str, new_name: str) -> str:
+    """The unified diff of two texts."""
+    lines = difflib.unified_diff(
+        old.splitlines(keepends=True), new.splitlines(keepends=True), name, new_name
+    )
+    return "".join(lines)

@@ -1,0 +1,70 @@
+"""Lock files: the exact files of PyPI that a build and a runtime are made of.
+
+A lock is TOML beside the recipes: ``python`` names the interpreter's version, and each
+``[[build]]`` or ``[[runtime]]`` table one file by name, version and sha256.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints, model_validator
+
+from builder.errors import RecipeError
+from builder.recipes.parse import parse, read_text
+from builder.recipes.schema.fields import Model, Sha256, Text, Version
+
+ProjectName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*$")]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Locked:
+    """One file on PyPI; ``sha256`` (hex) decides which of the version's files it is."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+class _Entry(Model):
+    name: ProjectName
+    version: Version
+    sha256: Sha256
+
+    def locked(self) -> Locked:
+        return Locked(self.name, self.version, self.sha256)
+
+
+class _Lock(Model):
+    python: Version
+    build: list[_Entry] = Field(default_factory=list)
+    runtime: list[_Entry]
+
+    @model_validator(mode="after")
+    def _of_something(self) -> _Lock:
+        if not self.build and not self.runtime:
+            raise ValueError("names no file")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """What a lock file says."""
+
+    python: str
+    build: tuple[Locked, ...]
+    runtime: tuple[Locked, ...]
+
+
+def read(file: Path) -> Lock:
+    """Read a lock file; raises ``RecipeError`` when it is absent or not a lock."""
+    parsed, problems = parse(read_text(file), file, _Lock)
+    if parsed is None:
+        raise RecipeError(f"{file.name} is wrong", problems=problems)
+    return Lock(
+        parsed.python,
+        tuple(entry.locked() for entry in parsed.build),
+        tuple(entry.locked() for entry in parsed.runtime),
+    )

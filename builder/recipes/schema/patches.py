@@ -1,0 +1,226 @@
+"""What a recipe may say of a patch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+
+from builder.recipes.schema.fields import (
+    PEP440,
+    PLAIN,
+    Commit,
+    GitUrl,
+    Model,
+    PathGlob,
+    PythonProject,
+    Sha256,
+    Text,
+    TreePath,
+    Value,
+    only_key,
+)
+from builder.recipes.schema.probes import Probe
+
+
+class AnyPatch(Model):
+    """What every patch says, whatever its kind."""
+
+    why: Text
+    """What is wrong without it."""
+    drop_when: Text | None = None
+    """When it may go."""
+    upstream: Text | None = None
+    """Where it is discussed: "OWNER/REPOSITORY#NUMBER"."""
+    leave_out: list[PathGlob] = []
+    """Files of the patch that the target does not have: "tests/*"."""
+    fuzz: Annotated[int, Field(ge=0, le=2)] = 0
+    """Lines of context, of the three at each end of a hunk, that may differ."""
+    three_way: bool = False
+    """Merge with the version that the patch was made for, where its lines moved."""
+    expect: Literal["applies", "absent"] = "applies"
+    """"absent": what it changes is not in this source, and the build fails where it is."""
+    probe: Probe | None = None
+    """How the finished image shows it."""
+
+
+class FilePatch(AnyPatch):
+    """A diff that this repository holds."""
+
+    file: TreePath
+    """Below ``patches/``."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"file {self.file}"
+
+
+class PullPatch(AnyPatch):
+    """A pull request, frozen: the diff between two commits, whatever becomes of the request."""
+
+    pull: Annotated[int, Field(ge=1)]
+    """Its number."""
+    base: Commit
+    """Where its branch left the target branch; an ancestor of ``head``."""
+    head: Commit
+    """The last commit of its branch."""
+    git: GitUrl | None = None
+    """Repository of the pull request; default: the source's."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"pull {self.pull}"
+
+
+class Pick(Model):
+    """A range of commits, as ``git cherry-pick after..to`` takes it."""
+
+    after: Commit
+    """The last commit that is not taken."""
+    to: Commit
+    """The last commit that is taken."""
+    without: list[Commit] = []
+    """Commits of the range that are not taken: what the source has already."""
+    git: GitUrl | None = None
+    """Default: the source's."""
+
+
+class PickPatch(AnyPatch):
+    """Commits of some branch, one after the other."""
+
+    pick: Pick
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        less = [f" without {commit[:9]}" for commit in self.pick.without]
+        return f"pick {self.pick.after[:9]}..{self.pick.to[:9]}{''.join(less)}"
+
+
+class Script(Model):
+    """A program that edits the tree."""
+
+    git: GitUrl
+    commit: Commit
+    path: TreePath
+    """The program in the tree of ``commit``: Python (.py), or anything with a #! line.
+
+    Python has its standard library only: what the image has installed cannot be imported.
+    """
+    sha256: Sha256 | None = None
+    """Of the program, where it is known from elsewhere."""
+    arguments: list[Value] = []
+    at: Annotated[str, StringConstraints(pattern=r"^(?:/[A-Za-z0-9._+-]+)+$"), PLAIN] = "/tree"
+    """Where the program finds the tree, and its working directory."""
+    seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    """It is stopped after that."""
+    edits: list[TreePath] = []
+    """Files of the tree that it changes, and no others; empty: any, of which it deletes none."""
+    says: list[Text] = []
+    """Each must stand in what it prints, or it has applied in part only, whatever its status."""
+
+    @model_validator(mode="after")
+    def _not_over_the_system(self) -> Script:
+        if ".." in self.at.split("/") or self.at.split("/")[1] in SYSTEM_DIRECTORIES:
+            raise ValueError(f"at = {self.at!r} would hide what the program runs on")
+        return self
+
+
+SYSTEM_DIRECTORIES = frozenset(
+    {"bin", "dev", "etc", "lib", "lib64", "patch", "proc", "sbin", "sys"}
+)
+
+
+class ScriptPatch(AnyPatch):
+    """A program that edits the tree; what it changed is the patch."""
+
+    script: Script
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"script {self.script.path}"
+
+    @model_validator(mode="after")
+    def _absent_is_told_by_its_files(self) -> ScriptPatch:
+        if self.expect == "absent" and not self.script.edits:
+            raise ValueError("say in edits which files it changes: they must be absent")
+        return self
+
+
+ENTRY_POINT = r"^[A-Za-z_][\w.]*(?::[A-Za-z_][\w.]*)?$"
+EntryPointName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*$"), PLAIN]
+EntryPoint = Annotated[str, StringConstraints(pattern=ENTRY_POINT), PLAIN]
+
+
+class Distribution(Model):
+    """What makes added files an installed Python project: pip and ``importlib.metadata`` see it.
+
+    Python packaging, "Recording installed projects" and "Entry points specification".
+    """
+
+    name: PythonProject
+    version: Annotated[str, StringConstraints(pattern=PEP440), PLAIN]
+    entry_points: dict[EntryPointName, dict[EntryPointName, EntryPoint]] = {}
+    """"module:function" by group and name."""
+
+    def __str__(self) -> str:
+        points = [
+            f"{group}: {name} = {value}"
+            for group, found in self.entry_points.items()
+            for name, value in found.items()
+        ]
+        return ", ".join([f"{self.name} {self.version}", *points])
+
+
+class Add(Model):
+    """A directory, or a file, of a pinned commit, as new files of the tree."""
+
+    git: GitUrl
+    commit: Commit
+    path: TreePath
+    """In the tree of ``commit``."""
+    to: TreePath
+    """In the source; nothing may be there."""
+    distribution: Distribution | None = None
+    """The project that it is installed as, where it is one of its own."""
+
+
+class AddPatch(AnyPatch):
+    """Files of another repository that the tree gets as they are."""
+
+    add: Add
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"add {self.add.to}"
+
+    @model_validator(mode="after")
+    def _never_absent(self) -> AddPatch:
+        if self.expect == "absent":
+            raise ValueError("what is added is never there before: expect has no use")
+        return self
+
+
+PATCHES = ("file", "pull", "pick", "script", "add")
+
+
+def _patch_kind(value: Any) -> str | None:
+    return only_key(value, PATCHES)
+
+
+Patch = Annotated[
+    Annotated[FilePatch, Tag("file")]
+    | Annotated[PullPatch, Tag("pull")]
+    | Annotated[PickPatch, Tag("pick")]
+    | Annotated[ScriptPatch, Tag("script")]
+    | Annotated[AddPatch, Tag("add")],
+    Discriminator(
+        _patch_kind,
+        custom_error_type="patch",
+        custom_error_message=f"needs exactly one of: {', '.join(PATCHES)}",
+    ),
+]

@@ -1,0 +1,210 @@
+"""What a recipe may promise of its image, and how the promises are tried."""
+
+from __future__ import annotations
+
+import ast
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, model_validator
+
+from builder.recipes.schema.fields import (
+    PLAIN,
+    ImagePath,
+    Model,
+    RegularExpression,
+    Sha256,
+    Text,
+    Value,
+    only_key,
+)
+
+
+def _code(value: str) -> str:
+    try:
+        parsed = ast.parse(value)
+    except SyntaxError as error:
+        raise ValueError(f"must be Python: {error.msg}") from error
+    if len(parsed.body) != 1:
+        raise ValueError("must be one expression or one statement of Python")
+    return value
+
+
+PythonCode = Annotated[Text, AfterValidator(_code)]
+DottedName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$"), PLAIN
+]
+LibraryName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+/-]+$"), PLAIN]
+Symbol = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_.$][A-Za-z0-9_.$@]*$"), PLAIN]
+SymbolGlob = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.$@*?]+$"), PLAIN]
+
+
+class RunProbe(Model):
+    """A program of the image answers."""
+
+    run: Annotated[list[Text], Field(min_length=1)]
+    says: list[Text] = []
+    """Each must stand in what it prints, on either stream."""
+    says_not: list[Text] = []
+    """None may stand there."""
+    matches: list[RegularExpression] = []
+    """Regular expressions (Python's), each of which must match somewhere in what it prints."""
+    status: Annotated[int, Field(ge=0, le=255)] = 0
+    """Its exit status."""
+
+
+class OptionProbe(Model):
+    """The program's --help knows an option, and certain values of it."""
+
+    option: Annotated[str, StringConstraints(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_-]*$"), PLAIN]
+    program: Text | None = None
+    """Default: the image's entrypoint."""
+    has: list[Text] = []
+    """Values that --help lists for it."""
+    lacks: list[Text] = []
+    """Values that --help does not list for it."""
+    absent: bool = False
+    """True: there must be no such option."""
+
+    @model_validator(mode="after")
+    def _no_values_of_what_is_not_there(self) -> OptionProbe:
+        if self.absent and (self.has or self.lacks):
+            raise ValueError("an option that must be absent has no values")
+        return self
+
+
+class LibraryProbe(Model):
+    """A library of the image: its GPU code, what it needs, what it offers."""
+
+    library: LibraryName
+    """File name, or the end of its path."""
+    alternatives: list[LibraryName] = []
+    """What it may be called instead, the first that is there; where newer builds name it anew."""
+    architectures: list[Annotated[str, StringConstraints(pattern=r"^sm_[0-9]+[af]?$"), PLAIN]] = []
+    """Machine code (not only PTX) that must be there."""
+    needs: list[Text] = []
+    """Names of libraries that it is linked to (DT_NEEDED): "libcuda.so.1"."""
+    needs_not: list[Text] = []
+    """Names of libraries that it is not linked to."""
+    symbols: list[Symbol] = []
+    """Functions and data that other files can use of it, as ``nm -D`` names them."""
+    symbols_not: list[Symbol] = []
+    """Names that it must not offer."""
+    symbols_at_least: dict[SymbolGlob, Annotated[int, Field(ge=1)]] = {}
+    """How many of its names are like a pattern, at least: { "cu*" = 200 }."""
+    glibc: Annotated[str, StringConstraints(pattern=r"^[0-9]+(?:\.[0-9]+)+$"), PLAIN] | None = None
+    """The newest version of glibc that it may need: "2.34"."""
+
+
+class FileProbe(Model):
+    """A file of the image, or all that a path with * means: it is there, with certain text."""
+
+    file: ImagePath
+    absent: bool = False
+    """True: no such file may be there."""
+    has: list[Text] = []
+    """Each must stand in it."""
+    lacks: list[Text] = []
+    """None may stand in it."""
+    matches: list[RegularExpression] = []
+    """Regular expressions (Python's), each of which must match somewhere in the file."""
+    sha256: Sha256 | None = None
+    sha256_not: Sha256 | None = None
+    """The file has been changed: it is no longer this one."""
+
+    @model_validator(mode="after")
+    def _no_text_of_what_is_not_there(self) -> FileProbe:
+        told = self.has or self.lacks or self.matches or self.sha256 or self.sha256_not
+        if self.absent and told:
+            raise ValueError("a file that must be absent has no contents")
+        return self
+
+
+class PythonProbe(Model):
+    """Facts of a Python file's syntax tree: neither layout nor comments matter."""
+
+    python: ImagePath
+    inside: DottedName | None = None
+    """Only within this class or function: "Attention.forward"."""
+    defines: list[DottedName] = []
+    """Classes, functions and assigned names."""
+    has: list[PythonCode] = []
+    """Expressions or statements that must occur."""
+    lacks: list[PythonCode] = []
+    """Expressions or statements that must not occur."""
+
+
+PROBES = ("run", "option", "library", "file", "python")
+
+
+def _probe_kind(value: Any) -> str | None:
+    return only_key(value, PROBES)
+
+
+Probe = Annotated[
+    Annotated[RunProbe, Tag("run")]
+    | Annotated[OptionProbe, Tag("option")]
+    | Annotated[LibraryProbe, Tag("library")]
+    | Annotated[FileProbe, Tag("file")]
+    | Annotated[PythonProbe, Tag("python")],
+    Discriminator(
+        _probe_kind,
+        custom_error_type="probe",
+        custom_error_message=f"needs exactly one of: {', '.join(PROBES)}",
+    ),
+]
+
+
+Dialect = Literal["llama-server", "llama-cpp-python", "hello", "openai"]
+"""How a server is asked: see ``smoke.dialects``."""
+
+
+class Serve(Model):
+    """How the image's server is started for a trial, and how it is asked.
+
+    In the arguments ``{model}``, ``{draft}`` and ``{context}`` stand for the files in the
+    container and the size of the context in tokens.
+    """
+
+    dialect: Dialect
+    """Whose HTTP interface the server speaks."""
+    arguments: list[Value] = []
+    """After the entrypoint."""
+    gpu: list[Value] = []
+    """Also these, where there is a GPU: "-ngl", "99"."""
+    verbose: list[Value] = []
+    """Also these, in a trial with a GPU: its log must tell where the model went."""
+    draft: list[Value] = []
+    """Also these, where a draft model is given."""
+    env: dict[str, Value] = {}
+    """Environment variables of the server."""
+    seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    """It must be healthy by then, with a model of half a megabyte."""
+    memory: Annotated[float, Field(gt=0, le=1024)] = 2.0
+    """GiB that it may take for it."""
+
+
+class Budget(Model):
+    """How large the image may be, in MB (10^6 bytes)."""
+
+    download: Annotated[int, Field(ge=1)] | None = None
+    """Its compressed layers."""
+    unpacked: Annotated[int, Field(ge=1)] | None = None
+    """Its files."""
+
+
+class Accept(Model):
+    """A rule of the static proofs that the image may break, and the reason."""
+
+    proof: Literal[
+        "architectures",
+        "closure",
+        "run paths",
+        "leftovers",
+        "copies",
+        "set-uid",
+        "world-writable",
+        "secrets",
+    ]
+    path: ImagePath
+    """Of the files that may break it."""
+    why: Text

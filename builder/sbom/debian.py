@@ -1,0 +1,95 @@
+"""Debian packages of an image, as its own database tells them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from debian.deb822 import Packages
+
+from builder.errors import UntriedError
+from builder.tools.docker import containers
+
+STATUS = "/var/lib/dpkg/status"
+RELEASE = "/etc/os-release"
+ABSENT = re.compile(r"Could not find the file|no such file or directory", re.IGNORECASE)
+"""What the engine says of a path that a container does not have."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Package:
+    """An installed package; ``source`` is the package that it was built from."""
+
+    name: str
+    version: str
+    architecture: str
+    source: str
+    source_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dpkg:
+    """What dpkg has installed in an image, sorted, and on which release of which distribution.
+
+    ``distribution`` and ``release`` are ID and VERSION_ID of os-release(5): "debian", "13".
+    """
+
+    distribution: str
+    release: str
+    packages: tuple[Package, ...]
+
+
+def installed(reference: str, work: Path) -> Dpkg | None:
+    """What an image of the engine has installed; None where it has no database of dpkg's.
+
+    ``work`` takes the files that are read.  Raises ``UntriedError`` where the engine does not
+    give them.
+    """
+    status = _text(reference, STATUS, work / "dpkg-status")
+    if status is None:
+        return None
+    return parse(status, _text(reference, RELEASE, work / "os-release") or "")
+
+
+def _text(reference: str, path: str, copy: Path) -> str | None:
+    try:
+        containers.copy_out(reference, path, copy)
+    except UntriedError as error:
+        if ABSENT.search(error.why):
+            return None
+        raise
+    return copy.read_text("utf-8", errors="replace")
+
+
+def parse(status: str, release: str) -> Dpkg:
+    """What the texts of /var/lib/dpkg/status and of os-release tell."""
+    told = dict(_assignments(release))
+    return Dpkg(
+        told.get("ID", "debian"),
+        told.get("VERSION_ID", ""),
+        tuple(sorted(_packages(status))),
+    )
+
+
+def _packages(status: str) -> Iterator[Package]:
+    # As lines: a text of one line would be taken for the name of a file.
+    for entry in Packages.iter_paragraphs(status.splitlines(), use_apt_pkg=False):
+        # Wanted, flag, state (dpkg-query(1)): what is removed may have left its configuration.
+        if entry.get("Status", "").split()[2:] == ["installed"]:
+            yield Package(
+                entry["Package"],
+                entry["Version"],
+                entry.get("Architecture", ""),
+                entry.source or entry["Package"],
+                str(entry.source_version),
+            )
+
+
+def _assignments(release: str) -> Iterator[tuple[str, str]]:
+    """The variables of an os-release(5) file."""
+    for line in release.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not name.startswith("#"):
+            yield name.strip(), value.strip().strip("\"'")

@@ -1,0 +1,234 @@
+"""An image becomes a verdict: every promise of its recipe, checked on the finished image."""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from builder.errors import UntriedError
+from builder.recipes.schema import (
+    Budget,
+    FileProbe,
+    LibraryProbe,
+    OptionProbe,
+    Probe,
+    PythonProbe,
+    Recipe,
+    RunProbe,
+)
+from builder.smoke import (
+    answers,
+    architectures,
+    closure,
+    contract,
+    files,
+    gpu,
+    leftovers,
+    loads,
+    permissions,
+    reading,
+    serves,
+    sizes,
+    starts,
+)
+from builder.smoke.contents import Contents, Foundation
+from builder.smoke.rules import Rules
+from builder.smoke.verdict import Check, Verdict
+from builder.tools.docker import containers
+from builder.tools.docker.blobs import blobs_of
+
+PROOFS = 4
+"""Raised when proofs are added: images that were proved by fewer are proved again."""
+DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
+ARCHITECTURES = ("120",)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An image of the engine, and what it must be."""
+
+    reference: str
+    digest: str
+    recipe: Recipe | None = None
+    """None: nothing is promised, and only what holds for every image is proved."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that it must have."""
+    devel: str | None = None
+    """The base's image to compile in: it has the driver's stub, without which an engine with
+    ``vmm = true`` does not start."""
+    trial: gpu.Trial | None = None
+    """What is tried with a GPU; None: nothing."""
+    foundation: Foundation | None = None
+    """What it was laid over: somebody else's, and not judged."""
+
+
+def prove(subject: Subject, work: Path) -> Verdict:
+    """Check an image without network, and with a GPU where one is to be tried.
+
+    ``work`` is a directory for what is needed on the way.
+    What cannot be tried is a check of its own that says so.  Raises ``UntriedError`` when not
+    even the image can be read.
+    """
+    containers.reap()
+    started = time.monotonic()
+    contents = _read(subject, work)
+    told = f"{len(contents.layers)} layers, {len(contents.files)} files"
+    seconds = round(time.monotonic() - started, 3)
+    checks = [Check("image", "its layers", "can be read", told, True, seconds)]
+    checks += _timed(_static(subject, contents))
+    if subject.recipe is not None:
+        checks += _timed(_promises(subject.recipe, subject, contents, work))
+    return Verdict(subject.digest, tuple(checks), contents.download_size, contents.unpacked_size)
+
+
+def _read(subject: Subject, work: Path) -> Contents:
+    """What the image holds; read twice where a probe's file turns out to be a link."""
+    wanted = _wanted(subject.recipe)
+    blobs = blobs_of(subject.reference, work)
+    contents = reading.read(blobs, work, wanted)
+    more = _behind_links(subject.recipe, contents, wanted)
+    if more == wanted:
+        return contents
+    return reading.read(blobs, work, more)
+
+
+def _behind_links(
+    recipe: Recipe | None, contents: Contents, wanted: reading.Wanted
+) -> reading.Wanted:
+    """What is wanted, with the files that links of such names lead to."""
+    behind = {contents.resolve(path) for path in wanted.texts}
+    texts = {path for path in behind if path and not wanted.text(path)}
+    libraries = {
+        posixpath.basename(file.path)
+        for probe in _symbol_probes(recipe)
+        for name in (probe.library, *probe.alternatives)
+        for file, _ in architectures.matching(contents, name)
+        if file.symbols is None
+    }
+    return reading.Wanted(wanted.texts | texts, wanted.symbols | libraries)
+
+
+def _symbol_probes(recipe: Recipe | None) -> list[LibraryProbe]:
+    probes = [probe for _, probe in _probes(recipe)] if recipe else []
+    libraries = [probe for probe in probes if isinstance(probe, LibraryProbe)]
+    return [
+        probe for probe in libraries if probe.symbols or probe.symbols_not or probe.symbols_at_least
+    ]
+
+
+def _probes(recipe: Recipe) -> list[tuple[str, Probe]]:
+    """What is promised, each with the name of the patch that it proves."""
+    return [("", probe) for probe in recipe.probe] + [
+        (patch.name, patch.probe) for patch in recipe.patch if patch.probe is not None
+    ]
+
+
+def _wanted(recipe: Recipe | None) -> reading.Wanted:
+    """What must be kept of the image's files for the recipe's probes."""
+    probes = [probe for _, probe in _probes(recipe)] if recipe else []
+    texts = {probe.file for probe in probes if isinstance(probe, FileProbe)}
+    if recipe is not None and recipe.start:
+        texts.add(starts.PLAN)
+    texts |= {probe.python for probe in probes if isinstance(probe, PythonProbe)}
+    libraries = {
+        posixpath.basename(name).partition(".so")[0]
+        for probe in _symbol_probes(recipe)
+        for name in (probe.library, *probe.alternatives)
+    }
+    return reading.Wanted(frozenset(texts), frozenset(libraries))
+
+
+def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
+    """What is read from the layers: no program of the image is run."""
+    recipe, foundation = subject.recipe, subject.foundation
+    rules = Rules(recipe.accept if recipe else ())
+    arch = recipe.cuda.arch if recipe else ARCHITECTURES
+    own = contents.above(foundation) if foundation else contents
+    if foundation:
+        told = f"{len(contents.files) - len(own.files)} files of {foundation.layers} layers"
+        yield Check("foundation", "what it is laid over", "is not judged", told, True)
+    artefact = recipe is not None and recipe.artefact is not None
+    if not artefact:
+        if not foundation or any(parsed.code for _, parsed in own.elves()):
+            yield from architectures.prove(arch, own, rules)
+        vmm = recipe is None or recipe.cuda.vmm
+        yield from closure.prove(own, rules, vmm=vmm, whole=contents)
+    yield from leftovers.prove(own, rules)
+    yield from permissions.prove(own, rules)
+    yield from contract.prove_texts(own, rules)
+    yield from sizes.prove(own, contents, recipe.budget if recipe else Budget())
+    if recipe is not None:
+        yield from contract.prove(recipe, subject.labels, contents, foundation)
+    yield from rules.unused()
+
+
+def _promises(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -> Iterator[Check]:
+    """What the recipe promises beyond that: its probes, and a server that serves."""
+    try:
+        stub = _stub(recipe, subject, work)
+    except UntriedError as error:
+        yield Check("runs", "a stub of the driver", "is there", str(error), None)
+        return
+    sealed = answers.Sealed(subject.reference, stub)
+    for patch, probe in _probes(recipe):
+        checks = _tried(probe, recipe, sealed, contents)
+        yield from _of_patch(patch, checks) if patch else checks
+    begins = starts.prove(recipe, subject.reference, contents, subject.foundation)
+    yield from _ended(begins, "start", "the steps, stopping before the engine")
+    yield from _ended(
+        loads.prove(recipe, subject.reference, subject.devel, work), "loads", "LD_PRELOAD"
+    )
+    yield from serves.prove(recipe, subject.reference, work, stub)
+    if subject.trial is not None and subject.trial.due():
+        driver = contract.driver_of(contents)
+        yield from gpu.prove(recipe, subject.reference, subject.trial, driver, work)
+
+
+def _of_patch(name: str, checks: Iterator[Check]) -> Iterator[Check]:
+    for check in checks:
+        yield replace(check, proof="patch", subject=f"{name}: {check.subject}")
+
+
+def _stub(recipe: Recipe, subject: Subject, work: Path) -> Path | None:
+    if not recipe.cuda.vmm or subject.devel is None:
+        return None
+    stub = work / "libcuda.so.1"
+    containers.copy_out(subject.devel, DRIVER_STUB, stub)
+    return stub
+
+
+def _tried(
+    probe: Probe, recipe: Recipe, sealed: answers.Sealed, contents: Contents
+) -> Iterator[Check]:
+    match probe:
+        case RunProbe():
+            checks = answers.prove_run(probe, sealed)
+        case OptionProbe():
+            checks = answers.prove_option(probe, recipe, sealed)
+        case LibraryProbe():
+            checks = architectures.prove_library(probe, contents)
+        case FileProbe():
+            checks = files.prove_file(probe, contents)
+        case PythonProbe():
+            checks = files.prove_python(probe, contents)
+    return _ended(checks, "runs", answers.subject_of(probe))
+
+
+def _ended(checks: Iterator[Check], proof: str, subject: str) -> Iterator[Check]:
+    """Checks that run programs: one that never ends failed, one that cannot begin is untried."""
+    try:
+        yield from checks
+    except containers.TimedOutError as error:
+        yield Check(proof, subject, "an answer", str(error), False)
+    except UntriedError as error:
+        yield Check(proof, subject, "an answer", str(error), None)
+
+
+def _timed(checks: Iterator[Check]) -> Iterator[Check]:
+    started = time.monotonic()
+    for check in checks:
+        yield replace(check, seconds=round(time.monotonic() - started, 3))
+        started = time.monotonic()

@@ -1,0 +1,137 @@
+"""Proof: the engine's libraries hold machine code for the GPUs that the recipe names."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from builder.recipes.schema import LibraryProbe
+from builder.smoke.contents import Contents, File
+from builder.smoke.rules import Rules
+from builder.smoke.verdict import Check
+from builder.tools.elf import ElfFile
+
+ENGINE = "/opt/engine/"
+GLIBC = re.compile(r"GLIBC_(.+)")
+
+
+def _summary(code: ElfFile) -> str:
+    names: dict[str, int] = {}
+    for entry in code.code:
+        names[entry.name] = names.get(entry.name, 0) + 1
+    return ", ".join(f"{count} {name}" for name, count in sorted(names.items())) or "no GPU code"
+
+
+def _machine_code(code: ElfFile) -> set[str]:
+    return {entry.name for entry in code.code if entry.kind == "elf"}
+
+
+def satisfied(expected: str, found: set[str]) -> bool:
+    """Whether machine code for ``expected`` is there; without a suffix any variant will do.
+
+    llama.cpp's cmake turns 120 into 120a, and both run on compute capability 12.0.
+    """
+    if expected[-1] in "af":
+        return expected in found
+    return bool(found & {expected, f"{expected}a", f"{expected}f"})
+
+
+def expected_of(architectures: Sequence[str]) -> list[str]:
+    """``sm_120`` and so on, of the ``[cuda] arch`` that ask for machine code."""
+    asked = [arch for arch in architectures if not arch.endswith("-virtual")]
+    return [f"sm_{re.sub('-real$', '', arch)}" for arch in asked]
+
+
+def prove(architectures: Sequence[str], contents: Contents, rules: Rules) -> Iterator[Check]:
+    """Every ELF file of the image that holds GPU code, against what the recipe asks for.
+
+    The engine's own files need just the variant that is asked for; of a library of the base any
+    variant will do (cuBLAS has sm_120 where an engine has sm_120a).
+    """
+    expected = expected_of(architectures)
+    with_code = [(file, parsed) for file, parsed in contents.elves() if parsed.code]
+    place = ENGINE if any(path.startswith(ENGINE) for path in contents.files) else "/"
+    if not any(file.path.startswith(place) for file, _ in with_code):
+        wanted = f"GPU code for {' '.join(expected)}"
+        yield Check("architectures", place, wanted, "none at all", False)
+    for file, parsed in with_code:
+        found = _machine_code(parsed)
+        own = file.path.startswith(ENGINE)
+        names = expected if own else [name.rstrip("af") for name in expected]
+        lacks = not all(satisfied(name, found) for name in names)
+        said = [(file.path, _summary(parsed))] if lacks else []
+        fine = _summary(parsed)
+        yield rules.judge("architectures", file.path, " ".join(names), said, fine)
+    for file in contents.files.values():
+        if file.malformed:
+            damage = [(file.path, file.malformed)]
+            yield rules.judge("architectures", file.path, "a readable ELF file", damage)
+
+
+def matching(contents: Contents, name: str) -> list[tuple[File, ElfFile]]:
+    """The ELF files whose path ends in ``name``, or that a link of that path leads to."""
+    found: dict[str, tuple[File, ElfFile]] = {}
+    for path in contents.files:
+        if path.endswith("/" + name.lstrip("/")):
+            file = contents.files.get(contents.resolve(path) or "")
+            if file is not None and file.elf is not None:
+                found[file.path] = (file, file.elf)
+    return list(found.values())
+
+
+def prove_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
+    """What a recipe's ``[[probe]] library`` says."""
+    names = [probe.library, *probe.alternatives]
+    libraries = next(filter(None, (matching(contents, name) for name in names)), [])
+    if not libraries:
+        subject = " or ".join(names)
+        yield Check("library", subject, "is in the image", "no such ELF file", False)
+    for file, parsed in libraries:
+        found = _machine_code(parsed)
+        for name in probe.architectures:
+            passed = satisfied(name, found)
+            yield Check("library", file.path, f"machine code for {name}", _summary(parsed), passed)
+        needed = ", ".join(parsed.needed)
+        for name in probe.needs:
+            yield Check("library", file.path, f"needs {name}", needed, name in parsed.needed)
+        for name in probe.needs_not:
+            passed = name not in parsed.needed
+            yield Check("library", file.path, f"does not need {name}", needed, passed)
+        offered = file.symbols or frozenset()
+        for name in probe.symbols:
+            there = name in offered
+            said = name if there else f"not among {len(offered)} names"
+            yield Check("library", file.path, f"offers {name}", said, there)
+        for name in probe.symbols_not:
+            there = name in offered
+            said = name if there else "not there"
+            yield Check("library", file.path, f"does not offer {name}", said, not there)
+        for pattern, least in probe.symbols_at_least.items():
+            count = len(fnmatch.filter(offered, pattern))
+            expected = f"offers at least {least} names like {pattern}"
+            yield Check("library", file.path, expected, str(count), count >= least)
+        if probe.glibc is not None:
+            yield _glibc(probe.glibc, file, parsed)
+
+
+def _glibc(newest: str, file: File, parsed: ElfFile) -> Check:
+    """That a library needs no version of glibc's symbols after ``newest``.
+
+    A version without a number passes for newer than any: GLIBC_PRIVATE is of one glibc alone,
+    GLIBC_ABI_DT_RELR came with 2.36.
+    """
+    versions = {version for _, several in parsed.versions_needed for version in several}
+    needed = sorted(
+        (match[1] for version in versions if (match := GLIBC.fullmatch(version))), key=_number
+    )
+    passed = not needed or _number(needed[-1]) <= _number(newest)
+    found = f"GLIBC_{needed[-1]}" if needed else "no version of it"
+    return Check("library", file.path, f"needs glibc {newest} at most", found, passed)
+
+
+def _number(version: str) -> list[float]:
+    """``2.34`` as numbers; what is no version counts as the newest."""
+    numbers = version.split(".")
+    return [float(number) if number.isdigit() else math.inf for number in numbers]

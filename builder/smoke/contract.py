@@ -1,0 +1,107 @@
+"""Proof: the image's configuration is what the recipe says: how it starts and what it tells."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from builder.recipes.schema import Recipe
+from builder.smoke import secrets
+from builder.smoke.contents import Contents, Foundation
+from builder.smoke.rules import Rules
+from builder.smoke.verdict import Check
+
+PLATFORM = "linux/amd64"
+USER = "10001:10001"  # of macros.j2
+# NVIDIA, CUDA Toolkit release notes, "CUDA Toolkit and Minimum Required Driver Version for CUDA
+# Minor Version Compatibility"; RTX 50xx needs 570 whatever the toolkit.
+DRIVERS = {12: "570", 13: "580"}
+RUNTIME_LIBRARY = re.compile(r"/libcudart\.so\.(\d+)(?:\.\d+)*$")
+
+
+def prove(
+    recipe: Recipe,
+    labels: Mapping[str, str],
+    contents: Contents,
+    foundation: Foundation | None = None,
+) -> Iterator[Check]:
+    """Platform, user, entrypoint, port, health check, environment, labels and the driver.
+
+    What the recipe does not say of an image that was laid over another is as it was there.
+    """
+    image, config = recipe.image, contents.config
+    before = foundation.config if foundation else {}
+    yield _equal("platform", PLATFORM, contents.platform)
+    whom = (before.get("User") or "root") if foundation else USER
+    yield _equal("user", image.user or whom, config.get("User") or "root")
+    starts = image.entrypoint or before.get("Entrypoint") or []
+    yield _equal("entrypoint", _told(starts), _told(config.get("Entrypoint") or []))
+    # A new entrypoint takes the command of the base away (Dockerfile reference, "ENTRYPOINT").
+    follows = image.command or ([] if image.entrypoint else before.get("Cmd") or [])
+    yield _equal("command", _told(follows), _told(config.get("Cmd") or []))
+    if foundation:
+        folder = before.get("WorkingDir") or "/"
+        yield _equal("working directory", folder, config.get("WorkingDir") or "/")
+    exposed = {*(before.get("ExposedPorts") or {}), *([f"{image.port}/tcp"] if image.port else [])}
+    ports = ", ".join(sorted(config.get("ExposedPorts") or {})) or "none"
+    yield _equal("exposed port", ", ".join(sorted(exposed)) or "none", ports)
+    if image.port and image.health:
+        test = " ".join((config.get("Healthcheck") or {}).get("Test") or ["none"])
+        wanted = f"{image.port} {image.health}"
+        yield Check("contract", "health check", f"asks {wanted}", test, test.endswith(wanted))
+    for name, value in image.env.items():
+        found = contents.environment.get(name)
+        told = "not set" if found is None else found
+        yield Check("contract", f"environment {name}", value, told, found == value)
+    there = config.get("Labels") or {}
+    for name, value in labels.items():
+        told = there.get(name, "not set")
+        yield Check("contract", f"label {name}", value, told, told == value)
+    if recipe.cuda.driver is not None or not (foundation or recipe.artefact):
+        yield _driver(recipe, contents)
+
+
+def _equal(subject: str, expected: str, found: str) -> Check:
+    return Check("contract", subject, expected, found, expected == found)
+
+
+def _told(words: list[str]) -> str:
+    return json.dumps(words) if words else "none"
+
+
+def driver_of(contents: Contents) -> str | None:
+    """The oldest driver that the image's CUDA runs with; None where it holds no CUDA runtime."""
+    versions = [int(match[1]) for path in contents.files if (match := RUNTIME_LIBRARY.search(path))]
+    return DRIVERS.get(max(versions, default=0))
+
+
+def _driver(recipe: Recipe, contents: Contents) -> Check:
+    needed = driver_of(contents)
+    promised = recipe.cuda.driver
+    if promised is None:
+        found = f"{needed} or newer" if needed else "no libcudart of a known CUDA in the image"
+        return Check("contract", "driver", "a known CUDA", found, needed is not None)
+    enough = needed is not None and _number(promised) >= _number(needed)
+    found = f"its CUDA needs {needed}" if needed else "no libcudart of a known CUDA in the image"
+    return Check("contract", "driver", f"runs with {promised}", found, enough)
+
+
+def _number(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def prove_texts(contents: Contents, rules: Rules) -> Iterator[Check]:
+    """Of any image: no label, variable or build argument came out empty, and no secret is told."""
+    config = contents.config
+    empty = [f"label {name}" for name, text in (config.get("Labels") or {}).items() if not text]
+    empty += [f"environment {name}" for name, text in contents.environment.items() if not text]
+    for number, step in enumerate(contents.image.get("history") or [], 1):
+        arguments = secrets.arguments_of(str(step.get("created_by", "")))
+        empty += [f"argument {name} of step {number}" for name, text in arguments if not text]
+    subject = "labels, environment and build arguments"
+    yield Check("contract", subject, "none is empty", "; ".join(empty) or "none", not empty)
+    yield rules.judge("secrets", "files of every layer", "none", secrets.found_in(contents))
+    told = list(secrets.found_in_configuration(contents.image))
+    subject = "environment, labels and history"
+    yield Check("secrets", subject, "none", "; ".join(told) or "none", not told)

@@ -1,0 +1,132 @@
+"""Proof: files of the image hold what the recipe says: text, or facts of a syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import re
+from collections.abc import Iterator
+
+from builder.recipes.schema import FileProbe, PythonProbe
+from builder.smoke.contents import Contents, File
+from builder.smoke.verdict import Check
+
+SHOWN = 120  # characters of a piece of code in a table
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def at(contents: Contents, path: str) -> list[File]:
+    """The files behind ``path``, in which ``*`` stands for anything."""
+    paths = [path]
+    if "*" in path or "?" in path:
+        paths = [there for there in contents.files if fnmatch.fnmatchcase(there, path)]
+    resolved = {contents.resolve(each) for each in paths}
+    found = [contents.files[each] for each in sorted(filter(None, resolved))]
+    return [file for file in found if file.kind == "file"]
+
+
+def prove_file(probe: FileProbe, contents: Contents) -> Iterator[Check]:
+    """What a recipe's ``[[probe]] file`` says; of several files each must satisfy it."""
+    found = at(contents, probe.file)
+    there = ", ".join(file.path for file in found[:5]) or "no such file"
+    if probe.absent:
+        yield Check("file", probe.file, "is not there", there, not found)
+        return
+    yield Check("file", probe.file, "is there", there, bool(found))
+    for file in found:
+        yield from _contents_of(probe, file)
+
+
+def _contents_of(probe: FileProbe, file: File) -> Iterator[Check]:
+    if probe.sha256 is not None:
+        same = file.digest == probe.sha256
+        yield Check("file", file.path, f"sha256 {probe.sha256}", file.digest, same)
+    if probe.sha256_not is not None:
+        other = file.digest != probe.sha256_not
+        yield Check("file", file.path, f"not sha256 {probe.sha256_not}", file.digest, other)
+    if (probe.has or probe.lacks or probe.matches) and file.text is None:
+        yield Check("file", file.path, "a text of at most 16 MiB", "it is none", False)
+        return
+    text = file.text or ""
+    for piece in probe.has:
+        passed = piece in text
+        yield Check("file", file.path, f"has {piece}", "has it" if passed else "lacks it", passed)
+    for piece in probe.lacks:
+        passed = piece not in text
+        yield Check("file", file.path, f"lacks {piece}", "lacks it" if passed else "has it", passed)
+    for pattern in probe.matches:
+        match = re.search(pattern, text)
+        said = match[0][:SHOWN] if match else "nothing matches"
+        yield Check("file", file.path, f"/{pattern}/", said, match is not None)
+
+
+def prove_python(probe: PythonProbe, contents: Contents) -> Iterator[Check]:
+    """What a recipe's ``[[probe]] python`` says of the file's syntax tree."""
+    found = at(contents, probe.python)
+    if not found:
+        yield Check("python", probe.python, "is there", "no such file", False)
+    for file in found:
+        try:
+            tree: ast.AST | None = ast.parse(file.text or "", file.path)
+        except (SyntaxError, ValueError) as error:
+            yield Check("python", file.path, "is Python", f"it does not parse: {error}", False)
+            continue
+        subject = file.path
+        if probe.inside is not None:
+            subject = f"{file.path}, {probe.inside}"
+            tree = definition(tree, probe.inside)
+            there = "is there" if tree is not None else "no such class or function"
+            yield Check("python", subject, "is there", there, tree is not None)
+        if tree is not None:
+            yield from _facts(probe, tree, subject)
+
+
+def _facts(probe: PythonProbe, tree: ast.AST, subject: str) -> Iterator[Check]:
+    for name in probe.defines:
+        passed = definition(tree, name) is not None or _assigned(tree, name)
+        said = "defines it" if passed else "does not"
+        yield Check("python", subject, f"defines {name}", said, passed)
+    for code in probe.has:
+        passed = occurs(code, tree)
+        said = "has it" if passed else "lacks it"
+        yield Check("python", subject, f"has {code[:SHOWN]}", said, passed)
+    for code in probe.lacks:
+        passed = not occurs(code, tree)
+        said = "lacks it" if passed else "has it"
+        yield Check("python", subject, f"lacks {code[:SHOWN]}", said, passed)
+
+
+def definition(tree: ast.AST | None, dotted: str) -> ast.AST | None:
+    """The class or function of that name, at any depth of ifs and withs; None where none is."""
+    for name in dotted.split("."):
+        tree = next((node for node in _scope(tree) if getattr(node, "name", None) == name), None)
+    return tree
+
+
+def _scope(tree: ast.AST | None) -> Iterator[ast.AST]:
+    """What is defined directly in a module, class or function, also below if, try and with."""
+    for node in ast.iter_child_nodes(tree) if tree is not None else ():
+        if isinstance(node, Definition):
+            yield node
+        elif isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from _scope(node)
+
+
+def _assigned(tree: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+        for node in ast.walk(tree)
+    )
+
+
+def occurs(code: str, tree: ast.AST) -> bool:
+    """Whether an expression or statement stands somewhere in a tree, however it is laid out."""
+    [statement] = ast.parse(code).body
+    wanted: ast.AST = statement.value if isinstance(statement, ast.Expr) else statement
+    sought = _shape(wanted)
+    return any(_shape(node) == sought for node in ast.walk(tree) if type(node) is type(wanted))
+
+
+def _shape(node: ast.AST) -> str:
+    """The tree of a node without positions, and without whether a name is read or written."""
+    return re.sub(r", ctx=(?:Load|Store|Del)\(\)", "", ast.dump(node))

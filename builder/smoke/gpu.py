@@ -1,0 +1,153 @@
+"""Proof on a GPU: the right device, the model on it, and a speed that does not collapse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.bench import series
+from builder.bench.measuring import Settings, measure
+from builder.bench.results import Generation
+from builder.errors import UntriedError
+from builder.recipes.schema import Recipe
+from builder.servers import test_model
+from builder.servers.client import UnansweredError
+from builder.servers.server import Load, NotServingError, Server, launched
+from builder.smoke.verdict import Check
+from builder.tools.docker import gpus
+
+RUNS, WARM_UPS = 10, 2
+LOADING = 900.0  # seconds for a real model
+CONTEXT, TOKENS = 8192, 2000
+TINY_TOKENS = 256
+# llama.cpp, src/llama-model.cpp: what it says once the weights are placed.
+OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is tried with a GPU.  Without a ``model`` it is a tiny one of random weights."""
+
+    model: Path | None = None
+    draft: Path | None = None
+    runs: int = RUNS
+    warm_ups: int = WARM_UPS
+    wanted: bool | None = None
+    """None: where the engine offers a GPU."""
+
+    def due(self) -> bool:
+        """Whether it is to be tried; raises ``WorldError`` where the engine must say and cannot."""
+        return gpus.offered() if self.wanted is None else self.wanted
+
+    @property
+    def settings(self) -> Settings:
+        """What is asked of the server."""
+        if self.model is None:
+            prompt, tokens = "Hello", TINY_TOKENS
+            return Settings(prompt=prompt, tokens=tokens, runs=self.runs, warm_ups=self.warm_ups)
+        return Settings(tokens=TOKENS, runs=self.runs, warm_ups=self.warm_ups)
+
+
+def prove(
+    recipe: Recipe, reference: str, trial: Trial, driver: str | None, work: Path
+) -> Iterator[Check]:
+    """Start the server with all GPUs, and look at what it does with them.
+
+    ``driver`` is the oldest that the image's CUDA runs with.
+    """
+    if recipe.serve is None or recipe.image.port is None:
+        return
+    model, context = trial.model, CONTEXT
+    if model is None:
+        model, context = work / f"{test_model.NAME}.gguf", test_model.CONTEXT
+        test_model.write(model)
+        model.chmod(0o644)
+    load = Load(model, context, trial.draft, gpus=gpus.ALL, verbose=True, limited=False)
+    try:
+        with launched(reference, recipe.serve, recipe.image.port, load) as server:
+            yield from _devices(gpus.seen(server.container), recipe, driver)
+            yield from _trial(server, recipe, trial)
+    except UntriedError as error:
+        yield Check("gpu", "a server with a GPU", "is started", str(error), None)
+
+
+def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, driver: str | None) -> Iterator[Check]:
+    wanted = sorted({capability_of(arch) for arch in recipe.cuda.arch})
+    told = ", ".join(f"{gpu.name} ({gpu.capability})" for gpu in found) or "none"
+    right = any(gpu.capability in wanted for gpu in found)
+    yield Check("gpu", "device", f"compute capability {' or '.join(wanted)}", told, right)
+    oldest = recipe.cuda.driver or driver
+    if oldest is not None and found:
+        enough = _number(found[0].driver) >= _number(oldest)
+        yield Check("gpu", "driver", f"{oldest} or newer", found[0].driver, enough)
+
+
+def capability_of(arch: str) -> str:
+    """``12.0`` of 120, 120a or 120-real, as CMAKE_CUDA_ARCHITECTURES writes it."""
+    digits = re.sub(r"\D.*", "", arch)
+    return f"{digits[:-1]}.{digits[-1]}"
+
+
+def _number(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def _trial(server: Server, recipe: Recipe, trial: Trial) -> Iterator[Check]:
+    assert recipe.serve is not None
+    patience = recipe.serve.seconds if trial.model is None else LOADING
+    expected = f"healthy within {patience:.0f} s"
+    try:
+        took = server.wait(patience)
+    except NotServingError as error:
+        yield Check("gpu", "starts", expected, str(error), False)
+        return
+    yield Check("gpu", "starts", expected, f"after {took:.1f} s", True)
+    yield _placed(server)
+    yield from collapse(server, trial.settings)
+
+
+def _placed(server: Server) -> Check:
+    """Whether the weights are on the GPU, as the server itself tells."""
+    subject, expected = "model", "all of it on the GPU"
+    if server.dialect.device_page is not None:
+        try:
+            backend = str(server.client.get(server.dialect.device_page, 30.0).get("backend"))
+        except UnansweredError as error:
+            return Check("gpu", subject, expected, str(error), False)
+        return Check("gpu", subject, expected, f"it runs on {backend}", backend == "cuda")
+    match = OFFLOADED.search(server.container.log())
+    if match is None:
+        return Check("gpu", subject, expected, "its log does not tell of offloaded layers", False)
+    return Check("gpu", subject, expected, match[0], match[1] == match[2])
+
+
+def collapse(server: Server, settings: Settings) -> Iterator[Check]:
+    """Runs of one prompt: later ones must not be slower, nor the draft's tokens refused."""
+    expected = f"{settings.runs} runs, later ones as fast as earlier ones"
+    try:
+        runs = measure(server.client, server.dialect, settings).runs
+    except UnansweredError as error:
+        yield Check("gpu", "speed over runs", expected, str(error), False)
+        return
+    yield from judge(runs, expected)
+
+
+def judge(runs: Sequence[Generation], expected: str) -> Iterator[Check]:
+    """Speeds and acceptance of runs that were made, in their order."""
+    speeds = [run.tokens_per_second for run in runs]
+    judged = series.judge(speeds)
+    listed = " ".join(f"{speed:.1f}" for speed in speeds)
+    told = (
+        f"{judged.shape}: {judged.why}; mean {judged.mean:.2f} t/s, "
+        f"{judged.lowest:.2f} to {judged.highest:.2f}, deviation {judged.deviation:.2f}, "
+        f"trend {judged.trend:+.2f} % a run ({listed})"
+    )
+    yield Check("gpu", "speed over runs", expected, told, judged.passed)
+    shares = [run.acceptance for run in runs if run.acceptance is not None]
+    if shares:
+        accepted = series.judge_acceptance(shares)
+        listed = " ".join(f"{share:.2f}" for share in shares)
+        told = f"{accepted.shape}: {accepted.why} ({listed})"
+        yield Check("gpu", "draft acceptance over runs", "it stays", told, accepted.passed)

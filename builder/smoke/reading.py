@@ -1,0 +1,286 @@
+"""Reads an image out of its blobs: no container is made, no program of the image is run.
+
+OCI image specification (https://github.com/opencontainers/image-spec): manifest.md, layer.md.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import posixpath
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from builder.errors import UntriedError
+from builder.smoke import secrets
+from builder.smoke.contents import Contents, File, Layer
+from builder.tools import elf
+from builder.tools.docker.blobs import Blobs
+
+BLOCK = 1 << 20
+BUFFER = 1 << 16  # bytes: tarfile copies the rest of its buffer for every small file
+IN_MEMORY = 16 << 20  # bytes of a library that are kept out of the disk while it is read
+LARGEST_DOCUMENT = 16 << 20  # bytes of a manifest or configuration
+LARGEST_TEXT = 16 << 20  # bytes of a file whose text is asked for
+WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
+GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952, 2.3.1
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
+LOADER = ("/etc/ld.so.conf", "/etc/ld.so.conf.d/*")
+PREFERRED = {"linux/amd64": 0, "": 1}
+"""The platforms of an index, the first before the second and that before any other: an engine runs
+an image that names its platform rather than one that names none."""
+BROKEN = (
+    *(OSError, EOFError, tarfile.TarError, zlib.error),
+    *(AttributeError, KeyError, TypeError, ValueError),
+)
+"""What reading a damaged image raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is kept of files beside what is kept of all."""
+
+    texts: frozenset[str] = frozenset()
+    """Paths of files whose text is looked at; ``*`` stands for anything."""
+    symbols: frozenset[str] = frozenset()
+    """Names with which libraries begin whose symbols are looked at."""
+
+    def text(self, path: str) -> bool:
+        """Whether the text of a file is kept."""
+        return any(fnmatch.fnmatchcase(path, glob) for glob in (*LOADER, *self.texts))
+
+    def symbol(self, path: str) -> bool:
+        """Whether the symbols of a library are kept."""
+        return any(posixpath.basename(path).startswith(name) for name in self.symbols)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What a layer says of a path: a file, or that what stood there is gone."""
+
+    path: str
+    file: File | None = None
+    opaque: bool = False
+
+
+def read(blobs: Blobs, work: Path, wanted: Wanted | None = None) -> Contents:
+    """Read an image out of its blobs; ``work`` takes large libraries meanwhile.
+
+    Of an image for several platforms that for linux/amd64 is taken, else the first that is there.
+    Raises ``UntriedError`` when it is none, or parts of it are missing.
+    """
+    from backports.zstd import ZstdError
+
+    scanner = _Scanner(work, wanted or Wanted())
+    try:
+        manifest = _manifest(blobs)
+        image = _document(blobs.file(manifest["config"]["digest"]))
+        digests = [part["digest"] for part in manifest["layers"]]
+        # Unpacking and hashing leave Python's lock: two layers at a time.
+        with ThreadPoolExecutor(2) as pool:
+            scans = list(pool.map(lambda digest: scanner.layer(blobs.file(digest)), digests))
+        return _composed(manifest, image, scans)
+    except (*BROKEN, ZstdError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UntriedError("the image cannot be read", reason) from error
+
+
+def _document(file: Path) -> dict[str, Any]:
+    """A manifest, an index or a configuration."""
+    if file.stat().st_size > LARGEST_DOCUMENT:
+        raise ValueError(f"{file.name} is larger than {LARGEST_DOCUMENT} bytes")
+    content = file.read_bytes()
+    _require_digest(file, hashlib.sha256(content))
+    found = json.loads(content)
+    return dict(found.items())
+
+
+def _require_digest(file: Path, found: hashlib._Hash) -> None:
+    """Raise ``ValueError`` where a blob is not what its name says: compression may hide that."""
+    if found.hexdigest() != file.name:
+        raise ValueError(f"the blob {file.name} has the sha256 {found.hexdigest()}")
+
+
+class _Hashed:
+    """A file that is hashed as it is read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.digest = hashlib.sha256()
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
+        self.digest.update(block)
+        return block
+
+    def readable(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanner:
+    work: Path
+    wanted: Wanted
+
+    def layer(self, blob: Path) -> list[_Entry]:
+        """What a layer says, in its order."""
+        from backports.zstd import ZstdFile
+
+        with blob.open("rb") as file:
+            head = file.read(4)
+            file.seek(0)
+            stream = _Hashed(file)
+            if head == ZSTD_MAGIC:
+                with ZstdFile(cast("IO[bytes]", stream)) as unpacked:
+                    found = list(self.entries(cast("IO[bytes]", unpacked), "r|"))
+            else:
+                mode = "r|gz" if head[:2] == GZIP_MAGIC else "r|"
+                found = list(self.entries(cast("IO[bytes]", stream), mode))
+            while stream.read(BLOCK):
+                pass  # the end of a tar is not the end of its blob
+        _require_digest(blob, stream.digest)
+        return found
+
+    def entries(self, stream: IO[bytes], mode: Any) -> Iterator[_Entry]:
+        with tarfile.open(fileobj=stream, mode=mode, bufsize=BUFFER) as layer:
+            for member in layer:
+                path = posixpath.normpath("/" + member.name)
+                folder, name = posixpath.split(path)
+                if name == OPAQUE:
+                    yield _Entry(folder, opaque=True)
+                elif name.startswith(WHITEOUT):
+                    yield _Entry(posixpath.join(folder, name.removeprefix(WHITEOUT)))
+                else:
+                    yield _Entry(path, self.file(layer, member, path))
+
+    def file(self, layer: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> File:
+        if member.isdir():
+            return File(path, "directory", mode=member.mode)
+        if member.issym():
+            return File(path, "link", target=member.linkname)
+        if member.islnk():
+            return File(path, "file", shares=posixpath.normpath("/" + member.linkname))
+        if not member.isreg():
+            return File(path, "other", mode=member.mode)
+        stream = layer.extractfile(member)
+        assert stream is not None
+        return self.regular(stream, member, path)
+
+    def regular(self, stream: IO[bytes], member: tarfile.TarInfo, path: str) -> File:
+        file = File(path, "file", size=member.size, mode=member.mode)
+        head = stream.read(BLOCK)
+        if elf.is_elf(head):
+            return self.library(stream, head, file)
+        digest = hashlib.sha256(head)
+        keep = self.wanted.text(path) and member.size <= LARGEST_TEXT
+        kept = [head]
+        while block := stream.read(BLOCK):
+            digest.update(block)
+            if keep:
+                kept.append(block)
+        return replace(
+            file,
+            digest=digest.hexdigest(),
+            text=b"".join(kept).decode(errors="replace") if keep else None,
+            secrets=secrets.kinds(path, head),
+        )
+
+    def library(self, stream: IO[bytes], head: bytes, file: File) -> File:
+        digest = hashlib.sha256(head)
+        with tempfile.SpooledTemporaryFile(IN_MEMORY, dir=str(self.work)) as copy:
+            copy.write(head)
+            while block := stream.read(BLOCK):
+                digest.update(block)
+                copy.write(block)
+            file = replace(file, digest=digest.hexdigest())
+            whole = cast(BinaryIO, copy)
+            try:
+                kept = self.wanted.symbol(file.path)
+                symbols = elf.read_symbols(whole).defined if kept else None
+                return replace(file, elf=elf.read(whole), symbols=symbols)
+            except elf.MalformedElf as error:
+                return replace(file, malformed=str(error))
+
+
+def _composed(
+    manifest: Mapping[str, Any], image: Mapping[str, Any], scans: Sequence[list[_Entry]]
+) -> Contents:
+    files: dict[str, File] = {}
+    owner: dict[str, int] = {}
+    hidden = [0] * len(manifest["layers"])
+    for number, scan in enumerate(scans):
+        for entry in scan:
+            _apply(entry, number, files, owner, hidden)
+    made_by = _history(image, len(manifest["layers"]))
+    layers = tuple(
+        _layer(part, scans[number], hidden[number], made_by[number])
+        for number, part in enumerate(manifest["layers"])
+    )
+    size = sum(part["size"] for part in [manifest["config"], *manifest["layers"]])
+    return Contents(files, image, layers, size)
+
+
+def _layer(part: Mapping[str, Any], scan: list[_Entry], hidden: int, created_by: str) -> Layer:
+    own = tuple(entry.file for entry in scan if entry.file is not None)
+    unpacked = sum(file.size for file in own)
+    return Layer(part["digest"], part["size"], unpacked, hidden, created_by, own)
+
+
+def _apply(
+    entry: _Entry, number: int, files: dict[str, File], owner: dict[str, int], hidden: list[int]
+) -> None:
+    """Lay one entry of a layer over what the layers below it left."""
+    before = files.get(entry.path)
+    gone = [entry.path] if before is not None and not entry.opaque else []
+    was_folder = before is not None and before.kind == "directory"
+    if entry.file is None or (was_folder and entry.file.kind != "directory"):
+        start = entry.path.rstrip("/") + "/"
+        gone += [path for path in files if path.startswith(start)]
+    for path in gone:
+        if owner[path] < number:  # a whiteout says nothing of its own layer
+            hidden[owner[path]] += files.pop(path).size
+    if entry.file is not None:
+        files[entry.path] = _linked(entry.file, files)
+        owner[entry.path] = number
+
+
+def _linked(file: File, files: Mapping[str, File]) -> File:
+    """A hard link has what the file has that it shares its content with."""
+    if not file.shares:
+        return file
+    return replace(files[file.shares], path=file.path, shares=file.shares)
+
+
+def _manifest(blobs: Blobs) -> dict[str, Any]:
+    """The manifest of the image, through indexes."""
+    found = blobs.index
+    while "manifests" in found:
+        there = [entry for entry in found["manifests"] if blobs.file(entry["digest"]).is_file()]
+        images = [entry for entry in there if _platform(entry) != "unknown/unknown"]
+        if not images:
+            raise UntriedError("the engine has no platform of the image")
+        wanted = min(images, key=lambda entry: PREFERRED.get(_platform(entry), len(PREFERRED)))
+        found = _document(blobs.file(wanted["digest"]))
+    return dict(found)
+
+
+def _platform(entry: Mapping[str, Any]) -> str:
+    platform = entry.get("platform")
+    return f"{platform['os']}/{platform['architecture']}" if platform else ""
+
+
+def _history(image: Mapping[str, Any], count: int) -> list[str]:
+    """The instruction behind each layer; empty where the history does not match the layers."""
+    made = [
+        str(step.get("created_by", ""))
+        for step in image.get("history") or []
+        if not step.get("empty_layer")
+    ]
+    return made if len(made) == count else [""] * count

@@ -1,0 +1,41 @@
+"""Proof: what patches at start runs before the engine, and stops where it is told to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from builder.recipes.schema import Recipe
+from builder.smoke.contents import Contents, Foundation
+from builder.smoke.verdict import Check
+from builder.tools.docker import containers
+
+PLAN = "/opt/builder/start.json"
+STOP = "BUILDER_START=only"
+SAYS = "start: stopping before"
+GRACE = 60.0  # seconds beside those of the steps: an interpreter starts
+
+
+def prove(
+    recipe: Recipe, reference: str, contents: Contents, foundation: Foundation | None
+) -> Iterator[Check]:
+    """The engine's own entrypoint follows, and the steps pass on a machine without a GPU."""
+    if not recipe.start:
+        return
+    file = contents.files.get(PLAN)
+    plan = json.loads(file.text or "{}") if file else {}
+    expected = (foundation.config if foundation else {}).get("Entrypoint") or []
+    found = plan.get("entrypoint") or []
+    yield Check("start", "what follows", json.dumps(expected), json.dumps(found), found == expected)
+    started = containers.run(
+        reference,
+        recipe.image.entrypoint[1:],
+        entrypoint=recipe.image.entrypoint[0],
+        timeout=GRACE + sum(step.seconds for step in recipe.start),
+        # The patches are written into the container's own layer.
+        extra=("--read-only=false", f"--env={STOP}"),
+    )
+    lines = started.output.strip().splitlines()
+    told = f"exit status {started.status}: {' | '.join(lines[-3:])}"
+    passed = started.status == 0 and SAYS in started.output
+    yield Check("start", "the steps, stopping before the engine", "exit status 0", told, passed)

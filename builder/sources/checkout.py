@@ -1,0 +1,142 @@
+"""A source becomes a tree: of git's objects where it is patched or pinned by commit."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from builder.errors import FetchError
+from builder.plan import tree_hash
+from builder.plan.inputs import Archive, GitCommit, Installed, Released, SourceChoice, SourceTree
+from builder.tools import archives
+from builder.tools.git.repositories import Repositories
+from builder.tools.git.scratch import NoTreeError
+from builder.tools.python import pypi
+from builder.tools.web import downloads
+from builder.tools.web.ranges import NoRangesError
+
+Say = Callable[[str], None]
+
+
+def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str:
+    """The source as a tree of the scratch repository, submodules in their places.
+
+    ``work`` is an empty directory.  Raises ``FetchError``.
+    """
+    if isinstance(source, GitCommit):
+        return repositories.sound(
+            lambda: repositories.tree(
+                source.url, source.commit, submodules=source.submodules, moved=source.moved
+            )
+        )
+    folder = work / "files"
+    unpack(source, repositories.cache, folder, repositories.say, offline=repositories.offline)
+    with _a_tree():
+        tree = repositories.scratch.take(folder)
+    shutil.rmtree(folder)
+    return tree
+
+
+def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) -> tuple[str, str]:
+    """The tree of a source to try patches on, never to build from, and a note of how it was had.
+
+    The texts of a wheel that is not in the cache are read in part; where the index gives no
+    parts, or other ones than the wheel's RECORD names, all of it is fetched.  Either way the tree
+    is kept.  Raises ``FetchError``.
+    """
+    if not (isinstance(source, Released) and source.texts_only and source.subdirectory == "."):
+        return tree_of(source, repositories, work), ""
+    file, folder = source.file, work / "files"
+    whole, parts = f"{file.sha256}-whole", f"{file.sha256}-parts"
+    note = (
+        f"{file.name} {file.version} was read in part: each file is the one that the wheel's own "
+        "RECORD names; the sha256 of the wheel is verified by a build"
+    )
+    tree = repositories.kept(whole)
+    if tree is not None:
+        return tree, ""
+    if pypi.cached(file, repositories.cache) is None:
+        tree = repositories.kept(parts)
+        if tree is not None:
+            return tree, note
+        try:
+            if not repositories.offline:
+                pypi.texts(file, folder, repositories.say)
+                return _keep(repositories, parts, folder), note
+        except NoRangesError as error:
+            repositories.say(f"{file.name} {file.version} is fetched as a whole: {error}")
+            shutil.rmtree(folder, ignore_errors=True)
+    unpack(source, repositories.cache, folder, repositories.say, offline=repositories.offline)
+    return _keep(repositories, whole, folder), ""
+
+
+def _keep(repositories: Repositories, name: str, folder: Path) -> str:
+    with _a_tree():
+        tree = repositories.keep(name, folder)
+    shutil.rmtree(folder)
+    return tree
+
+
+@contextmanager
+def _a_tree() -> Iterator[None]:
+    try:
+        yield
+    except NoTreeError as error:
+        raise FetchError("the source cannot be patched", str(error)) from error
+
+
+def unpack(
+    source: SourceTree | Released | Archive | Installed,
+    cache: Path,
+    target: Path,
+    say: Say,
+    *,
+    offline: bool,
+) -> None:
+    """Write a source that is no commit to the new directory ``target``.
+
+    Raises ``FetchError`` when it cannot be had, or is not what was pinned.
+    """
+    match source:
+        case SourceTree():
+            _copy_tree(source, target)
+        case Released(file=file, subdirectory=folder, texts_only=texts_only):
+            (archive,) = pypi.fetch([file], cache, say, offline=offline)
+            sdist = not archive.name.endswith(".whl")
+            _unpack(archive, folder, target, sdist=sdist, texts_only=texts_only)
+        case Archive(url=url, sha256=digest, subdirectory=folder):
+            archive = downloads.fetch(url, digest, cache, say, offline=offline)
+            _unpack(archive, folder, target, sdist=False)
+        case Installed(name=name):
+            raise FetchError(
+                f"what the base has of {name} is not known before it is there",
+                hint="name a wheel (pypi) or a commit (git) as the source",
+            )
+
+
+def _copy_tree(source: SourceTree, target: Path) -> None:
+    """Copy what was hashed, and check that it still is that."""
+    for file in tree_hash.files(source.path):
+        copy = target / file.relative_to(source.path)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, copy, follow_symlinks=False)
+    if tree_hash.identity(target) != source.identity:
+        raise FetchError(f"{source.path} changed while it was read", hint="run the build again")
+
+
+def _unpack(
+    archive: Path, subdirectory: str, target: Path, *, sdist: bool, texts_only: bool = False
+) -> None:
+    """Write a directory of an archive; an sdist's single top directory is taken off."""
+    folder = target.with_name(f"{target.name}-unpacked")
+    archives.unpack(archive, folder, texts_only=texts_only)
+    top = folder
+    if sdist:
+        inside = [path for path in folder.iterdir() if path.is_dir()]
+        if len(inside) != 1:
+            raise FetchError(f"{archive.name} is not an sdist", "it has no single top directory")
+        top = inside[0]
+    archives.inside(top, subdirectory, archive.name).rename(target)
+    shutil.rmtree(folder, ignore_errors=True)

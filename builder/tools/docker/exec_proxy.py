@@ -1,0 +1,92 @@
+"""A way into a container that has no network: its loopback, through ``docker exec``.
+
+Each connection to the relay starts bash in the container, which speaks TCP by itself.  So the
+server is reached on any engine, near or far, and reaches nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from builder.errors import UntriedError
+from builder.tools.docker.containers import Container
+from builder.tools.docker.engine import executable
+
+# The server's end of a connection ends the program; standard input may outlive it.
+BRIDGE = "exec 3<>/dev/tcp/127.0.0.1/$0; cat <&0 >&3 & cat <&3; kill $!"
+BLOCK = 1 << 16
+ENDING = 3.0  # seconds from the end of a program to that of its container, under load
+
+
+def _keeps_running(container: Container) -> bool:
+    """Whether a container still runs a moment later: one that ends runs nothing more, either."""
+    until = time.monotonic() + ENDING
+    while container.state().running:
+        if time.monotonic() >= until:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@contextmanager
+def relay(container: Container, port: int) -> Iterator[str]:
+    """The URL under which a server in the container answers, while the context lasts.
+
+    Raises ``UntriedError`` where the image has no bash, through which it is spoken to.
+    """
+    tried = container.execute(["bash", "-c", "type cat"], 30)
+    if tried.status != 0 and _keeps_running(container):
+        raise UntriedError("the image has no bash to reach its server through", tried.output)
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        accepting = threading.Thread(
+            target=_accept, args=(listener, container.name, port), daemon=True
+        )
+        accepting.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            with suppress(OSError):  # some systems do not shut down what only listens
+                listener.shutdown(socket.SHUT_RDWR)
+
+
+def _accept(listener: socket.socket, name: str, port: int) -> None:
+    with suppress(OSError):  # the listener is closed at the end
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=_bridge, args=(connection, name, port), daemon=True).start()
+
+
+def _bridge(connection: socket.socket, name: str, port: int) -> None:
+    call = [executable(), "exec", "--interactive", name, "bash", "-c", BRIDGE, str(port)]
+    with (
+        connection,
+        subprocess.Popen(
+            call,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process,
+    ):
+        threading.Thread(target=_send, args=(connection, process), daemon=True).start()
+        assert process.stdout is not None
+        with suppress(OSError):
+            while block := process.stdout.read(BLOCK):
+                connection.sendall(block)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        process.terminate()
+
+
+def _send(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    with suppress(OSError):
+        while block := connection.recv(BLOCK):
+            process.stdin.write(block)
+    with suppress(OSError):
+        process.stdin.close()

@@ -1,0 +1,131 @@
+"""The git repositories of a run: their mirrors by URL, and one scratch repository over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from builder.errors import FetchError
+from builder.tools.git.executable import GitError
+from builder.tools.git.kept_trees import KeptTrees
+from builder.tools.git.mirrors import Mirror, Say
+from builder.tools.git.scratch import Scratch, relative_url, submodule_urls
+
+T = TypeVar("T")
+GITLINK = "160000"
+
+
+class Repositories:
+    """Mirrors below ``cache``; trees are made in ``work/scratch.git``."""
+
+    def __init__(self, cache: Path, work: Path, say: Say, *, offline: bool = False) -> None:
+        self.scratch = Scratch(work / "scratch.git")
+        self.cache = cache
+        self.offline = offline
+        self.say = say
+        self._mirrors: dict[str, Mirror] = {}
+        self._kept = KeptTrees(cache / "git" / "trees.git")
+
+    def kept(self, name: str) -> str | None:
+        """The tree that was kept under a name, or None."""
+        self.scratch.see(self._kept.objects)
+        return self._kept.find(name)
+
+    def keep(self, name: str, files: Path) -> str:
+        """The tree of a directory, kept for later runs; raises ``NoTreeError``."""
+        tree = self._kept.keep(name, files)
+        self.scratch.see(self._kept.objects)
+        return tree
+
+    def mirror(self, url: str) -> Mirror:
+        """The mirror of a repository, seen by the scratch repository from now on."""
+        if url not in self._mirrors:
+            self._mirrors[url] = Mirror(url, self.cache, self.say, offline=self.offline)
+        return self._mirrors[url]
+
+    def sound(self, work: Callable[[], T]) -> T:
+        """Do what reads the mirrors; where one turns out to be damaged, once more without it.
+
+        Raises ``GitError`` where they are whole and git fails all the same.
+        """
+        try:
+            return work()
+        except GitError:
+            mended = [self._kept.mend(), *(mirror.mend() for mirror in self._mirrors.values())]
+            if not any(mended):
+                raise
+        return work()
+
+    def pin(self, url: str, commit: str) -> str:
+        """Have a commit whole; return its tree.  Raises ``FetchError``."""
+        mirror = self.mirror(url)
+        mirror.pin(commit)
+        self.scratch.see(mirror.objects)
+        return self.scratch.tree_of(commit)
+
+    def walk(self, url: str, *commits: str) -> None:
+        """Have the history of commits.  Raises ``FetchError``."""
+        mirror = self.mirror(url)
+        mirror.walk(commits)
+        self.scratch.see(mirror.objects)
+
+    def contents(self, url: str, names: list[str]) -> None:
+        """Have the contents of blobs whose trees are there.  Raises ``FetchError``."""
+        real = [name for name in names if name.strip("0")]
+        missing = self.scratch.lacks(real) if real else []
+        if missing:
+            mirror = self.mirror(url)
+            mirror.contents(missing)
+            self.scratch.see(mirror.objects)
+
+    def changed(self, url: str, old: str, new: str) -> None:
+        """Have the contents of all files that differ between two walked commits."""
+        pairs = self.scratch.changes(old, new)
+        names = [item.object for pair in pairs for item in pair if item.mode != GITLINK]
+        self.contents(url, names)
+
+    def tree(
+        self, url: str, commit: str, *, submodules: bool = True, moved: Mapping[str, str]
+    ) -> str:
+        """The tree of a commit with the trees of its submodules, recursively.
+
+        ``moved`` has URLs by path that go before those of .gitmodules.  Raises ``FetchError``
+        for a submodule whose URL is known from nowhere, and for a path in ``moved`` that is none.
+        """
+        tree = self.pin(url, commit)
+        if not submodules:
+            return tree
+        used: set[str] = set()
+        whole = self._with_submodules(url, tree, "", moved, used)
+        unused = sorted(set(moved) - used)
+        if unused:
+            raise FetchError(
+                f"{commit} of {url} has no submodule {', '.join(unused)}",
+                hint="correct [source.submodule] in the recipe",
+            )
+        return whole
+
+    def _with_submodules(
+        self, url: str, tree: str, prefix: str, moved: Mapping[str, str], used: set[str]
+    ) -> str:
+        links = [item for item in self.scratch.items(tree) if item.mode == GITLINK]
+        named = submodule_urls(self.scratch, tree) if links else {}
+        parts = {}
+        for link in links:
+            path = prefix + link.path
+            if path in moved:
+                used.add(path)
+                where = moved[path]
+            elif link.path in named:
+                where = relative_url(named[link.path], url)
+            else:
+                raise FetchError(
+                    f"{url} pins a submodule at {path}, and its .gitmodules names no URL for it",
+                    f"the commit is {link.object}",
+                    "say submodules = false in the recipe where the build does not need it, or "
+                    f'submodule = {{ "{path}" = "URL" }}',
+                )
+            part = self.pin(where, link.object)
+            parts[link.path] = self._with_submodules(where, part, f"{path}/", moved, used)
+        return self.scratch.compose(tree, parts)

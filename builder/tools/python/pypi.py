@@ -1,0 +1,291 @@
+"""Files of PyPI, by name, version and sha256; nothing of them is run.
+
+The index is the one that pip is configured to use, so that mirrors and proxies need nothing of
+ours.  A file is named by its digest: which wheel of which platform it is follows from that.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from builder.errors import MIRROR_FIRST, FetchError, GoneError
+from builder.tools.files import is_full
+from builder.tools.python import wheel_texts
+from builder.tools.python.wheels import rank
+from builder.tools.web.downloads import TIMEOUT, retrying, store
+from builder.tools.web.errors import cause
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+    from pypi_simple import DistributionPackage, PyPISimple
+
+
+class File(Protocol):
+    """What names a file: ``lock.Locked`` is one."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def version(self) -> str: ...  # noqa: D102
+    @property
+    def sha256(self) -> str: ...  # noqa: D102
+
+
+def cached(file: File, cache: Path) -> Path | None:
+    """The file in the cache, or None.  What stands there is whole: it was moved there at once."""
+    folder = cache / "pypi" / file.sha256
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return found[0] if found else None
+
+
+def fetch(
+    files: Iterable[File], cache: Path, say: Callable[[str], None], *, offline: bool = False
+) -> list[Path]:
+    """Fetch what is not in the cache; return the paths, in order.
+
+    Raises ``FetchError`` when the index does not answer, does not have the file, or gives other
+    bytes than the digest says, and where a file is not in the cache and ``offline``.
+    """
+    wanted = list(files)
+    missing = [file for file in wanted if cached(file, cache) is None]
+    if missing and offline:
+        names = ", ".join(f"{file.name} {file.version}" for file in missing)
+        raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
+    if missing:
+        say(f"fetching {len(missing)} of {len(wanted)} files from the package index")
+        with client() as index:
+            for file in missing:
+                _fetch_one(index, file, cache, say)
+    return [path for file in wanted if (path := cached(file, cache))]
+
+
+@cache
+def _configured(name: str) -> str | None:
+    """What pip's configuration files say; asking takes pip half a second."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "get", f"global.{name}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or None
+
+
+def pip_setting(name: str) -> str | None:
+    """What pip is configured to use: "index-url", "cert"."""
+    from_environment = os.environ.get("PIP_" + name.upper().replace("-", "_"))
+    return from_environment or _configured(name)
+
+
+@contextmanager
+def client() -> Iterator[PyPISimple]:
+    """The index that pip is configured to use; threads may share it."""
+    from pypi_simple import PYPI_SIMPLE_ENDPOINT, PyPISimple
+    from requests import Session
+
+    session = Session()
+    certificate = pip_setting("cert")
+    if certificate and "REQUESTS_CA_BUNDLE" not in os.environ:
+        session.verify = certificate
+    endpoint = pip_setting("index-url") or PYPI_SIMPLE_ENDPOINT
+    with PyPISimple(endpoint, session=session) as opened:
+        yield opened
+
+
+def _fetch_one(index: PyPISimple, file: File, cache: Path, say: Callable[[str], None]) -> None:
+    with _explained(file):
+        package = retrying(lambda: _find(index, file))
+        size = f" ({package.size / 1e6:.1f} MB)" if package.size else ""
+        say(f"fetching {package.filename}{size}")
+        name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
+        store(index.s, package.url, name, file.sha256, folder)
+
+
+def texts(file: File, target: Path, say: Callable[[str], None]) -> None:
+    """Write the texts of a wheel to the new directory ``target``: only they are fetched.
+
+    They are those of the wheel's own RECORD; whether the wheel has the digest of ``file`` is not
+    known.  Raises ``NoRangesError`` where that cannot be done, else like ``fetch``.
+    """
+    with client() as index, _explained(file):
+        package = retrying(lambda: _find(index, file))
+        say(f"reading {package.filename} in part")
+        wheel_texts.unpack(index.s, package, target)
+
+
+def check(index: PyPISimple, file: File) -> None:
+    """Raise ``FetchError`` unless the index still offers the file; it is not fetched."""
+    with _explained(file):
+        retrying(lambda: _find(index, file))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that the index offers."""
+
+    name: str
+    version: str
+    sha256: str
+    size: int = 0
+    """Bytes; 0 where the index does not tell."""
+    day: str = ""
+    """On which it was uploaded (YYYY-MM-DD); empty where the index does not tell."""
+
+
+def wheels(pins: Iterable[tuple[str, str]], python: str) -> list[Found]:
+    """For each name and version the wheel of CPython ``python`` on linux x86_64 that fits best.
+
+    Raises ``FetchError`` when the index does not answer, or has none.
+    """
+    with client() as index:
+        return [_wheel(index, Found(name, version, ""), python) for name, version in pins]
+
+
+def _wheel(index: PyPISimple, pin: Found, python: str) -> Found:
+    with _explained(pin):
+        page = retrying(lambda: index.get_project_page(pin.name, timeout=TIMEOUT))
+    best = _best((each for each in page.packages if _same(each.version, pin.version)), python)
+    if best is None:
+        raise GoneError(
+            f"the package index has no wheel of {pin.name} {pin.version} for CPython {python} on "
+            "linux x86_64"
+        )
+    return Found(pin.name, pin.version, _sha256(best), best.size or 0)
+
+
+def _best(packages: Iterable[DistributionPackage], python: str) -> DistributionPackage | None:
+    """The wheel that fits CPython ``python`` on linux x86_64 best, or None."""
+    ranked = [
+        (fit, package)
+        for package in packages
+        if _sha256(package) and (fit := rank(package.filename, python)) is not None
+    ]
+    return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
+
+
+def _same(one: str | None, other: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(one or "") == Version(other)
+    except InvalidVersion:
+        return False
+
+
+def release(file: File, version: str | None, python: str) -> Found:
+    """The file of another version, or of the newest, that corresponds to ``file``.
+
+    For a wheel that of CPython ``python`` ("3.12") on linux x86_64, for an sdist the sdist.
+    Raises ``FetchError`` when the index does not answer, or has none.
+    """
+    with client() as index, _explained(file):
+        page = retrying(lambda: index.get_project_page(file.name, timeout=TIMEOUT))
+    kind, offered = _of_kind(page.packages, file)
+    finals = _finals(offered)
+    wanted = version or (finals[max(finals)].version if finals else None)
+    of_version = [package for package in offered if package.version == wanted and _sha256(package)]
+    best = _best(of_version, python) if kind == "wheel" else next(iter(of_version), None)
+    if best is None or wanted is None:
+        raise GoneError(
+            f"the package index has no {kind} of {file.name} {wanted or ''} for linux x86_64",
+            hint=f"pip index versions {file.name} shows what there is",
+        )
+    return Found(file.name, wanted, _sha256(best))
+
+
+def _sha256(package: DistributionPackage) -> str:
+    return package.digests.get("sha256", "")
+
+
+def newer(file: File) -> list[Found]:
+    """The releases after that of ``file``, oldest first: one file each, of the same kind.
+
+    Pre-releases and what was yanked do not count.  Raises ``FetchError`` when the index does not
+    answer, or does not know the project.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    with client() as index, _explained(file):
+        page = retrying(lambda: index.get_project_page(file.name, timeout=TIMEOUT))
+    finals = _finals(_of_kind(page.packages, file)[1])
+    try:
+        later = sorted(version for version in finals if version > Version(file.version))
+    except InvalidVersion:
+        return []
+    return [
+        Found(
+            file.name,
+            package.version or "",
+            _sha256(package),
+            package.size or 0,
+            package.upload_time.date().isoformat() if package.upload_time else "",
+        )
+        for package in (finals[version] for version in later)
+    ]
+
+
+def _of_kind(
+    packages: Iterable[DistributionPackage], file: File
+) -> tuple[str | None, list[DistributionPackage]]:
+    """What a file is ("wheel", "sdist"), and the packages of that kind."""
+    several = list(packages)
+    of_file = [package for package in several if _sha256(package) == file.sha256]
+    kind = of_file[0].package_type if of_file else "wheel"
+    return kind, [package for package in several if package.package_type == kind]
+
+
+def _finals(packages: Iterable[DistributionPackage]) -> dict[Version, DistributionPackage]:
+    """The first file of each version that is neither yanked nor a pre-release."""
+    from packaging.version import InvalidVersion, Version
+
+    found: dict[Version, DistributionPackage] = {}
+    for package in packages:
+        with suppress(InvalidVersion):
+            version = Version(package.version or "")
+            if not package.is_yanked and not version.is_prerelease:
+                found.setdefault(version, package)
+    return found
+
+
+@contextmanager
+def _explained(file: File) -> Iterator[None]:
+    """Turn what the client raises into a ``FetchError``; a full disk stays one."""
+    import requests
+    from pypi_simple import NoSuchProjectError
+
+    try:
+        yield
+    except NoSuchProjectError as error:
+        raise GoneError(
+            f"the package index has no project {file.name}",
+            hint="check the name, and which index pip is configured to use (pip config list)",
+        ) from error
+    except (requests.RequestException, OSError) as error:
+        if is_full(error):
+            raise
+        raise FetchError(
+            f"cannot fetch {file.name} {file.version}",
+            cause(error),
+            "try again; `pip config list` shows which index is used",
+        ) from error
+
+
+def _find(index: PyPISimple, file: File) -> DistributionPackage:
+    page = index.get_project_page(file.name, timeout=TIMEOUT)
+    for package in page.packages:
+        if _sha256(package) == file.sha256:
+            return package
+    of_version = [package.filename for package in page.packages if package.version == file.version]
+    raise GoneError(
+        f"the package index has no file of {file.name} {file.version} with sha256 {file.sha256}",
+        "it has: " + (", ".join(of_version) or "no file of that version"),
+        "the file was withdrawn, or the digest is not that of this version",
+    )

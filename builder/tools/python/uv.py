@@ -1,0 +1,62 @@
+"""uv's resolver: versions that fit together, for a Python and a platform other than this one's.
+
+pip evaluates environment markers for the interpreter that it runs on, whatever it is told
+(pypa/pip#11664); uv does not (https://docs.astral.sh/uv/pip/compile/).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder.errors import FetchError, RecipeError
+from builder.tools.python.pypi import pip_setting
+from builder.tools.python.wheels import NEWEST_GLIBC
+
+PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)$")
+KNOWN_GLIBC = 40  # of uv's list of platforms
+UNSATISFIABLE = re.compile(r"No solution found|requirements are unsatisfiable", re.IGNORECASE)
+PATIENCE = 1200.0  # seconds
+
+
+def resolve(requirements: Sequence[str], python: str, cache: Path) -> list[tuple[str, str]]:
+    """Names and versions of all that ``requirements`` need, as wheels for linux x86_64.
+
+    Their metadata stays in ``cache``.  Raises ``RecipeError`` where nothing fits together,
+    ``FetchError`` when the index does not answer.
+    """
+    platform = f"x86_64-manylinux_2_{min(NEWEST_GLIBC, KNOWN_GLIBC)}"
+    command = [str(Path(sys.executable).with_name("uv")), "pip", "compile", "-"]
+    command += [f"--python-version={python}", f"--python-platform={platform}"]
+    command += ["--only-binary=:all:", "--no-header", "--no-annotate", "--no-config", "--quiet"]
+    command += ["--no-python-downloads", f"--cache-dir={cache / 'uv'}"]
+    index, certificate = pip_setting("index-url"), pip_setting("cert")
+    command += [f"--default-index={index}"] if index else []
+    environment = dict(os.environ)
+    if certificate:
+        environment.setdefault("SSL_CERT_FILE", certificate)
+    done = subprocess.run(
+        command,
+        input="".join(f"{line}\n" for line in requirements),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        env=environment,
+    )
+    if done.returncode != 0:
+        told = done.stderr.strip()
+        if UNSATISFIABLE.search(told):
+            raise RecipeError(
+                f"no versions fit together for CPython {python} on linux x86_64", told
+            )
+        raise FetchError("the package index could not be asked", told, "try again")
+    return [
+        (match[1], match[2])
+        for line in done.stdout.splitlines()
+        if (match := PIN.match(line.strip()))
+    ]

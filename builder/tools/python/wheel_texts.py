@@ -1,0 +1,76 @@
+"""The texts of a wheel out of the package index, without its shared objects: a few parts of it.
+
+The index pins the sha256 of the whole file, which says nothing of a part.  What is read is held
+to the wheel's own RECORD (a sha256 for each file), and its METADATA to the digest that the index
+publishes, where it does.  That finds what was damaged on the way; who can alter the wheel on the
+server can alter its RECORD, so nothing is built from parts.
+https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import struct
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.errors import FetchError
+from builder.tools import archives
+from builder.tools.web.ranges import NoRangesError, RemoteFile
+
+if TYPE_CHECKING:
+    from pypi_simple import DistributionPackage
+    from requests import Session
+
+UNRECORDED = ("RECORD", "RECORD.jws", "RECORD.p7s")
+UNREADABLE = (csv.Error, OverflowError, RuntimeError, ValueError, struct.error)
+"""What a directory of a zip that says nonsense, and a RECORD that is none, end in."""
+MOST = 1 << 30  # bytes that the texts may have, unpacked: what they are is not verified yet
+
+
+def unpack(session: Session, package: DistributionPackage, target: Path) -> None:
+    """Write the texts of a wheel to the new directory ``target``.
+
+    Raises ``NoRangesError`` where they cannot be read in part or are not those of the RECORD,
+    and ``requests``' errors where the server does not answer.
+    """
+    remote = RemoteFile(session, package.url)
+    try:
+        with zipfile.ZipFile(io.BufferedReader(remote)) as wheel:
+            texts = archives.texts(wheel)
+            if sum(member.file_size for member in texts) > MOST:
+                raise NoRangesError("its texts are larger than a GiB")
+            archives.extract(wheel, package.filename, texts, target)
+        _verify(target, (package.metadata_digests or {}).get("sha256"))
+    except (FetchError, *UNREADABLE, *archives.BROKEN) as error:
+        raise NoRangesError(f"it cannot be unpacked in part: {error}") from error
+
+
+def _verify(folder: Path, metadata: str | None) -> None:
+    records = [*folder.glob("*.dist-info/RECORD")]
+    if len(records) != 1:
+        raise NoRangesError("it has no RECORD")
+    info = records[0].parent
+    with records[0].open(encoding="utf-8", newline="") as lines:
+        recorded = {row[0]: row[1] for row in csv.reader(lines) if len(row) > 1}
+    for file in folder.rglob("*"):
+        if file.is_dir() or (file.parent == info and file.name in UNRECORDED):
+            continue
+        path = file.relative_to(folder).as_posix()
+        if recorded.get(path) != _recorded(file):
+            raise NoRangesError(f"{path} is not what its RECORD says")
+    if metadata is not None and metadata != _sha256(info / "METADATA").hex():
+        raise NoRangesError("its METADATA is not what the package index says")
+
+
+def _sha256(file: Path) -> bytes:
+    return hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest()
+
+
+def _recorded(file: Path) -> str:
+    """A file's digest as RECORD has it (PEP 376)."""
+    return "sha256=" + base64.urlsafe_b64encode(_sha256(file)).decode().rstrip("=")

@@ -1,0 +1,205 @@
+"""What registries answer, checked: nothing else reads what comes from one.
+
+OCI distribution specification 1.1 (https://github.com/opencontainers/distribution-spec) and image
+specification 1.1; tokens as in https://distribution.github.io/distribution/spec/auth/token/.
+Fields that are not named here stay as they are.  What does not fit raises ``RegistryError``, which
+never holds a value of the answer: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import from_json
+
+from builder.errors import RegistryError
+from builder.tools.web.answers import Part, first_fault
+from builder.tools.web.client import Answer, joined, origin
+from builder.tools.web.errors import WebError
+
+Model = TypeVar("Model", bound=BaseModel)
+IMAGE_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+TAG = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*")
+PRINTABLE = r"^[!-~]+$"
+PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+
+Digest = Annotated[str, StringConstraints(pattern=f"^(?:{DIGEST.pattern})$")]
+MediaType = Annotated[str, StringConstraints(pattern=f"^{MEDIA_TYPE.pattern}$")]
+Token = Annotated[str, StringConstraints(pattern=PRINTABLE)]
+Annotations = dict[str, str] | None
+
+
+class _Part(Part):
+    """What it does not name stays."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Platform(_Part):
+    """What an image of an index runs on ("OCI Image Index Specification")."""
+
+    os: str | None = None
+    architecture: str | None = None
+
+
+class Descriptor(_Part):
+    """What one manifest says of another, or of a blob ("OCI Content Descriptors").
+
+    Docker's own manifests are read as well; registries' lists of referrers have been seen without
+    a media type and a size.
+    """
+
+    digest: Digest
+    mediaType: MediaType = IMAGE_MANIFEST  # noqa: N815
+    size: Annotated[int, Field(ge=0)] = 0
+    artifactType: str | None = None  # noqa: N815
+    annotations: Annotations = None
+    platform: Platform | None = None
+
+
+class Anything(_Part):
+    """A JSON object."""
+
+
+class Body(_Part):
+    """A manifest or an index ("OCI Image Manifest Specification", "Image Index")."""
+
+    mediaType: MediaType | None = None  # noqa: N815
+    artifactType: str | None = None  # noqa: N815
+    config: Descriptor | None = None
+    layers: list[Descriptor] | None = None
+    manifests: list[Descriptor] | None = None
+    subject: Descriptor | None = None
+    annotations: Annotations = None
+
+
+class Settings(_Part):
+    """How an image is run, and its labels."""
+
+    Labels: dict[str, str] | None = None
+
+
+class Configuration(_Part):
+    """An image's configuration ("OCI Image Configuration")."""
+
+    created: str | None = None
+    config: Settings | None = None
+
+
+class _Tags(_Part):
+    tags: list[Annotated[str, StringConstraints(pattern=TAG)]] | None = None
+
+
+class _Referrers(_Part):
+    manifests: list[Descriptor] | None = None
+
+
+class _Grant(_Part):
+    token: Token | None = None
+    access_token: Token | None = None
+
+
+def checked(model: type[Model], content: bytes | dict[str, Any], what: str) -> Model:
+    """JSON from outside as that model; raises ``RegistryError``, which names ``what`` it is."""
+    try:
+        if isinstance(content, dict):
+            return model.model_validate(content)
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        raise RegistryError(
+            f"{what} is damaged",
+            first_fault(error),
+            "check that the address is a registry's, and the proxy before it; try again",
+        ) from None
+
+
+def json_object(content: bytes, model: type[BaseModel], what: str) -> dict[str, Any]:
+    """A JSON object as it came, which that model holds.  Raises ``RegistryError``."""
+    checked(model, content, what)
+    found: dict[str, Any] = from_json(content)
+    return found
+
+
+def tags(answer: Answer, source: str) -> list[str]:
+    """A page of tags ("Listing Tags").  Raises ``RegistryError``."""
+    return checked(_Tags, answer.content, f"the list of tags of {source}").tags or []
+
+
+def referrers(answer: Answer, source: str) -> list[dict[str, Any]]:
+    """A page of descriptors, as they came ("Listing Referrers").  Raises ``RegistryError``."""
+    found = json_object(answer.content, _Referrers, f"the list of referrers of {source}")
+    return list(found.get("manifests") or [])
+
+
+def token(answer: Answer, source: str) -> str:
+    """The token that was given, or an empty text.  Raises ``RegistryError``."""
+    found = checked(_Grant, answer.content, f"the token for {source}")
+    return found.token or found.access_token or ""
+
+
+def error_text(content: bytes) -> str:
+    """What an answer says of an error ("Error Codes"); empty where that cannot be read."""
+    try:
+        found = from_json(content)
+        errors = found.get("errors") or []
+        said = [f"{each.get('code', '')}: {each.get('message', '')}" for each in errors[:5]]
+    except (ValueError, AttributeError, TypeError, KeyError):
+        return ""
+    return "; ".join(said)[:1000]
+
+
+def challenge(header: str) -> tuple[str, dict[str, str]]:
+    """The scheme of a WWW-Authenticate, in small letters, and its parameters."""
+    kind, _, rest = header.partition(" ")
+    return kind.lower(), dict(PARAMETER.findall(rest))
+
+
+def digest(headers: Mapping[str, str]) -> str:
+    """The digest that an answer names; empty where it names none that is valid."""
+    found = headers.get("Docker-Content-Digest", "")
+    return found if DIGEST.fullmatch(found) else ""
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    """The media type of an answer; empty where it names none that is valid."""
+    found = headers.get("Content-Type", "").partition(";")[0].strip()
+    return found if MEDIA_TYPE.fullmatch(found) else ""
+
+
+def upload_address(answer: Answer, source: str) -> str:
+    """Where a blob is sent ("POST then PUT").  Raises ``RegistryError``."""
+    return _address(answer, answer.headers.get("Location", ""), f"the upload address of {source}")
+
+
+def next_page(answer: Answer, source: str) -> str | None:
+    """The next page of a list (RFC 8288), or None.
+
+    Raises ``RegistryError`` where another host is named: a list is one registry's.
+    """
+    match = re.match(r'<([^>]*)>;\s*rel="?next"?', answer.headers.get("Link", ""))
+    if match is None:
+        return None
+    what = f"the next page of {source}"
+    url = _address(answer, match[1], what)
+    if origin(url) != origin(answer.url):
+        raise RegistryError(f"{what} is on another host", origin(url)[1], "nothing was changed")
+    return url
+
+
+def _address(answer: Answer, named: str, what: str) -> str:
+    hint = "check the registry, and the proxy before it"
+    try:
+        url = joined(answer.url, named)
+    except WebError:
+        raise RegistryError(f"{what} cannot be used", "it is not a valid address", hint) from None
+    before, after = origin(answer.url), origin(url)
+    if not named or (before[0] == "https" and after[0] == "http"):
+        why = f"it is on {after[1]} without TLS" if named else "the answer has none"
+        raise RegistryError(f"{what} cannot be used", why, hint)
+    return url

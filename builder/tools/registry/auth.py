@@ -1,0 +1,139 @@
+"""How a registry is asked as somebody: tokens, and to whom a login is sent.
+
+https://distribution.github.io/distribution/spec/auth/token/.  Only the registry's own 401 counts:
+what it redirects to gets neither a login nor a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from ipaddress import ip_address
+
+from builder.errors import RegistryError
+from builder.tools.registry import answers
+from builder.tools.registry.credentials import HUB, Login, login_for
+from builder.tools.web.client import Answer, Client, loopback, origin, parts_of
+from builder.tools.web.errors import WebError
+
+HUB_DOMAINS = ("docker.io", "docker.com")
+
+
+def may_name(registry: str, host: str) -> bool:
+    """Whether a registry ("ghcr.io", "127.0.0.1:5000") may name a host for tokens.
+
+    It may name itself and hosts of its domain (registry.gitlab.com names gitlab.com); one of this
+    machine names hosts of this machine.
+    """
+    own = parts_of(f"https://{registry}").hostname or ""
+    if own == host or (loopback(own) and loopback(host)):
+        return True
+    domains = HUB_DOMAINS if registry == HUB else (_domain(own),)
+    return any(domain and f".{host}".endswith(f".{domain}") for domain in domains)
+
+
+def _domain(host: str) -> str:
+    """The domain whose hosts belong together with a host; empty where that is not known.
+
+    It is what follows the first dot, unless that is one label, or reads like co.uk: there anyone
+    can have a name.
+    """
+    try:
+        ip_address(host)
+    except ValueError:
+        labels = host.split(".")
+        above = labels[1:]
+        everyone = len(above) == 1 or (len(above) == 2 and max(map(len, above)) <= 3)
+        return ".".join(labels if everyone else above) if len(labels) > 1 else ""
+    return ""
+
+
+class Authorization:
+    """The login for one registry ("docker.io"), at ``base``, and the tokens that it gave.
+
+    ``token_hosts``: hosts outside the registry's domain that it may name for tokens.
+    """
+
+    def __init__(
+        self, registry: str, base: str, client: Client, token_hosts: Collection[str]
+    ) -> None:
+        self._registry = registry
+        self._origin = origin(base)
+        self._client = client
+        self._token_hosts = token_hosts
+        self._login: Login | None = None
+        self._asked_login = False
+        self._known: dict[str, str] = {}
+
+    @property
+    def user(self) -> str:
+        """Whose login is used; empty: nobody's."""
+        return self._login.user if self._login else ""
+
+    def concerns(self, url: str) -> bool:
+        """Whether an address is the registry's own."""
+        return origin(url) == self._origin
+
+    def header(self, url: str, scope: str) -> dict[str, str]:
+        """The header that authorizes a request, where one is known and the address is ours."""
+        known = self._known.get(scope)
+        return {"Authorization": known} if known and self.concerns(url) else {}
+
+    def answered(self, answer: Answer, scope: str) -> bool:
+        """Whether a 401 could be answered: the request is worth another try.
+
+        Raises ``RegistryError`` where the login would be sent in the clear or the token is
+        damaged, ``WebError`` where it is not given.
+        """
+        kind, named = answers.challenge(answer.headers.get("WWW-Authenticate", ""))
+        if not self._asked_login:
+            self._login, self._asked_login = login_for(self._registry), True
+        value = ""
+        if kind == "basic" and self._login:
+            value = f"Basic {self._login.basic}"
+        elif kind == "bearer":
+            given = self._token(named.get("realm", ""), named.get("service", ""), scope)
+            value = f"Bearer {given}" if given else ""
+        if value:
+            self._known[scope] = value
+        return bool(value)
+
+    def _token(self, realm: str, service: str, scope: str) -> str:
+        """A token, or an empty text."""
+        from urllib.parse import urlencode
+
+        self._need_safe(realm)
+        query = urlencode({"service": service, "scope": scope})
+        headers = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
+        url = f"{realm}{'&' if '?' in realm else '?'}{query}"
+        # A redirect names a host that the registry did not name.
+        answer = self._client.request("GET", url, headers=headers, elsewhere=False)
+        if not answer.good:
+            raise answer.error(answers.error_text(answer.content))
+        return answers.token(answer, self._registry)
+
+    def _need_safe(self, realm: str) -> None:
+        """Raise ``RegistryError`` unless logins may be sent to a realm.
+
+        They go over TLS; without it only within this machine, for a registry that is there, too.
+        The host is one that the registry may name, or that the user allows.
+        """
+        try:
+            parts = parts_of(realm)
+        except WebError as error:
+            raise RegistryError(
+                f"{self._registry} names no valid address for tokens", error.why
+            ) from None
+        here = self._origin[0] == "http" and loopback(parts.hostname or "")
+        if parts.username is not None or not (parts.scheme == "https" or here):
+            raise RegistryError(
+                f"{self._registry} wants the login to be sent without TLS",
+                f"its address for tokens is at {parts.hostname}",
+                "nothing was sent; check the registry, and the proxy before it",
+            )
+        host = parts.hostname or ""
+        if not may_name(self._registry, host) and host not in self._token_hosts:
+            raise RegistryError(
+                f"no login for {self._registry} is sent to {host}",
+                "the registry names that host for tokens, and it is not of the registry's domain",
+                f"nothing was sent; if that host is right, set BUILDER_TOKEN_HOSTS={host}",
+            )

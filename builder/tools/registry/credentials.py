@@ -1,0 +1,151 @@
+"""Registry credentials: Docker's own store, and the variables that CI sets.
+
+https://docs.docker.com/reference/cli/docker/login/#credential-stores; the helpers' protocol is
+https://github.com/docker/docker-credential-helpers#development.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from builder.errors import WorldError
+from builder.tools.web.answers import Part, first_fault
+
+HUB = "docker.io"
+HUB_KEY = "https://index.docker.io/v1/"
+PATIENCE = 30.0  # seconds for a helper
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user and a password or token, which no text of it shows."""
+
+    user: str
+    password: str = field(repr=False)
+
+    @property
+    def basic(self) -> str:
+        """Both as Docker's store and the scheme Basic (RFC 7617, section 2) have them."""
+        return base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+
+
+class _Entry(Part):
+    auth: str | None = None
+
+
+class _Config(Part):
+    """What is read of Docker's configuration; null is nothing there, as in Docker."""
+
+    auths: dict[str, _Entry | None] | None = None
+    credHelpers: dict[str, str] | None = None  # noqa: N815
+    credsStore: str | None = None  # noqa: N815
+
+
+class _Helped(Part):
+    """What a helper answers."""
+
+    Username: str
+    Secret: str
+
+
+def login_for(registry: str) -> Login | None:
+    """What is known for a registry ("docker.io", "ghcr.io", "127.0.0.1:5000"), or None.
+
+    ``DOCKERHUB_USERNAME`` and ``DOCKERHUB_TOKEN`` go before Docker's store.  Raises ``WorldError``
+    when these or the store cannot be read.
+    """
+    if registry == HUB:
+        user, token = _variable("DOCKERHUB_USERNAME"), _variable("DOCKERHUB_TOKEN")
+        if user and token:
+            return Login(user, token)
+    config = _config()
+    keys = (HUB_KEY, HUB) if registry == HUB else (registry, f"https://{registry}")
+    helpers = config.credHelpers or {}
+    helper = next((helpers[key] for key in keys if key in helpers), config.credsStore)
+    for key in keys:
+        found = _asked(helper, key) if helper else kept(config, key)
+        if found is not None:
+            return found
+    return None
+
+
+def _variable(name: str) -> str:
+    """The text of a variable, empty where it is not set; raises ``WorldError``, without it."""
+    value = os.environ.get(name, "")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # Python keeps other bytes as surrogates
+        raise WorldError(
+            f"the environment variable {name} is not UTF-8", hint="set it again, or unset it"
+        ) from None
+    return value
+
+
+def _config() -> _Config:
+    """Docker's configuration; an empty one where there is no file."""
+    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    file = folder / "config.json"
+    try:
+        return parsed(file.read_bytes(), file)
+    except FileNotFoundError:
+        return _Config()
+    except OSError as error:
+        raise _unreadable(file, error.strerror or "") from error
+
+
+def parsed(content: bytes, file: Path) -> _Config:
+    """Docker's configuration; raises ``WorldError`` where it is damaged."""
+    try:
+        return _Config.model_validate_json(content)
+    except ValidationError as error:
+        raise _unreadable(file, first_fault(error)) from None
+
+
+def _unreadable(file: Path, why: str) -> WorldError:
+    hint = "mend the file, or move it away and use `docker login`"
+    return WorldError(f"Docker's configuration {file} cannot be read", why, hint)
+
+
+def kept(config: _Config, key: str) -> Login | None:
+    """The login that the configuration itself holds, or None; raises ``WorldError``."""
+    entry = (config.auths or {}).get(key)
+    try:
+        decoded = base64.b64decode((entry.auth if entry else None) or "", validate=True).decode()
+    except ValueError:  # no base64, not ASCII, or no UTF-8
+        raise WorldError(
+            f"Docker's login for {key} cannot be read",
+            "it is not in base64, as `docker login` writes it",
+            f"docker logout {key}; docker login",
+        ) from None
+    user, _, password = decoded.partition(":")
+    return Login(user, password) if user else None
+
+
+def _asked(helper: str, key: str) -> Login | None:
+    name = f"docker-credential-{helper}"
+    try:
+        done = subprocess.run(
+            [name, "get"], input=key.encode(), capture_output=True, check=False, timeout=PATIENCE
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        late = f"no answer within {PATIENCE:.0f} seconds"
+        raise WorldError(
+            f"{name} does not answer",
+            late if isinstance(error, subprocess.TimeoutExpired) else str(error),
+            "install it, or take credsStore and credHelpers out of Docker's config.json",
+        ) from error
+    if done.returncode != 0:
+        return None  # it knows nothing of this registry
+    try:
+        told = _Helped.model_validate_json(done.stdout)
+    except ValidationError as error:
+        raise WorldError(
+            f"the answer of {name} is not a login", first_fault(error), f"try `{name} get`"
+        ) from None
+    return Login(told.Username, told.Secret)

@@ -1,0 +1,74 @@
+"""What Docker Hub's own API answers, checked: nothing else reads what comes from it.
+
+https://docs.docker.com/reference/api/hub/latest/ (2-beta).  What does not fit raises
+``FetchError``, which never holds a value of the answer: it may be a secret.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, StringConstraints, ValidationError
+from pydantic_core import from_json
+
+from builder.errors import FetchError
+from builder.tools.registry.answers import TAG, Token
+from builder.tools.web.answers import Part, first_fault
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Grant(Part):
+    """What a login gets ("Create access token")."""
+
+    access_token: Token
+
+
+class _Tag(Part):
+    name: Annotated[str, StringConstraints(pattern=TAG)]
+
+
+class TagPage(Part):
+    """A page of tags ("List repository tags"); ``next`` is the address of the following one."""
+
+    results: list[_Tag] | None = None
+    next: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its tags."""
+        return [tag.name for tag in self.results or []]
+
+
+class Shown(Part):
+    """What a repository's page shows ("Get repository")."""
+
+    description: str | None = None
+    full_description: str | None = None
+
+
+def checked(model: type[Model], content: bytes) -> Model:
+    """The JSON of a good answer as that model; raises ``FetchError``."""
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        raise FetchError(
+            "an answer of Docker Hub is damaged, or is not from Docker Hub",
+            first_fault(error),
+            "check BUILDER_HUB_API, and the proxy; try again",
+        ) from None
+
+
+def error_text(content: bytes) -> str:
+    """What an answer says of an error; empty where that cannot be read.
+
+    Docker Hub has ``message`` or ``detail``, and what is wrong with each field.
+    """
+    try:
+        found = from_json(content)
+        said = found.get("message") or found.get("detail") or ""
+        fields = (found.get("errinfo") or {}).get("fielderrors") or {}
+        parts = [str(said), *(f"{name}: {wrong}" for name, wrong in fields.items())]
+    except (ValueError, AttributeError, TypeError):
+        return ""
+    return ": ".join(filter(None, parts))[:1000]

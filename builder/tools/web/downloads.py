@@ -1,0 +1,131 @@
+"""Files of the web, streamed into a directory and held to their sha256."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from builder.errors import MIRROR_FIRST, FetchError, GoneError
+from builder.tools.web.errors import cause, explained
+from builder.tools.web.retry import Patience
+
+if TYPE_CHECKING:
+    from requests import Response, Session
+
+T = TypeVar("T")
+TIMEOUT = 60.0  # seconds without a byte
+
+
+def fetch(url: str, sha256: str, cache: Path, say: Callable[[str], None], *, offline: bool) -> Path:
+    """The file of that digest, out of the cache or from ``url``.
+
+    Raises ``FetchError`` when the server does not have it or gives other bytes, and where it is
+    not in the cache and ``offline``.
+    """
+    folder = cache / "archives" / sha256
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    if found:
+        return found[0]
+    if offline:
+        raise FetchError(f"{url} is not in the cache", "--offline fetches nothing", MIRROR_FIRST)
+    import requests
+
+    say(f"fetching {url}")
+    name = Path(unquote(urlsplit(url).path)).name or "archive"
+    with requests.Session() as session:
+        try:
+            store(session, url, name, sha256, folder)
+        except requests.RequestException as error:
+            raise FetchError(
+                f"cannot fetch {url}",
+                cause(error),
+                "check the URL; where it is right, try again",
+            ) from error
+    return folder / name
+
+
+def check(url: str) -> None:
+    """Raise ``GoneError`` unless the server still gives the file; its first byte is asked for.
+
+    Raises another ``FetchError`` when it does not answer.
+    """
+    import requests
+
+    def ask() -> None:
+        first = {"Range": "bytes=0-0"}  # some servers that give a file refuse HEAD
+        with requests.get(url, headers=first, stream=True, timeout=TIMEOUT) as answer:
+            if answer.status_code != 416:  # an empty file has no first byte
+                answer.raise_for_status()
+
+    try:
+        retrying(ask)
+    except requests.RequestException as error:
+        failure = explained(error)
+        gone = failure is not None and failure.status and not failure.passing
+        raise (GoneError if gone else FetchError)(f"cannot fetch {url}", cause(error)) from error
+
+
+def retrying(work: Callable[[], T]) -> T:
+    """Do it, and again where a network or a server may be better the next time.
+
+    Raises what ``work`` raised at last.
+    """
+    return Patience().retrying(work)
+
+
+def store(session: Session, url: str, name: str, sha256: str, folder: Path) -> None:
+    """Stream ``url`` into ``folder/name``; the folder is there only when the file is whole.
+
+    It is tried again like ``retrying``, as long as bytes come.  Raises ``FetchError`` when the
+    bytes are not those of the digest, ``requests``' errors when the server does not give them.
+    """
+    patience = Patience()
+    patience.retrying(lambda: _store(session, url, name, sha256, folder, patience))
+
+
+def _store(
+    session: Session, url: str, name: str, sha256: str, folder: Path, patience: Patience
+) -> None:
+    waiting = folder.parent / f".{uuid4().hex}"
+    waiting.mkdir(parents=True)
+    try:
+        digest = hashlib.sha256()
+        with session.get(url, stream=True, timeout=TIMEOUT) as response:
+            response.raise_for_status()
+            with (waiting / name).open("wb") as sink:
+                for block in _blocks(response, patience):
+                    digest.update(block)
+                    sink.write(block)
+        if digest.hexdigest() != sha256:
+            raise FetchError(
+                f"{name} is not what was pinned",
+                f"expected sha256 {sha256}, got {digest.hexdigest()}",
+                "the server, or something between, altered the file",
+            )
+        try:
+            waiting.rename(folder)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise  # not just another run that was quicker
+    finally:
+        if waiting.exists():
+            for part in waiting.iterdir():
+                part.unlink()
+            waiting.rmdir()
+
+
+def _blocks(response: Response, patience: Patience) -> Iterator[bytes]:
+    """A file's bytes.  A server that gave some is alive where they stop: it is asked again."""
+    begun = False
+    try:
+        for block in response.iter_content(1 << 20):
+            begun = True
+            yield block
+    finally:
+        if begun:
+            patience.alive()

@@ -1,0 +1,327 @@
+"""Everything that the catalogue pins: whether it can still be fetched, and fetching it to stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Literal
+
+from builder import families
+from builder.errors import BuilderError, FetchError, GoneError
+from builder.patches.series import pieces
+from builder.plan import published_image
+from builder.plan.inputs import (
+    Archive,
+    GitCommit,
+    Installed,
+    PlannedPatch,
+    Released,
+    SourceChoice,
+    SourceTree,
+)
+from builder.plan.resolve import resolve_patches, resolve_source
+from builder.platforms import Platforms
+from builder.recipes.catalog import Catalogue, Entry
+from builder.recipes.lockfile import Locked
+from builder.recipes.schema import AddPatch, BaseRecipe, PickPatch, PullPatch, Recipe, ScriptPatch
+from builder.sources import checkout
+from builder.tools.docker import engine as docker
+from builder.tools.git import mirrors
+from builder.tools.git.executable import GitError
+from builder.tools.git.repositories import GITLINK
+from builder.tools.git.scratch import Scratch, relative_url, submodule_urls
+from builder.tools.python import pypi
+from builder.tools.web import downloads
+from builder.tools.web.errors import explained
+from builder.upstream import track
+from builder.upstream.compatibility import Case
+
+if TYPE_CHECKING:
+    from pypi_simple import PyPISimple
+
+AT_ONCE = 8  # questions of `verify-pins`, each to another place
+REGISTRY_PATIENCE = 30.0  # seconds
+PLATFORM = Platforms("amd64")
+Key = tuple[str, str]  # what is pinned, and where
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One thing that a recipe pins, and whether it can still be fetched.
+
+    "gone": who was asked does not have it; "unasked": nobody answered.  ``why`` says more.
+    """
+
+    recipe: str
+    kind: str
+    """commit, submodule, pull, pick, script, file, archive or image."""
+    what: str
+    where: str
+    state: Literal["ok", "gone", "unasked"]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    """What ``Standing`` says, and how it is asked for: ``check`` gives what it pins in turn.
+
+    ``check`` raises ``BuilderError``.
+    """
+
+    recipe: str
+    kind: str
+    what: str
+    where: str
+    check: Callable[[], Iterable[_Pin] | None]
+
+
+def verify(catalogue: Catalogue, names: list[str], work: Path) -> Iterator[Standing]:
+    """Ask for every pin of recipes and of the bases below them; what several share comes once.
+
+    Several are asked for at once, those of one repository one after the other.  An index that does
+    not answer is asked once.  ``work`` is a
+    directory for what has to be fetched to know: commits and trees, no contents.  Raises
+    ``RecipeError`` for a recipe that is wrong.
+    """
+    with pypi.client() as index:
+        pins = [*_pins(catalogue, names, _Kinds(work, _Index(index)))]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            yield from _answers(pool, pins, set())
+
+
+def _pins(catalogue: Catalogue, names: list[str], kinds: _Kinds) -> Iterator[_Pin]:
+    bases: dict[str, None] = {}
+    for name in names:
+        entry = catalogue.engine(name)
+        assert entry.recipe is not None
+        yield from kinds.source(name, resolve_source(entry.recipe, catalogue.root))
+        for planned in resolve_patches(entry, catalogue.root):
+            yield from kinds.patch(name, planned)
+        family = families.ENGINES[entry.recipe.family]
+        for files in family.packages(entry.recipe, entry.file.parent, PLATFORM).values():
+            yield from kinds.files(name, files)
+        bases |= dict.fromkeys(catalogue.chain(entry.recipe.base))
+    for name in bases:
+        yield from kinds.base(catalogue.base(name))
+
+
+def _answers(
+    pool: Executor, pins: Iterable[_Pin], seen: set[tuple[str, str]]
+) -> Iterator[Standing]:
+    """The standing of each pin, in order, followed by those of what it pins in turn."""
+    fresh: dict[Key, _Pin] = {}
+    for pin in pins:
+        if (pin.what, pin.where) not in seen:
+            fresh.setdefault((pin.what, pin.where), pin)
+    seen |= fresh.keys()
+    places: dict[str, list[_Pin]] = {}
+    for pin in fresh.values():
+        places.setdefault(pin.where, []).append(pin)
+    answered: dict[Key, tuple[Standing, list[_Pin]]] = {}
+    for pairs in pool.map(_ask_all, places.values()):
+        answered |= {(standing.what, standing.where): (standing, more) for standing, more in pairs}
+    for key in fresh:
+        standing, more = answered[key]
+        yield standing
+        yield from _answers(pool, more, seen)
+
+
+def _ask_all(pins: list[_Pin]) -> list[tuple[Standing, list[_Pin]]]:
+    """Ask one place for all that is pinned there; one that is out of reach is asked once."""
+    answers = []
+    silent: BuilderError | None = None
+    for pin in pins:
+        more: list[_Pin] = []
+        state: Literal["ok", "gone", "unasked"] = "ok"
+        why = ""
+        try:
+            if silent is not None:
+                raise silent
+            more = [*(pin.check() or ())]
+        except BuilderError as error:
+            why = " ".join(part for part in (error.what, error.why) if part)
+            state = "gone" if isinstance(error, GoneError) else "unasked"
+            if isinstance(error.__cause__, GitError) and error.__cause__.general:
+                silent = error
+        answers.append((Standing(pin.recipe, pin.kind, pin.what, pin.where, state, why), more))
+    return answers
+
+
+class _Index:
+    """The package index: until it answers it is asked for one file, and not again if it does not.
+
+    Threads may share it.
+    """
+
+    def __init__(self, index: PyPISimple) -> None:
+        self._index = index
+        self._first = Lock()
+        self._answers = False
+        self._silent: FetchError | None = None
+
+    def check(self, file: Locked) -> None:
+        """Raise ``FetchError`` where the index does not offer the file, or does not answer."""
+        with nullcontext() if self._answers else self._first:
+            if self._silent is not None:
+                raise self._silent
+            if not self._answers:
+                return self._check(file)
+        return self._check(file)
+
+    def _check(self, file: Locked) -> None:
+        try:
+            pypi.check(self._index, file)
+        except FetchError as error:
+            failure = explained(error.__cause__ or error)
+            if failure is None or failure.status:
+                self._answers = True
+            else:
+                self._silent = FetchError("the package index does not answer", error.why)
+            raise
+        self._answers = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Kinds:
+    """How each kind of pin is asked for: commits are fetched to ``work``."""
+
+    work: Path
+    index: _Index
+
+    def source(self, recipe: str, source: SourceChoice) -> Iterator[_Pin]:
+        """A source, with the submodules of a commit."""
+        match source:
+            case GitCommit():
+                yield self._commit(recipe, "commit", source)
+            case Released(file=file):
+                yield from self.files(recipe, [file])
+            case Archive(url=url, sha256=digest):
+                yield _Pin(recipe, "archive", digest, url, partial(downloads.check, url))
+            case SourceTree() | Installed():
+                return
+
+    def _commit(self, recipe: str, kind: str, source: GitCommit) -> _Pin:
+        def check() -> Iterator[_Pin]:
+            repository = mirrors.reachable(source.url, source.commit, self.work)
+            submodules = _submodules(repository, source) if source.submodules else ()
+            return (self._commit(recipe, "submodule", submodule) for submodule in submodules)
+
+        return _Pin(recipe, kind, source.commit, source.url, check)
+
+    def patch(self, recipe: str, planned: PlannedPatch) -> Iterator[_Pin]:
+        """The commits of a patch."""
+        kind = ""
+        commits: tuple[str, ...] = ()
+        match planned.patch:
+            case PullPatch(base=base, head=head):
+                kind, commits = "pull", (base, head)
+            case PickPatch(pick=pick):
+                kind, commits = "pick", (pick.after, pick.to)
+            case ScriptPatch(script=script):
+                kind, commits = "script", (script.commit,)
+            case AddPatch(add=add):
+                kind, commits = "add", (add.commit,)
+        for commit in commits:
+            yield self._commit(recipe, kind, GitCommit(planned.url, commit, submodules=False))
+
+    def files(self, recipe: str, files: Iterable[Locked]) -> Iterator[_Pin]:
+        """Files of the package index."""
+        for file in files:
+            check = partial(self.index.check, file)
+            yield _Pin(
+                recipe, "file", f"{file.name} {file.version}", f"sha256:{file.sha256}", check
+            )
+
+    def base(self, entry: Entry[BaseRecipe]) -> Iterator[_Pin]:
+        """The wheels of a base, and the image that it starts from: also one that is not pinned."""
+        base = entry.recipe
+        assert base is not None
+        family = families.BASES[base.family]
+        for files in family.packages(base, entry.file.parent, PLATFORM).values():
+            yield from self.files(base.name, files)
+        published, root = base.published, base.root
+        if published is not None:
+            name = f"{published.image}@{published.digest}" if published.digest else published.image
+            what = published.digest or "not pinned"
+            yield _Pin(base.name, "image", what, published.image, partial(_need_image, name))
+        if root is not None and root.digest is not None:
+            name = f"{root.image}@{root.digest}"
+            yield _Pin(base.name, "image", root.digest, root.image, partial(_need_image, name))
+
+
+def _need_image(reference: str) -> None:
+    docker.need_in_registry(reference, REGISTRY_PATIENCE)
+
+
+def _submodules(repository: Path, source: GitCommit) -> Iterator[GitCommit]:
+    """The submodules of a commit that ``mirrors.reachable`` fetched."""
+    scratch = Scratch(repository.with_suffix(".scratch"))
+    scratch.see([repository / "objects"])
+    links = [item for item in scratch.items(source.commit) if item.mode == GITLINK]
+    if not links:
+        return
+    blobs = [item.object for item in scratch.items(source.commit, ".gitmodules")]
+    mirrors.fetch_contents(repository, source.url, blobs)
+    named = submodule_urls(scratch, source.commit)
+    for link in links:
+        url = source.moved.get(link.path) or relative_url(named.get(link.path, ""), source.url)
+        prefix = f"{link.path}/"
+        inner = {
+            path.removeprefix(prefix): where
+            for path, where in source.moved.items()
+            if path.startswith(prefix)
+        }
+        yield GitCommit(url, link.object, moved=inner)
+
+
+def mirror(case: Case, entry: Entry[Recipe]) -> Iterator[str]:
+    """Fetch everything that a recipe pins, to stay, and what the patch doctor reads of upstream.
+
+    Yields a line for each thing that is kept.  Raises ``FetchError`` for what cannot be had.
+    """
+    repositories = case.repositories
+    source = case.source
+    if isinstance(source, GitCommit | Archive):
+        checkout.tree_of(source, repositories, case.workshop.work)
+    if isinstance(source, GitCommit):
+        yield f"{source.url} {source.commit}"
+        target = track.tracked(source.url, case.track, repositories)
+        repositories.walk(source.url, source.commit, target.commit)
+        yield f"{source.url} {target.name}: history up to {target.commit}"
+    for planned in case.patches:
+        if isinstance(planned.patch, ScriptPatch):
+            repositories.pin(planned.url, planned.patch.script.commit)
+        elif isinstance(planned.patch, AddPatch):
+            repositories.pin(planned.url, planned.patch.add.commit)
+        else:
+            for _ in pieces(case.workshop, planned, ""):
+                pass
+        yield f"{planned.name} of {planned.url or 'this repository'}"
+    assert entry.recipe is not None
+    family = families.ENGINES[entry.recipe.family]
+    files = [*family.packages(entry.recipe, entry.file.parent, PLATFORM).values()]
+    files += [(source.file,)] if isinstance(source, Released) else []
+    for several in files:
+        pypi.fetch(several, repositories.cache, repositories.say)
+        yield from (f"{file.name} {file.version}" for file in several)
+
+
+def mirror_base(entry: Entry[BaseRecipe], cache: Path, say: Callable[[str], None]) -> Iterator[str]:
+    """Fetch the wheels and the published image of a base, to stay; like ``mirror``."""
+    base = entry.recipe
+    assert base is not None
+    family = families.BASES[base.family]
+    for files in family.packages(base, entry.file.parent, PLATFORM).values():
+        pypi.fetch(files, cache, say)
+        yield from (f"{file.name} {file.version}" for file in files)
+    published = base.published
+    if published is not None and published.digest is not None:
+        local = published_image.fetch(base, published.digest, say)
+        yield f"{published.image} in the engine, as {local}"
+    elif published is not None:
+        yield f"{published.image} is not kept: nothing pins it ({published.note})"

@@ -1,0 +1,139 @@
+"""A place to look at recipes without building them: mirrors, a work directory, the cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import BuilderError, RecipeError
+from builder.patches.series import Workshop
+from builder.plan import base_image
+from builder.plan.dockerfile import render
+from builder.plan.resolve import plan_base, resolve_patches, resolve_source
+from builder.platforms import Platforms, architecture
+from builder.recipes.catalog import Catalogue, Entry
+from builder.recipes.edit import difference, write
+from builder.recipes.parse import parse
+from builder.recipes.schema import Recipe, ScriptPatch
+from builder.settings import Settings
+from builder.tools.docker import engine as docker
+from builder.tools.files import workspace
+from builder.tools.git.repositories import Repositories
+from builder.upstream.compatibility import Case, diagnose
+from builder.upstream.patch_state import Finding
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A recipe file as it is and as it would be: nothing is written before ``write``."""
+
+    file: Path
+    new_file: Path
+    text: str
+    new_text: str
+    recipe: Recipe
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to write."""
+        return self.text != self.new_text
+
+    @property
+    def difference(self) -> str:
+        """The unified diff."""
+        return difference(self.text, self.new_text, self.file.name, self.new_file.name)
+
+    def write(self) -> None:
+        """Write the new file, whole or not at all; where it has another name, the old one goes.
+
+        Raises ``WorldError`` when the directory does not take it.
+        """
+        write(self.new_file, self.new_text, like=self.file)
+        if self.new_file != self.file:
+            self.file.unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What the commands about sources and patches work with."""
+
+    catalogue: Catalogue
+    settings: Settings
+    workshop: Workshop
+
+    @property
+    def repositories(self) -> Repositories:
+        """The mirrors."""
+        return self.workshop.repositories
+
+    def case(self, entry: Entry[Recipe]) -> Case:
+        """The patches and the source of a recipe.  Raises ``RecipeError``, ``FetchError``."""
+        recipe = entry.recipe
+        assert recipe is not None
+        workshop = self.workshop
+        if any(isinstance(patch, ScriptPatch) for patch in recipe.patch):
+            image = _image_for_scripts(self.catalogue, recipe, self.settings)
+            workshop = Workshop(self.repositories, workshop.work, image, workshop.say)
+        return Case(
+            entry.name,
+            resolve_source(recipe, self.catalogue.root),
+            recipe.track,
+            resolve_patches(entry, self.catalogue.root),
+            workshop,
+        )
+
+    def change(self, entry: Entry[Recipe], text: str) -> Change:
+        """A change of a recipe's file.
+
+        Raises ``RecipeError`` when the new text is no recipe, or has the name of another.
+        """
+        recipe, problems = parse(text, entry.file, Recipe)
+        if recipe is None:
+            raise RecipeError(f"{entry.name} would be wrong", problems=problems)
+        file = entry.file.with_name(f"{recipe.name}.toml")
+        if file != entry.file and file.exists():
+            raise RecipeError(
+                f"{entry.name} would become {recipe.name}, which there is already",
+                hint="remove one of them, or give --to another ref",
+            )
+        return Change(entry.file, file, entry.text, text, recipe)
+
+    def findings(self, change: Change) -> list[Finding]:
+        """What becomes of the patches of a changed recipe.  Raises ``FetchError``."""
+        entry = Entry(change.recipe.name, change.file, change.new_text, change.recipe)
+        case = self.case(entry)
+        return list(diagnose(case)) if case.patches else []
+
+
+@contextmanager
+def desk(catalogue: Catalogue, settings: Settings, say: Say, *, offline: bool) -> Iterator[Desk]:
+    """A desk with a work directory of its own, gone afterwards."""
+    settings.need_directories()
+    with workspace(settings.cache_dir) as work:
+        repositories = Repositories(settings.cache_dir, work, say, offline=offline)
+        yield Desk(catalogue, settings, Workshop(repositories, work, None, say))
+
+
+def _image_for_scripts(catalogue: Catalogue, recipe: Recipe, settings: Settings) -> str | None:
+    """A stage of the recipe's base that has Python, where an engine answers and has it."""
+    try:
+        machine = architecture(docker.engine().architecture)
+        if machine is None:
+            return None
+        below = catalogue.base(recipe.base).recipe
+        if below is not None and below.published is not None:
+            # Whatever its tag means today: a script needs its Python, and no more.
+            return next(iter(docker.names(f"builder-base/{below.name}:runtime-*")), None)
+        platforms = Platforms(machine)
+        root = base_image.choose(
+            catalogue, recipe.base, platforms, settings.debian_root, lambda _: None, ask=False
+        )
+        base = render(plan_base(catalogue, recipe.base, platforms, root))
+        stage = "devel" if "devel" in base.plan.stages else "runtime"
+        return base_image.image_of(base, stage) if base_image.in_engine(base, stage) else None
+    except BuilderError:
+        return None

@@ -1,0 +1,244 @@
+"""A recipe at one state of its upstream: whole, so that it can be built again years later.
+
+What a channel follows (a tag, a branch, a published image) is looked up once; what comes out is a
+recipe like any other, under a name of its own, that nothing moves any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from builder.errors import RecipeError
+from builder.recipes import edit
+from builder.recipes.catalog import Catalogue, Entry, R
+from builder.recipes.parse import parse
+from builder.recipes.schema import BaseRecipe, PickPatch, Recipe
+from builder.tools.git import executable as git
+from builder.upstream.compatibility import on_pin
+from builder.upstream.patch_state import Finding
+from builder.upstream.session import Desk
+from builder.upstream.track import Target
+
+COMMIT_DIGITS = 9
+DIGEST_DIGITS = 12
+MERGED = "upstream"
+IN_PART = "upstream in part"
+UNTRIED = "untried"  # the build tells of these, which has an engine
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A frozen recipe, and the catalogue that has it beside everything else."""
+
+    entry: Entry[Recipe]
+    base: Entry[BaseRecipe] | None
+    """The base, where it is frozen as well."""
+    catalogue: Catalogue
+    target: Target
+    dropped: tuple[str, ...] = ()
+    """Patches that upstream has."""
+
+    @property
+    def name(self) -> str:
+        """The name of the frozen recipe."""
+        return self.entry.name
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The texts of the recipe and of its base, by their paths below ``recipes/``."""
+        found = {self.entry.file.name: self.entry.text}
+        if self.base is not None:
+            found[f"bases/{self.base.file.name}"] = self.base.text
+        return found
+
+    def write(self, folder: Path) -> Path:
+        """Write the files below a directory; the recipe's.  Raises ``WorldError``."""
+        for name, text in self.files.items():
+            edit.write(folder / name, text)
+        return folder / self.entry.file.name
+
+
+def version_of(channel: str, target: Target) -> str:
+    """What a channel's image of that state is called: ``nightly-b9900``, ``nightly-3f2a91c0d``."""
+    if target.kind == "tag":
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", target.name)
+        return f"{channel}-{re.sub(r'[.-]{2,}', '-', name).strip('.-')}"
+    digits = target.commit.removeprefix("sha256:")
+    length = DIGEST_DIGITS if target.kind == "image" else COMMIT_DIGITS
+    return f"{channel}-{digits[:length]}"
+
+
+def at_commit(
+    catalogue: Catalogue, entry: Entry[Recipe], target: Target, number: int, version: str
+) -> Frozen:
+    """A recipe at a commit of its source, ``number`` commits from the first.
+
+    Raises ``RecipeError`` where that would be no recipe.
+    """
+    recipe = entry.recipe
+    assert recipe is not None
+    changes: dict[edit.Keys, object] = {
+        ("source", "commit"): target.commit,
+        ("source", "ref"): None if target.kind == "commit" else target.name,
+    }
+    if recipe.llama is not None:
+        changes["llama", "build_number"] = number
+    return _frozen(catalogue, entry, target, version, changes, None)
+
+
+def at_image(catalogue: Catalogue, entry: Entry[Recipe], target: Target, version: str) -> Frozen:
+    """A recipe over the published image that a tag leads to: ``target.commit`` is its digest.
+
+    Raises ``RecipeError`` where its base is no published image.
+    """
+    recipe = entry.recipe
+    assert recipe is not None
+    below = catalogue.base(recipe.base)
+    assert below.recipe is not None
+    if below.recipe.published is None:
+        problem = entry.problem(("track", "image"), f"{recipe.base} is no published image")
+        raise RecipeError(f"{entry.name} cannot follow an image", problems=(problem,))
+    name = f"{below.name}-{target.commit.removeprefix('sha256:')[:DIGEST_DIGITS]}"
+    text = edit.edited(
+        below.text,
+        {
+            ("name",): name,
+            ("published", "digest"): target.commit,
+            ("published", "image"): target.name,
+            ("published", "note"): None,
+        },
+    )
+    base = _entry(text, below.file.with_name(f"{name}.toml"), BaseRecipe)
+    return _frozen(catalogue, entry, target, version, {("base",): name}, base)
+
+
+def _frozen(
+    catalogue: Catalogue,
+    entry: Entry[Recipe],
+    target: Target,
+    version: str,
+    changes: dict[edit.Keys, object],
+    base: Entry[BaseRecipe] | None,
+) -> Frozen:
+    recipe = entry.recipe
+    assert recipe is not None
+    changes |= {
+        ("version",): version,
+        ("image", "tags"): [version],
+        ("image", "moving"): None,
+        ("track",): None,
+    }
+    text = _headed(edit.edited(entry.text, changes), _head(catalogue, entry, target))
+    file = entry.file.with_name(f"{recipe.engine}-{version}.toml")
+    frozen = _entry(text, file, Recipe)
+    there = catalogue.engines.get(frozen.name)
+    if there is not None and _origin(entry) not in there.text:
+        raise RecipeError(f"{entry.name} would be frozen as {frozen.name}, which is a recipe")
+    bases = {base.name: base} if base is not None else {}
+    whole = replace(
+        catalogue,
+        engines={**catalogue.engines, frozen.name: frozen},
+        bases={**catalogue.bases, **bases},
+    )
+    return Frozen(frozen, base, whole, target)
+
+
+def without(frozen: Frozen, patches: Sequence[int]) -> Frozen:
+    """A frozen recipe without some of its patches, whose probes it keeps.
+
+    Raises ``RecipeError`` where that would be no recipe.
+    """
+    before = frozen.entry.recipe
+    assert before is not None
+    names = tuple(before.patch[index].name for index in patches)
+    lean = _changed(frozen, edit.without_patches(frozen.entry.text, patches))
+    return replace(lean, dropped=names)
+
+
+def _changed(frozen: Frozen, text: str) -> Frozen:
+    """A frozen recipe with another text, also in its catalogue."""
+    entry = _entry(text, frozen.entry.file, Recipe)
+    engines = {**frozen.catalogue.engines, entry.name: entry}
+    return replace(frozen, entry=entry, catalogue=replace(frozen.catalogue, engines=engines))
+
+
+def narrowed(frozen: Frozen, commits: Mapping[int, Sequence[str]]) -> Frozen:
+    """A frozen recipe whose ranges, by the index of the patch, are without these commits.
+
+    Raises ``RecipeError`` where that would be no recipe.
+    """
+    changes: dict[edit.Keys, object] = {}
+    recipe = frozen.entry.recipe
+    assert recipe is not None
+    for index, names in commits.items():
+        patch = recipe.patch[index]
+        assert isinstance(patch, PickPatch)
+        changes["patch", index, "pick", "without"] = [*patch.pick.without, *names]
+    return _changed(frozen, edit.edited(frozen.entry.text, changes))
+
+
+def fitted(frozen: Frozen, at: Desk) -> tuple[Frozen, list[Finding]]:
+    """A frozen recipe without what upstream has of its patches, and those that do not fit.
+
+    Of a range of commits only those that upstream has are left out.  Raises ``FetchError`` where
+    the source cannot be had.
+    """
+    case = replace(at, catalogue=frozen.catalogue).case(frozen.entry)
+    findings = on_pin(case) if case.patches else []
+    known = {MERGED, IN_PART, UNTRIED}
+    unfit = [each for each in findings if not each.good and each.state not in known]
+    if unfit:
+        return frozen, unfit
+    there = {n: each.there for n, each in enumerate(findings) if each.state == IN_PART}
+    if there:
+        for index, names in there.items():
+            told = ", ".join(name[:9] for name in names)
+            at.workshop.say(
+                f"{frozen.name}: upstream has {told} of {findings[index].patch}: left out"
+            )
+        frozen = narrowed(frozen, there)
+    merged = [index for index, each in enumerate(findings) if each.state == MERGED]
+    if not merged:
+        return frozen, []
+    lean = without(frozen, merged)
+    at.workshop.say(f"{frozen.name}: upstream has {', '.join(lean.dropped)}: left out")
+    return lean, []
+
+
+def _entry(text: str, file: Path, model: type[R]) -> Entry[R]:
+    found, problems = parse(text, file, model)
+    if found is None:
+        raise RecipeError(f"{file.stem} would be no recipe", problems=problems)
+    return Entry(found.name, file, text, found)
+
+
+def _origin(entry: Entry[Recipe]) -> str:
+    """How the first line of what is frozen from a recipe begins, also when it was thawed since."""
+    return f"# Frozen from {entry.name}: "
+
+
+def _head(catalogue: Catalogue, entry: Entry[Recipe], target: Target) -> str:
+    farm = farm_commit(catalogue.root)
+    told = f"{_origin(entry)}{target.name} was {target.commit}."
+    if not farm:
+        return told
+    return f"{told}\n# Its base, locks and patches are those of commit {farm} of the farm."
+
+
+def _headed(text: str, head: str) -> str:
+    """The text with comments at its top, below the line that names the schema."""
+    first, line, rest = text.partition("\n")
+    if first.startswith("#:"):
+        return f"{first}{line}{head}\n{rest}"
+    return f"{head}\n{text}"
+
+
+def farm_commit(root: Path) -> str:
+    """The commit of the repository that holds the catalogue; empty where it is none."""
+    try:
+        return git.text(root / ".git", "rev-parse", "--verify", "HEAD")
+    except git.GitError:
+        return ""

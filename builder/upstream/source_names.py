@@ -1,0 +1,63 @@
+"""What a recipe names of its source, and what of that the source does not have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from builder.recipes.schema import GitSource, Recipe
+from builder.tools.git.repositories import GITLINK
+from builder.tools.git.scratch import Scratch
+
+KeyPath = tuple[str | int, ...]
+Missing = Iterator[tuple[KeyPath, str]]
+# tools/server/CMakeLists.txt of older trees, scripts/ui-assets.cmake of newer ones.
+PAGES = (
+    *("tools/server/public/index.html.gz", "tools/server/public/index.html"),
+    "tools/ui/dist/index.html",
+)
+HISTORY = {"notes", "why", "drop_when", "sha256"}
+
+
+def absent_submodules(recipe: Recipe, scratch: Scratch, tree: str) -> Missing:
+    """The keys of submodules that a tree, as its commit holds it, does not have."""
+    if not isinstance(recipe.source, GitSource):
+        return
+    links = [item.path for item in scratch.items(tree) if item.mode == GITLINK]
+    for path in recipe.source.submodule:
+        if not any(f"{path}/".startswith(f"{link}/") for link in links):
+            yield ("source", "submodule", path), "the source has no submodule there"
+
+
+def absent_paths(recipe: Recipe, scratch: Scratch, tree: str) -> Missing:
+    """The keys of directories and files that a source does not have: its whole tree."""
+    paths = {item.path for item in scratch.items(tree)}
+    paths |= {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
+    for index, part in enumerate(recipe.cmake):
+        if f"{part.source}/CMakeLists.txt".removeprefix("./") not in paths:
+            yield ("cmake", index, "source"), f"{part.source} of the source has no CMakeLists.txt"
+    for index, path in enumerate(recipe.layout.keep):
+        if path not in paths:
+            yield ("layout", "keep", index), f"the source has no {path}"
+    if recipe.llama is not None and recipe.llama.ui and paths.isdisjoint(PAGES):
+        yield ("llama", "ui"), f"the source holds no built page (none of {', '.join(PAGES)})"
+
+
+def naming(recipe: Recipe, version: str) -> Missing:
+    """The keys that name a version, but for those that tell of the past."""
+    alone = re.compile(rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])")
+    for path, text in _texts(recipe.model_dump(exclude_defaults=True), ()):
+        if HISTORY.isdisjoint(path) and alone.search(text):
+            yield path, f"still names {version}: {text!r}"
+
+
+def _texts(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(value, str):
+        yield at, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _texts(inner, (*at, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*at, index))

@@ -1,0 +1,203 @@
+"""Where upstream stands: the newest tag or the head of a branch, and how far a pin is behind."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from builder.errors import FetchError
+from builder.recipes.lockfile import Locked
+from builder.recipes.schema import GitSource, PypiSource, Recipe, Track
+from builder.tools.git.executable import COMMIT
+from builder.tools.git.mirrors import Advertised, Mirror
+from builder.tools.git.repositories import Repositories
+from builder.tools.python import pypi
+
+ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
+PRE_RELEASE = re.compile(
+    r"(?:^|[._-]|\d)(?:a|alpha|b|beta|dev|pre|preview|rc)[._-]?\d*$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A commit, and the name that it is known by: a tag, a branch, or itself.
+
+    Of a published image the commit is its digest.
+    """
+
+    name: str
+    commit: str
+    kind: Literal["tag", "branch", "commit", "release", "image"]
+    file: Locked | None = None
+    """Of a release: what it is on PyPI."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a pin is behind: commits of the target that it does not have, and since when.
+
+    Of a release on PyPI: later releases.
+    """
+
+    target: Target
+    ahead: int
+    since: str
+    """Day of the first of them (YYYY-MM-DD), of the first newer tag where tags are followed; empty
+    where there is none."""
+    rewritten: bool
+    """The target does not descend from the pin."""
+
+
+Counted = tuple[tuple[int, str], ...]
+
+
+def rank(tag: str) -> tuple[Counted, bool, Counted]:
+    """The order of tags: numbers count as numbers, a pre-release stands before its release.
+
+    A number is its length and its digits: Python refuses to read one of thousands of digits.
+    """
+    number = re.match(r"[^0-9]*([0-9]+(?:[._][0-9]+)*)", tag)
+    numbers = _counted(number[1].replace("_", ".")) if number else ()
+    rest = tag[number.end() :] if number else tag
+    return numbers, not (rest and PRE_RELEASE.search(rest)), _counted(rest)
+
+
+def _counted(text: str) -> Counted:
+    """A text cut at its numbers, which are their length and digits; texts count as no digits."""
+    parts = [
+        (number.lstrip("0"), other) for number, other in re.findall("([0-9]+)|([^0-9]+)", text)
+    ]
+    return tuple((len(number), number or other) for number, other in parts)
+
+
+def newest_tag(advertised: Advertised, glob: str) -> Target | None:
+    """The newest tag of that shape, or None."""
+    found = _tags(advertised, glob)
+    return found[-1] if found else None
+
+
+def tracked(url: str, track: Track | None, repositories: Repositories) -> Target:
+    """What upstream offers next: as ``track`` says, without one the default branch's head.
+
+    Raises ``FetchError`` when the repository does not answer, or has no such tag or branch.
+    """
+    advertised = repositories.mirror(url).advertised()
+    if track is not None and track.tag is not None:
+        found = newest_tag(advertised, track.tag)
+        if found is None:
+            raise FetchError(
+                f"{url} has no tag like {track.tag}", hint="correct [track] of the recipe"
+            )
+        return found
+    name = track.branch if track is not None and track.branch else None
+    ref = f"refs/heads/{name}" if name else advertised.head
+    commit = advertised.refs.get(ref)
+    if commit is None:
+        missing = f"no branch {name}" if name else "no default branch"
+        raise FetchError(f"{url} has {missing}", hint="say branch = NAME in [track] of the recipe")
+    return Target(ref.removeprefix("refs/heads/"), commit, "branch")
+
+
+def resolve(url: str, ref: str, repositories: Repositories) -> Target:
+    """A tag, a branch, or a commit of a repository: in full, or as many digits as name one.
+
+    Raises ``FetchError`` when it has none of that name, or several.
+    """
+    if COMMIT.fullmatch(ref):
+        return Target(ref, ref, "commit")
+    mirror = repositories.mirror(url)
+    advertised = mirror.advertised()
+    tag, branch = advertised.commit(f"refs/tags/{ref}"), advertised.commit(f"refs/heads/{ref}")
+    if tag is not None:
+        return Target(ref, tag, "tag")
+    if branch is not None:
+        return Target(ref, branch, "branch")
+    found = _abbreviated(mirror, ref) if ABBREVIATED.fullmatch(ref) else []
+    if len(found) > 1:
+        raise FetchError(f"{ref} names several commits of {url}", ", ".join(found), "name one")
+    if found:
+        return Target(ref, found[0], "commit")
+    raise FetchError(
+        f"{url} has no tag, no branch and no known commit {ref}", hint=f"see `git ls-remote {url}`"
+    )
+
+
+def _abbreviated(mirror: Mirror, start: str) -> list[str]:
+    """The commits that begin with these digits: of the history that is here, or of its head's."""
+    found = mirror.commits(start)
+    head = mirror.advertised().refs.get(mirror.advertised().head)
+    if not found and head is not None and not mirror.offline:
+        mirror.walk([head])
+        found = mirror.commits(start)
+    return found
+
+
+def lag(recipe: Recipe, repositories: Repositories) -> Lag | None:
+    """How far a recipe is behind its upstream; None where its source has none that can be asked.
+
+    Raises ``FetchError``.
+    """
+    source = recipe.source
+    if isinstance(source, PypiSource) and not repositories.offline:
+        return _releases_behind(Locked(source.pypi, source.version, source.sha256))
+    if not isinstance(source, GitSource):
+        return None
+    target = tracked(source.git, recipe.track, repositories)
+    return behind(source.git, source.commit, target, recipe.track, repositories)
+
+
+def _releases_behind(file: Locked) -> Lag:
+    newer = pypi.newer(file)
+    if newer:
+        file = Locked(newer[-1].name, newer[-1].version, newer[-1].sha256)
+    target = Target(file.version, file.version, "release", file)
+    return Lag(target, len(newer), newer[0].day if newer else "", rewritten=False)
+
+
+def behind(
+    url: str, commit: str, target: Target, track: Track | None, repositories: Repositories
+) -> Lag:
+    """How far a commit is behind a target, which is what ``track`` gave.
+
+    Raises ``FetchError`` where either is gone.
+    """
+    if target.commit == commit:
+        return Lag(target, 0, "", rewritten=False)
+    repositories.walk(url, commit, target.commit)
+    scratch = repositories.scratch
+    glob = track.tag if track is not None else None
+    tags = _tags(repositories.mirror(url).advertised(), glob) if glob else []
+
+    def compare() -> Lag:
+        missing = f"{commit}..{target.commit}"
+        ahead = scratch.text("rev-list", missing).split()
+        # A branch that was merged has older commits: they are there since the merge.
+        mainline = scratch.text("rev-list", "--first-parent", missing).split()
+        among = set(ahead)
+        newer = [tag.commit for tag in tags if tag.commit in among]
+        first = newer[0] if newer else mainline[-1] if mainline else ""
+        since = scratch.text("log", "-1", "--format=%cs", first) if first else ""
+        return Lag(target, len(ahead), since, not scratch.is_ancestor(commit, target.commit))
+
+    return repositories.sound(compare)
+
+
+def _tags(advertised: Advertised, glob: str) -> list[Target]:
+    """The tags of a shape, oldest first."""
+    prefix = "refs/tags/"
+    names = [ref.removeprefix(prefix) for ref in advertised.refs if ref.startswith(prefix)]
+    fitting = [name for name in names if not name.endswith("^{}") and fnmatchcase(name, glob)]
+    found = [(name, advertised.commit(prefix + name)) for name in sorted(fitting, key=rank)]
+    return [Target(name, commit, "tag") for name, commit in found if commit is not None]
+
+
+def build_number(url: str, commit: str, repositories: Repositories) -> int:
+    """How many commits a commit's history has: ``git rev-list --count``.
+
+    Raises ``FetchError``.
+    """
+    repositories.walk(url, commit)
+    return repositories.sound(lambda: int(repositories.scratch.text("rev-list", "--count", commit)))

@@ -1,0 +1,141 @@
+"""New pins for recipes: a pull request as it is today, a source as upstream has it now."""
+
+from __future__ import annotations
+
+from builder.errors import PatchError, Problem, RecipeError
+from builder.plan.inputs import GitCommit
+from builder.plan.resolve import resolve_source
+from builder.recipes.catalog import Entry
+from builder.recipes.edit import frozen, moved, released
+from builder.recipes.lockfile import Locked
+from builder.recipes.schema import (
+    GitSource,
+    PullPatch,
+    PypiSource,
+    Recipe,
+    checked_ref,
+    checked_url,
+)
+from builder.sources import checkout
+from builder.tools.python import pypi
+from builder.upstream import track
+from builder.upstream.compatibility import PYTHON
+from builder.upstream.patch_state import Finding
+from builder.upstream.pull_requests import Ends, ends_of, head_of, merged_by
+from builder.upstream.session import Change, Desk
+from builder.upstream.source_names import absent_paths, absent_submodules, naming
+
+
+def freeze(
+    desk: Desk,
+    entry: Entry[Recipe],
+    pull: int,
+    *,
+    repository: str | None = None,
+    onto: str | None = None,
+    why: str | None = None,
+) -> Change:
+    """A recipe with a pull request's base and head of today.
+
+    Raises ``RecipeError`` for a URL or a branch that git is not given, ``FetchError`` when there
+    is no such request, ``PatchError`` when its commits are not its own, or the pin has them.
+    """
+    recipe = entry.recipe
+    assert recipe is not None
+    home = recipe.source.git if isinstance(recipe.source, GitSource) else None
+    url = repository or home
+    if url is None:
+        raise RecipeError(
+            f"{entry.name} has no git repository", hint="name one with --repository URL"
+        )
+    checked_url(url)
+    onto = onto and checked_ref(onto)
+    try:
+        ends = ends_of(url, pull, desk.repositories, onto)
+    except PatchError:
+        # Its target branch has it without a merge: so may the pin.
+        head = head_of(url, pull, desk.repositories) or ""
+        _need_new(desk, entry, url, pull, Ends("", head, ""))
+        raise
+    _need_new(desk, entry, url, pull, ends)
+    known = [patch.why for patch in recipe.patch if getattr(patch, "pull", None) == pull]
+    patch = PullPatch(
+        pull=pull,
+        base=ends.base,
+        head=ends.head,
+        git=None if url == home else url,
+        why=why or (known[0] if known else ends.subject),
+    )
+    return desk.change(entry, frozen(entry.text, recipe, patch))
+
+
+def _need_new(desk: Desk, entry: Entry[Recipe], url: str, pull: int, ends: Ends) -> None:
+    """Raise ``PatchError`` where the pin of a recipe has a pull request already."""
+    source = entry.recipe.source if entry.recipe else None
+    if not isinstance(source, GitSource):
+        return
+    by = merged_by(desk.repositories, url, pull, ends, of=source.git, commit=source.commit)
+    if by is not None:
+        raise PatchError(
+            f"the pin of {entry.name} has pull request {pull} already",
+            f"{source.commit[:9]} has it by {by}",
+            "there is nothing to write; where the recipe has it as a patch, drop that",
+        )
+
+
+def update(desk: Desk, entry: Entry[Recipe], to: str | None = None) -> Change:
+    """A recipe with its pin at ``to`` (a tag, a branch, a commit, a release), or at the newest.
+
+    Raises ``RecipeError`` where the source has no upstream, ``FetchError`` for a ref or a release
+    that does not exist.
+    """
+    recipe = entry.recipe
+    assert recipe is not None
+    source = recipe.source
+    if isinstance(source, PypiSource):
+        file = Locked(source.pypi, source.version, source.sha256)
+        found = pypi.release(file, to, PYTHON)
+        if found.version == source.version:
+            return desk.change(entry, entry.text)
+        new = Locked(source.pypi, found.version, found.sha256)
+        return desk.change(entry, released(entry.text, recipe, new))
+    if not isinstance(source, GitSource):
+        raise RecipeError(
+            f"the source of {entry.name} is neither a git repository nor a release of PyPI",
+            hint="edit [source] by hand",
+        )
+    if to is None:
+        target = track.tracked(source.git, recipe.track, desk.repositories)
+    else:
+        target = track.resolve(source.git, checked_ref(to), desk.repositories)
+    if target.commit == source.commit:
+        return desk.change(entry, entry.text)
+    number = track.build_number(source.git, target.commit, desk.repositories)
+    refs = desk.repositories.mirror(source.git).advertised().refs
+    moving = f"refs/heads/{source.ref}" in refs and f"refs/tags/{source.ref}" not in refs
+    return desk.change(entry, moved(entry.text, recipe, target, number, moving=moving))
+
+
+def judge(
+    desk: Desk, entry: Entry[Recipe], change: Change
+) -> tuple[tuple[Problem, ...], list[Finding]]:
+    """What no longer fits of a changed recipe, and what becomes of its patches.
+
+    The problems are what the recipe names and its new source does not have, and names of the old
+    release.  Raises ``FetchError`` when the source cannot be had.
+    """
+    if not change.changed:
+        return (), []
+    new = Entry(change.recipe.name, change.file, change.new_text, change.recipe)
+    source, old = resolve_source(change.recipe, desk.catalogue.root), entry.recipe
+    repositories = desk.repositories
+    if isinstance(source, GitCommit):
+        tree = repositories.pin(source.url, source.commit)
+        lost = [*absent_submodules(change.recipe, repositories.scratch, tree)]
+        if lost:  # then there is no whole tree to look at
+            return tuple(new.problem(path, message) for path, message in lost), []
+    tree, _ = checkout.tree_to_try(source, repositories, desk.workshop.work)
+    found = [*absent_paths(change.recipe, repositories.scratch, tree)]
+    if old is not None and isinstance(old.source, PypiSource):
+        found += naming(change.recipe, old.source.version)
+    return tuple(new.problem(path, message) for path, message in found), desk.findings(change)

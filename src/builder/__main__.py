@@ -1,6 +1,0 @@
-"""``python -m builder`` is ``builder``."""
-
-from builder.cli import main
-
-if __name__ == "__main__":
-    main()
