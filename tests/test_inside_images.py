@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-import builder
 from overlaid import METADATA, PACKAGE
 
-INSIDE = Path(builder.__file__).parent / "inside"
+INSIDE = REPOSITORY / "dockerfiles" / "scripts"
 
 
 class Site:

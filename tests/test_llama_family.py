@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import builder
 from builder.errors import RecipeError
 from builder.families.llama_cpp import NO_VMM
 from builder.plan.dockerfile import instructions, link_lints
@@ -23,7 +22,7 @@ from catalogues import load, rendered
 from conftest import REPOSITORY
 from upstreams import Upstream
 
-COLLECT = Path(builder.__file__).parent / "inside" / "collect.py"
+COLLECT = REPOSITORY / "dockerfiles" / "scripts" / "collect.py"
 RECIPE = """
 engine  = "x"
 version = "1"

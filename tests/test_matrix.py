@@ -119,13 +119,14 @@ def test_a_new_recipe_has_changed_by_itself(farm: Upstream) -> None:
 
 
 def test_a_revision_is_asked_by_its_own_code(farm: Upstream) -> None:
-    shutil.copytree(
-        REPOSITORY / "src", farm.folder / "src", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    for name in ("builder", "dockerfiles"):
+        shutil.copytree(
+            REPOSITORY / name, farm.folder / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     same = farm.record("builder itself")
     change(
         farm,
-        "src/builder/dockerfiles/cmake.Dockerfile.j2",
+        "dockerfiles/cmake.Dockerfile.j2",
         "COPY --from=source /tree/",
         "COPY --from=source /tree/.",
     )
@@ -135,8 +136,8 @@ def test_a_revision_is_asked_by_its_own_code(farm: Upstream) -> None:
 
 
 def test_a_revision_that_cannot_say_it_has_changed_everything_and_is_named(farm: Upstream) -> None:
-    farm.write("src/builder/__init__.py", "")
-    farm.write("src/builder/__main__.py", "raise SystemExit('builder: no command matrix')\n")
+    farm.write("builder/__init__.py", "")
+    farm.write("builder/__main__.py", "raise SystemExit('builder: no command matrix')\n")
     farm.git("checkout", "--quiet", "--orphan", "before")
     farm.record("a builder of before")
     everything, by_themselves, said = changed(farm)

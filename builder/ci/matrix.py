@@ -197,7 +197,7 @@ def earlier(root: Path, revision: str, work: Path, say: Say) -> dict[str, dict[s
 
 def _asked(tree: Path) -> dict[str, dict[str, Any]] | str:
     """What a revision says of its jobs, or why it says nothing."""
-    path = os.pathsep.join(filter(None, [str(tree / "src"), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH")]))
     try:
         done = subprocess.run(
             [sys.executable, "-m", "builder", "matrix", "--json", "--large-runner=any"],

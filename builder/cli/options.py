@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from builder.errors import EXIT_CODES, PROGRAM, RecipeError, WorldError, as_started
+from builder.errors import EXIT_CODES, PROGRAM, WorldError, as_started
+from builder.farm import farm_root
 
 if TYPE_CHECKING:
     from builder.pipeline import Run
@@ -186,20 +187,6 @@ def summaries(summary: Path | None) -> list[Path]:
     return [Path(file) for file in named if file]
 
 
-def root_of(catalogue: Path | None) -> Path:
-    """The repository that holds recipes/; raises ``RecipeError`` where there is none."""
-    if catalogue is not None:
-        return catalogue.resolve()
-    for start in (Path.cwd(), Path(__file__).resolve().parent):
-        for folder in (start, *start.parents):
-            if (folder / "recipes" / "bases").is_dir():
-                return folder
-    raise RecipeError(
-        "there is no recipes/ directory here or above",
-        hint="change into a checkout of the farm, or name one with --catalogue DIR",
-    )
-
-
 def catalogue_at(folder: Path | None) -> Catalogue:
     """Read all recipes; raises ``RecipeError`` where there are none to be found."""
     from builder import families
@@ -207,7 +194,7 @@ def catalogue_at(folder: Path | None) -> Catalogue:
 
     engines = {name: family.check for name, family in families.ENGINES.items()}
     bases = {name: family.check for name, family in families.BASES.items()}
-    return catalog.load(root_of(folder), engines, bases)
+    return catalog.load(farm_root(folder), engines, bases)
 
 
 def repository_of(recipes: Catalogue, name: str) -> Repository:

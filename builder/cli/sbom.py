@@ -19,9 +19,9 @@ from builder.cli.options import (
     new_run,
     reference_option,
     repository_of,
-    root_of,
 )
 from builder.errors import WorldError
+from builder.farm import farm_root
 
 if TYPE_CHECKING:
     from builder.publish.referrers import File
@@ -135,7 +135,7 @@ def thaw(
     from builder.publish import attachments
     from builder.recipes.edit import write
 
-    folder = output or root_of(catalogue) / "recipes"
+    folder = output or farm_root(catalogue) / "recipes"
     found = _attached(recipe, catalogue, reference, attachments.RECIPE)
     texts = {folder / name: text for name, text in attachments.recipe_texts(found).items()}
     for file, text in texts.items():

@@ -37,7 +37,7 @@ class EngineFamily(Protocol):
 
     TEMPLATE: str
     SCRIPTS: tuple[str, ...]
-    """Files of ``inside/`` that the stages run."""
+    """Files of ``dockerfiles/scripts/`` that the stages run."""
     STANDS_ON: tuple[str, ...]
     """Stages that the base must have."""
     NO_VMM: str | None

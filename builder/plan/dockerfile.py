@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import RecipeError
 from builder.families.compiling import link_faults
@@ -66,9 +67,9 @@ def quoted(value: object) -> str:
     return '"' + re.sub(r'([\\"$])', r"\\\1", str(value)) + '"'
 
 
-def _environment() -> Environment:
+def _environment(folder: Path) -> Environment:
     environment = Environment(
-        loader=PackageLoader("builder", "dockerfiles"),
+        loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -85,7 +86,7 @@ def render(plan: Plan | BasePlan) -> Rendered:
     Raises ``RecipeError`` when the result breaks one of our rules: that is a fault of the
     family's template, or of a value that should have been refused earlier.
     """
-    template = _environment().get_template(plan.family.TEMPLATE)
+    template = _environment(plan.dockerfiles).get_template(plan.family.TEMPLATE)
     text = template.render(**plan.variables())
     broken = list(lints(text))
     if isinstance(plan, Plan):

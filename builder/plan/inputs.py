@@ -139,6 +139,8 @@ class BasePlan:
     file: Path
     platforms: Platforms
     packages: Mapping[str, tuple[Locked, ...]]
+    dockerfiles: Path
+    """Directory of the templates, and of the scripts in ``scripts/``."""
     scripts: Mapping[str, str]
     """sha256 of each script that its stages run."""
     root: RootChoice | None
@@ -187,6 +189,7 @@ class Plan:
     source: SourceChoice
     patches: tuple[PlannedPatch, ...]
     packages: Mapping[str, tuple[Locked, ...]]
+    dockerfiles: Path
     scripts: Mapping[str, str]
     base: BasePlan
 

@@ -7,12 +7,12 @@ is a plan as well.
 from __future__ import annotations
 
 import hashlib
-from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
 from builder import families
 from builder.errors import RecipeError
+from builder.farm import dockerfiles
 from builder.plan import tree_hash
 from builder.plan.inputs import (
     Archive,
@@ -45,11 +45,10 @@ from builder.recipes.schema import (
     ScriptPatch,
 )
 
-SCRIPTS = package_files("builder") / "inside"
 
-
-def _scripts(names: tuple[str, ...]) -> dict[str, str]:
-    return {name: hashlib.sha256((SCRIPTS / name).read_bytes()).hexdigest() for name in names}
+def _scripts(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
+    """sha256 (hex) of each script."""
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
 def bootstrapped_root(recipe: BaseRecipe) -> BootstrappedRoot:
@@ -80,12 +79,14 @@ def plan_base(catalogue: Catalogue, name: str, platforms: Platforms, root: RootC
     below = plan_base(catalogue, recipe.base, platforms, root) if recipe.base else None
     if below is not None:
         _need_stages(entry, below, *family.STANDS_ON)
+    folder = dockerfiles(catalogue.root)
     return BasePlan(
         recipe=recipe,
         file=entry.file,
         platforms=platforms,
         packages=family.packages(recipe, entry.file.parent, platforms),
-        scripts=_scripts(family.SCRIPTS),
+        dockerfiles=folder,
+        scripts=_scripts(folder / "scripts", family.SCRIPTS),
         root=root if recipe.root or recipe.published else None,
         base=below,
     )
@@ -104,6 +105,7 @@ def plan(
     family = families.ENGINES[recipe.family]
     base = plan_base(catalogue, recipe.base, platforms, root)
     _need_stages(entry, base, *family.STANDS_ON)
+    folder = dockerfiles(catalogue.root)
     return Plan(
         recipe=recipe,
         file=entry.file,
@@ -111,7 +113,8 @@ def plan(
         source=resolve_source(recipe, catalogue.root),
         patches=resolve_patches(entry, catalogue.root),
         packages=family.packages(recipe, entry.file.parent, platforms),
-        scripts=_scripts(family.SCRIPTS),
+        dockerfiles=folder,
+        scripts=_scripts(folder / "scripts", family.SCRIPTS),
         base=base,
     )
 

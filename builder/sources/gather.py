@@ -16,7 +16,6 @@ from typing import Any
 from builder.errors import FetchError, WorldError
 from builder.patches.series import Workshop, apply_all
 from builder.plan.inputs import BasePlan, BootstrappedRoot, GitCommit, Plan
-from builder.plan.resolve import SCRIPTS
 from builder.platforms import Platforms
 from builder.sources import checkout, overlay
 from builder.tools import apt
@@ -98,7 +97,7 @@ def _scripts(plan: Plan | BasePlan, folder: Path) -> Path:
     folder.mkdir()
     for name in plan.scripts:
         target = folder / name
-        target.write_bytes((SCRIPTS / name).read_bytes())
+        target.write_bytes((plan.dockerfiles / "scripts" / name).read_bytes())
         target.chmod(0o755)
     return folder
 

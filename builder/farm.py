@@ -1,0 +1,43 @@
+"""Where the farm's own files are: recipes/, dockerfiles/, patches/ and engines/.
+
+A checkout has them at its top.  A wheel carries them in ``builder/_data`` (``force-include`` in
+pyproject.toml).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builder.errors import RecipeError
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+def installed() -> Path:
+    """The farm that builder was installed with: the wheel's, else the checkout beside it."""
+    carried = PACKAGE / "_data"
+    return carried if carried.is_dir() else PACKAGE.parent
+
+
+def farm_root(named: Path | None = None) -> Path:
+    """The directory that holds ``recipes/bases``.
+
+    ``named`` wins; else the nearest one from the working directory upwards; else the installed
+    farm.  Raises ``RecipeError`` where there is none.
+    """
+    if named is not None:
+        return named.resolve()
+    here = Path.cwd()
+    for folder in (here, *here.parents, installed()):
+        if (folder / "recipes" / "bases").is_dir():
+            return folder
+    raise RecipeError(
+        "there is no recipes/ directory here or above",
+        hint="change into a checkout of the farm, or name one with --catalogue DIR",
+    )
+
+
+def dockerfiles(root: Path) -> Path:
+    """The templates of the farm at ``root``; a catalog without any uses the installed ones."""
+    own = root / "dockerfiles"
+    return own if own.is_dir() else installed() / "dockerfiles"
