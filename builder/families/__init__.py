@@ -23,7 +23,7 @@ from builder.families import (
     vllm_overlay,
 )
 from builder.families.compiling import Layer
-from builder.patches.package_filter import Scope
+from builder.families.package_paths import PackagePaths
 from builder.platforms import Platforms
 from builder.recipes.lockfile import Locked
 from builder.recipes.schema import BaseRecipe, Recipe
@@ -45,7 +45,7 @@ class EngineFamily(Protocol):
     INHERITS: bool
     """Whether the image is the base's with something laid over it, and starts as the base's."""
 
-    def scope(self, recipe: Recipe) -> Scope | None:
+    def scope(self, recipe: Recipe) -> PackagePaths | None:
         """What patches of a repository are cut to; None: the source is all of it."""
         ...
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from builder.errors import RecipeError
-from builder.patches.package_filter import Scope
+from builder.families.package_paths import PackagePaths
 from builder.platforms import GNU_TRIPLETS, Platforms
 from builder.recipes import lockfile
 from builder.recipes.lockfile import Lock, Locked
@@ -128,7 +128,7 @@ def unused(recipe: Recipe, family: str, *known: str) -> Iterator[tuple[tuple[str
                 yield ("cmake", index, "place"), f"the family {family} has places of its own"
 
 
-def no_scope(recipe: Recipe) -> Scope | None:  # noqa: ARG001
+def no_scope(recipe: Recipe) -> PackagePaths | None:  # noqa: ARG001
     """``scope`` of a family whose source is all of a tree."""
     return None
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from builder.families.compiling import Layer, no_packages, unused
-from builder.patches.package_filter import Scope
+from builder.families.package_paths import PackagePaths
 from builder.platforms import Platforms
 from builder.recipes.schema import Image, InstalledSource, Overlay, PypiSource, Recipe
 
@@ -36,9 +36,9 @@ ELSEWHERE = (
 )
 
 
-def scope(recipe: Recipe) -> Scope | None:
+def scope(recipe: Recipe) -> PackagePaths | None:
     """The package alone."""
-    return Scope(overlay_of(recipe).package, COMPILED, NEEDS, ELSEWHERE)
+    return PackagePaths(overlay_of(recipe).package, COMPILED, NEEDS, ELSEWHERE)
 
 
 def overlay_of(recipe: Recipe) -> Overlay:

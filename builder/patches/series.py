@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from builder.errors import PatchError, UntriedError
-from builder.patches import diff
+from builder.patches import diff, package_filter
 from builder.patches.apply import FITS, Fate, attempt, is_absent, targets_of
 from builder.patches.diff import FileDiff, NotADiffError
 from builder.patches.distribution import dist_info
@@ -121,12 +121,12 @@ def files_of(planned: PlannedPatch, piece: Piece, say: Say) -> list[FileDiff]:
     except NotADiffError as error:
         raise PatchError(f"{piece.name} is not a patch that can be applied", str(error)) from error
     if planned.scope is not None:
-        planned.scope.refuse_compiled(piece.name, files)
+        package_filter.refuse_compiled(planned.scope, piece.name, files)
     kept, left = diff.without(files, planned.patch.leave_out)
     if left:
         say(f"{piece.name}: left out, as the recipe says: {', '.join(left)}")
     if planned.scope is not None:
-        kept, elsewhere = planned.scope.cut(piece.name, kept)
+        kept, elsewhere = package_filter.cut(planned.scope, piece.name, kept)
         left += elsewhere
         if elsewhere:
             told = ", ".join(elsewhere)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from builder import families
-from builder.patches.package_filter import Scope
+from builder.families.package_paths import PackagePaths
 from builder.platforms import Platforms
 from builder.recipes.lockfile import Locked
 from builder.recipes.schema import (
@@ -84,7 +84,7 @@ class PlannedPatch:
     patch: Patch
     url: str = ""
     content: bytes = b""
-    scope: Scope | None = None
+    scope: PackagePaths | None = None
     """What of a whole repository's diff is taken; None: all."""
 
     @property
