@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from conftest import REPOSITORY
 from overlaid import METADATA, PACKAGE
 
 INSIDE = REPOSITORY / "dockerfiles" / "scripts"

@@ -1,8 +1,8 @@
 """Sets up what a fresh machine lacks: the Docker engine with buildx, git, and mmdebstrap.
 
-Run by ``./farm`` as ``python -m builder.host.setup``.  Every step is announced and none is repeated:
-what answers is left alone.  On Debian and Ubuntu as root it installs the distribution's packages
-and starts the engine; anywhere else it says what to install.
+Run by ``./farm`` as ``python -m builder.host.setup``.  Every step is announced and none is
+repeated: what answers is left alone.  On Debian and Ubuntu as root it installs packages of the
+distribution and starts the engine; anywhere else it says what to install.
 """
 
 from __future__ import annotations
