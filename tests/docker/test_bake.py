@@ -1,0 +1,235 @@
+"""A bake file of recipes: bake reads it, builds it anywhere, and what it built is proved."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.bake import bakefile
+from builder.bake.bake import lock_of
+from builder.bake.bakefile import NOW
+from builder.errors import BuildError
+from builder.images.context import Context
+from builder.tools.docker.blobs import blobs_of
+from builder.tools.files import alone
+from docker.test_machines import machine, second
+from docker.test_overlay import change, published, python
+from docker.test_root import with_image
+from support.fixtures import REPOSITORY, Builder
+from support.machines import REMOTE, Machine
+from support.overlaid import PACKAGE, StandIn, write_catalogue
+from support.proving import docker
+
+__all__ = ["machine", "published", "python", "second"]
+pytestmark = pytest.mark.docker
+
+SUMMARY = "What costs ${MONEY}, %{if 100}% of it"
+
+
+@pytest.fixture
+def pushed(published: StandIn, registry: str, made: set[str]) -> str:
+    """The published image, on a registry and not in the engine: what pins it."""
+    name = f"{registry}/builder-test/published:1.0"
+    published.more = f"LABEL test={registry}\nUSER daemon"
+    published.build(name)
+    docker("push", "--quiet", name)
+    digest = docker("image", "inspect", "--format={{.Id}}", name)
+    docker("image", "rm", name)
+    made.add(name)
+    return f'image = "{name}"\ndigest = "{digest}"'
+
+
+@pytest.fixture
+def recipe(published: StandIn, pushed: str, tmp_path: Path) -> Path:
+    """A catalogue with overlaid-1 on the published image, and with a recipe that has no source."""
+    root = tmp_path / "catalogue"
+    published.write(root / "package")
+    (root / "patches").mkdir(parents=True)
+    text = PACKAGE["vllm/ops.py"].replace("= 9", "= 12")
+    (root / "patches" / "x.patch").write_text(change(tmp_path, ops=text))
+    image, _, pin = pushed.partition("\n")
+    parts = '[[patch]]\nfile = "x.patch"\nwhy = "so"'
+    write_catalogue(root, parts, image.split('"')[1], pin=pin)
+    file = root / "recipes" / "overlaid-1.toml"
+    told = file.read_text().replace("A package with something laid over it", SUMMARY)
+    file.write_text(told)
+    gone = told.replace('"overlaid"', '"sourceless"').replace('path = "package"', 'path = "gone"')
+    (root / "recipes" / "sourceless-1.toml").write_text(gone)
+    return root
+
+
+def bake(folder: Path, *options: str, **variables: str) -> str:
+    command = ["docker", "buildx", "bake", "--progress=plain", *options]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | variables,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_what_another_machine_bakes_is_proved_here(
+    builder: Builder, recipe: Path, machine: Machine, made: set[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "baked"
+    done = builder("bake", "--output", folder, "--catalogue", recipe, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert set(told["groups"]) == {"default", "bases", "on-stand-in"}
+    assert told["groups"]["default"] == told["groups"]["on-stand-in"] == ["overlaid-1"]
+    assert told["groups"]["bases"] == ["stand-in-runtime"]
+    assert "no source tree" in told["left_out"]["sourceless-1"]
+    laid_out = (folder / "contexts" / "engines" / "overlaid-1").iterdir()
+    assert {path.name for path in laid_out} == {"context", "source", "inside"}  # nothing of git's
+    candidate = told["images"]["overlaid-1"]
+    made.update({candidate, f"{candidate.partition(':')[0]}:1"})
+    moved = folder.rename(tmp_path / "moved")  # the file holds all but its own place
+    with machine.running("docker-registry", "serve", tmp_path / "registry.yml"):
+        said = bake(moved, f"--builder={REMOTE}", "--load", CONTEXTS="contexts")
+    assert f'building with "{REMOTE}" instance using remote driver' in said
+    labels = json.loads(docker("image", "inspect", candidate))[0]["Config"]["Labels"]
+    assert labels["org.opencontainers.image.description"] == SUMMARY
+    assert labels["org.opencontainers.image.created"].startswith("20")
+    digest = docker("image", "inspect", "--format={{.Id}}", candidate)
+    manifest = blobs_of(candidate, tmp_path).file(digest)
+    told = json.loads(manifest.read_text())["annotations"]
+    assert told == {name: text for name, text in labels.items() if name in told}
+    assert {"org.opencontainers.image.title", "org.opencontainers.image.description"} <= told.keys()
+    proved = builder("build", "overlaid-1", "--catalogue", recipe, "--json")
+    assert proved.returncode == 0, proved.stderr
+    assert f"{candidate} is there, and not built again" in proved.stderr
+    record = json.loads(proved.stdout)
+    made.update(record["references"])
+    assert record["built"] is False
+    assert record["log"] == ""
+    checks = {(c["proof"], c["subject"]): c for c in record["verdict"]["checks"]}
+    assert checks["contract", "user"]["found"] == "daemon"  # as the registry told it
+    assert all(check["passed"] for check in record["verdict"]["checks"])
+    assert docker("image", "ls", "--quiet", candidate) == ""
+
+
+def test_bases_are_targets_that_recipes_share(
+    builder: Builder,
+    catalogue: Path,
+    pushed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = pushed.split('"')[1]
+    with_image(catalogue, name, pushed.split('"')[3])
+    monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "registry")
+    for engine in ("hello", "hallo"):
+        text = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
+        text = text.replace('"hello-sm120"', f'"{engine}"').replace("s/hello-sm120", "s/hello")
+        (catalogue / "recipes" / f"{engine}-0.1.0.toml").write_text(text)
+    shutil.copytree(REPOSITORY / "engines" / "hello-sm120", catalogue / "engines" / "hello")
+    for _ in range(2):  # the second time the first one's is replaced
+        done = builder("bake", "--output", tmp_path, "--catalogue", catalogue)
+        assert done.returncode == 0, done.stderr
+    file = tmp_path / "docker-bake.json"
+    written = json.loads(file.read_text())
+    assert set(written["group"]["on-cuda-13_0"]["targets"]) == {"hello-0_1_0", "hallo-0_1_0"}
+    for target in ("hello-0_1_0", "hallo-0_1_0"):
+        contexts = written["target"][target]["contexts"]
+        assert contexts["base-devel"] == "target:cuda-13_0-devel"
+        assert contexts["base-runtime"] == "target:cuda-13_0-runtime"
+    root = written["target"]["cuda-13_0-devel"]["contexts"]["base-root"]
+    assert root == "target:debian-trixie-root"
+    assert written["target"]["debian-trixie-root"]["labels"]["builder.base"] == "debian-trixie"
+    wheels = tmp_path / "contexts" / "bases" / "cuda-13.0" / "wheels"
+    assert any(wheels.iterdir())
+    for secret in tmp_path.rglob("apt.sources"):
+        assert secret.stat().st_mode & 0o077 == 0
+        assert secret.read_text() not in file.read_text()
+
+
+def test_a_recipe_that_cannot_be_laid_out_leaves_what_was_there(
+    builder: Builder, recipe: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "baked"
+    assert builder("bake", "--output", folder, "--catalogue", recipe).returncode == 0
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    done = builder("bake", "sourceless", "--output", folder, "--catalogue", recipe)
+    assert done.returncode == 5
+    assert "Traceback" not in done.stderr
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    (recipe / "recipes" / "overlaid-1.toml").unlink()
+    done = builder("bake", "--output", folder, "--catalogue", recipe)
+    assert done.returncode == 4
+    assert "every recipe was left out" in done.stderr
+    assert {path.name for path in folder.iterdir()} == {"docker-bake.json", "contexts"}
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_contexts_of_somebody_else_stay(builder: Builder, recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "own" / "contexts" / "mine").mkdir(parents=True)
+    done = builder("bake", "--output", tmp_path / "own", "--catalogue", recipe)
+    assert done.returncode == 4
+    assert "not of a bake file" in done.stderr
+    assert (tmp_path / "own" / "contexts" / "mine").is_dir()
+    assert {path.name for path in (tmp_path / "own").iterdir()} == {"contexts"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("docker-bake.json", '{"target": {}}'), ("contexts", "a file")]
+)
+def test_files_of_somebody_else_stay(
+    builder: Builder, recipe: Path, tmp_path: Path, name: str, text: str
+) -> None:
+    file = tmp_path / "own" / name
+    file.parent.mkdir()
+    file.write_text(text)
+    done = builder("bake", "--output", file.parent, "--catalogue", recipe)
+    assert (done.returncode, file.read_text()) == (4, text)
+    assert f"{file} is there, and not of a bake file" in done.stderr
+
+
+def test_one_run_at_a_time_bakes_into_a_directory(
+    builder: Builder, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cache = tmp_path / "baked", tmp_path / "cache"
+    monkeypatch.setenv("BUILDER_CACHE_DIR", str(cache))
+    with alone(cache, lock_of(folder)):
+        done = builder("bake", "--output", folder, "--catalogue", recipe)
+    assert done.returncode == 9
+    assert "another run on this machine is at work" in done.stderr
+    assert not folder.exists()
+
+
+def target(folder: Path, text: str) -> dict[str, Any]:
+    context = folder / "contexts" / "x"
+    context.mkdir(parents=True, exist_ok=True)
+    (context / "Dockerfile").write_text("FROM scratch AS image\n")
+    found = Context(context, {}, {}, {"TOLD": text}, "linux/amd64")
+    return bakefile.target(folder, found, "image", "a:b", {"told": text, "made": NOW})
+
+
+AWKWARD = [
+    *("${HOME}", "$${x}", "$$${x}", "%{if x}", "%%{x", "$%{", "100%", "$", '"q" \\n \n', "ü"),
+    "${timestamp()} ",
+]
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+def test_bake_evaluates_nothing_that_a_recipe_says(tmp_path: Path, text: str) -> None:
+    targets = {"x": target(tmp_path, text)}
+    bakefile.write(tmp_path / "docker-bake.json", tmp_path, targets, {"default": ["x"]})
+
+
+def test_a_file_that_buildx_reads_otherwise_is_not_written(tmp_path: Path) -> None:
+    file, groups = tmp_path / "docker-bake.json", {"default": ["x"]}
+    evaluated = target(tmp_path, "x") | {"labels": {"told": '${upper("x")}'}}
+    with pytest.raises(BuildError, match="labels, told: 'X'"):
+        bakefile.write(file, tmp_path, {"x": evaluated}, groups)
+    with pytest.raises(BuildError, match="buildx does not accept"):
+        bakefile.write(file, tmp_path, {"x.y": target(tmp_path, "x")}, {"default": ["x.y"]})

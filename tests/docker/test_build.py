@@ -1,0 +1,317 @@
+"""The build as a user sees it: what comes out, what is not done twice, what goes wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from support.fixtures import REPOSITORY, Builder, abandoned
+
+pytestmark = pytest.mark.docker
+
+REPOSITORY_NAME = "builder-test/variant"
+PATIENCE = 240  # seconds until a build has begun to compile
+
+
+def docker(*arguments: str) -> str:
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def labels(image: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(
+        docker("image", "inspect", "--format={{json .Config.Labels}}", image)
+    )
+    return found
+
+
+def tags() -> set[str]:
+    listed = docker("image", "ls", "--format={{.Tag}}", REPOSITORY_NAME)
+    return {tag for tag in listed.splitlines() if not tag.startswith("unproved-")}
+
+
+@pytest.fixture
+def variant(catalogue: Path) -> Iterator[Path]:
+    """A catalogue whose only engine, ``variant``, is a copy of hello-sm120 to be bent."""
+    shutil.copytree(REPOSITORY / "engines" / "hello-sm120", catalogue / "engines" / "variant")
+    text = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
+    text = text.replace('engine  = "hello-sm120"', 'engine  = "variant"')
+    text = text.replace("engines/hello-sm120", "engines/variant")
+    text = text.replace('repository = "hello-sm120"', f'repository = "{REPOSITORY_NAME}"')
+    (catalogue / "recipes" / "variant-0.1.0.toml").write_text(text)
+    yield catalogue
+    here = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"}
+    listed = subprocess.run(
+        ["docker", "image", "ls", "--quiet", REPOSITORY_NAME],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=here,
+    )
+    if listed.stdout:
+        images = set(listed.stdout.splitlines())
+        subprocess.run(["docker", "image", "rm", "--force", *images], check=True, env=here)
+
+
+def source(catalogue: Path, name: str) -> Path:
+    return catalogue / "engines" / "variant" / "src" / name
+
+
+def edit(catalogue: Path, old: str, new: str) -> None:
+    recipe = catalogue / "recipes" / "variant-0.1.0.toml"
+    text = recipe.read_text()
+    assert old in text
+    recipe.write_text(text.replace(old, new))
+
+
+def begin(catalogue: Path, *options: str) -> subprocess.Popen[str]:
+    """Start a build in a process group of its own, as a terminal would."""
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "builder",
+            "build",
+            "variant",
+            "--catalogue",
+            str(catalogue),
+            *options,
+        ],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_log(state: Path, text: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        logs = list((state / "logs").glob("variant-*.log"))
+        if any(text in log.read_text(errors="replace") for log in logs):
+            return
+        time.sleep(0.2)
+    pytest.fail(f"no log says {text!r}")
+
+
+# What comes out
+
+
+def test_the_image_says_what_it_is(hello: dict[str, Any]) -> None:
+    found = labels(hello["references"][0])
+    assert found["org.opencontainers.image.title"] == "hello-sm120"
+    assert found["org.opencontainers.image.version"] == "0.1.0"
+    assert found["org.opencontainers.image.licenses"] == "MIT"
+    assert found["org.opencontainers.image.source"] == "engines/hello-sm120"
+    assert len(found["org.opencontainers.image.revision"]) == 64
+    assert found["org.opencontainers.image.created"].startswith("20")
+    assert found["org.opencontainers.image.base.name"].startswith("builder-base/cuda-13.0:runtime-")
+    assert found["builder.recipe"] == "hello-sm120-0.1.0"
+    assert found["builder.architectures"] == "120"
+    assert found["builder.key"] == hello["key"] == hello["plan"]["key"]
+    assert hello["references"] == [f"hello-sm120:0.1.0-{hello['key'][:12]}", "hello-sm120:0.1.0"]
+    assert docker("image", "inspect", "--format={{.Id}}", "hello-sm120:0.1.0") == hello["digest"]
+
+
+@pytest.fixture
+def served(hello: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """A container of hello-sm120 that serves, with little memory: its name and its URL."""
+    name = f"builder-test-serves-{os.getpid()}"
+    sealed = ["--read-only", "--cap-drop=ALL", "--memory=512m"]
+    docker(
+        "run", "--detach", f"--name={name}", *sealed, "--publish=127.0.0.1::8080", hello["digest"]
+    )
+    try:
+        url = "http://" + docker("port", name, "8080").splitlines()[0]
+        for _ in range(100):
+            try:
+                if requests.get(f"{url}/health", timeout=5).status_code == 200:
+                    break
+            except requests.ConnectionError:
+                time.sleep(0.1)
+        yield name, url
+    finally:
+        docker("rm", "--force", name)
+
+
+def test_it_serves_as_a_user_without_rights_and_stops_when_told(served: tuple[str, str]) -> None:
+    name, url = served
+    asked = {"prompt": "hello", "n_predict": 16}
+    answer = requests.post(f"{url}/completion", json=asked, timeout=30).json()
+    assert answer["tokens_predicted"] == 16
+    assert len(answer["content"]) == 16
+    assert docker("exec", name, "id", "-u") == "10001"
+    docker("exec", name, "/usr/local/bin/healthcheck", "8080", "health")
+    wrong = ["docker", "exec", name, "/usr/local/bin/healthcheck", "8080", "nowhere"]
+    assert subprocess.run(wrong, capture_output=True, check=False).returncode != 0
+    docker("stop", "--time=20", name)
+    assert docker("inspect", "--format={{.State.ExitCode}}", name) == "0"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b'{"prompt": ', {}, 400),
+        (b'{"prompt": 1}', {}, 400),
+        (b'{"prompt": "a", "n_predict": 4097}', {}, 400),
+        (b'{"prompt": "a", "n_predict": 1.5}', {}, 400),
+        (b"[" * 1_000_000, {}, 400),
+        (b'{"prompt": "' + b"a" * (1 << 20) + b'"}', {}, 413),
+        (gzip.compress(bytes(1 << 29)), {"Content-Encoding": "gzip"}, 400),
+    ],
+    ids=["cut", "type", "number", "fraction", "nested", "large", "compressed"],
+)
+def test_a_wrong_or_hostile_request_is_refused_and_the_next_is_served(
+    served: tuple[str, str], body: bytes, headers: dict[str, str], status: int
+) -> None:
+    _, url = served
+    refused = requests.post(f"{url}/completion", data=body, headers=headers, timeout=30)
+    assert refused.status_code == status
+    assert refused.json()["error"]["code"] == status
+    assert requests.get(f"{url}/health", timeout=5).json() == {"status": "ok"}
+
+
+# What is not done twice
+
+
+def test_an_unchanged_recipe_begins_no_build(
+    builder: Builder, hello: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILDER_STATE_DIR", str(hello["state"]))
+    logs = set(hello["state"].glob("logs/*"))
+    again = json.loads(builder("build", "hello-sm120", "--json").stdout)
+    assert again["built"] is False
+    assert again["digest"] == hello["digest"]
+    assert set(hello["state"].glob("logs/*")) == logs
+
+
+def test_what_decides_the_image_builds_it_anew(builder: Builder, variant: Path) -> None:
+    first = json.loads(builder("build", "variant", "--catalogue", variant, "--json").stdout)
+    assert first["built"] is True
+    told = labels(first["references"][0])
+    base = docker(
+        "image", "inspect", "--format={{.Id}}", told["org.opencontainers.image.base.name"]
+    )
+    assert told["org.opencontainers.image.base.digest"] == base
+    edit(variant, "HELLO_BUILD_NUMBER = 1", "HELLO_BUILD_NUMBER = 2")
+    edit(variant, "version: 1 (in-repo)", "version: 2 (in-repo)")
+    second = json.loads(builder("build", "variant", "--catalogue", variant, "--json").stdout)
+    assert second["built"] is True
+    assert second["key"] != first["key"]
+    assert tags() == {f"0.1.0-{first['key'][:12]}", f"0.1.0-{second['key'][:12]}", "0.1.0"}
+    # Back to what was: the image is there, and the moving name goes back to it.
+    edit(variant, "HELLO_BUILD_NUMBER = 2", "HELLO_BUILD_NUMBER = 1")
+    edit(variant, "version: 2 (in-repo)", "version: 1 (in-repo)")
+    third = json.loads(builder("build", "variant", "--catalogue", variant, "--json").stdout)
+    assert third["built"] is False
+    current = docker("image", "inspect", "--format={{.Id}}", f"{REPOSITORY_NAME}:0.1.0")
+    assert current == first["digest"]
+    # A promise that changes is checked again, though the image is the same.
+    edit(variant, "version: 1 (in-repo)", "version: 3 (in-repo)")
+    broken = builder("build", "variant", "--catalogue", variant)
+    assert broken.returncode == 7
+    assert "expected version: 3 (in-repo); found version: 1 (in-repo)" in broken.stderr
+
+
+# What goes wrong
+
+
+def test_a_failed_proof_moves_no_tag(builder: Builder, variant: Path, tmp_path: Path) -> None:
+    edit(variant, "HELLO_BUILD_NUMBER = 1, ", "")
+    done = builder("build", "variant", "--catalogue", variant)
+    assert done.returncode == 7
+    assert "expected version: 1 (in-repo); found version: 0 (in-repo)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert tags() == set()
+    (kept,) = (tmp_path / "state" / "records" / "variant-0.1.0").glob("*.json")
+    assert not all(check["passed"] for check in json.loads(kept.read_text())["verdict"]["checks"])
+
+
+@pytest.mark.parametrize(
+    ("arch", "found"), [("90", "1 compute_90, 1 sm_90"), ("120-virtual", "1 compute_120")]
+)
+def test_the_wrong_machine_code_is_caught(
+    builder: Builder, variant: Path, arch: str, found: str
+) -> None:
+    edit(variant, 'arch = ["120"]', 'arch = ["120", "90"]')
+    edit(variant, "HELLO_CUDA_NO_VMM", f'CMAKE_CUDA_ARCHITECTURES = "{arch}", HELLO_CUDA_NO_VMM')
+    done = builder("build", "variant", "--catalogue", variant)
+    assert done.returncode == 7, done.stderr
+    assert f"found {found}" in done.stderr
+    assert tags() == set()
+
+
+def test_the_first_error_of_a_compile_is_told(builder: Builder, variant: Path) -> None:
+    file = source(variant, "model.cpp")
+    file.write_text("int wrong( { return }\n" + file.read_text())
+    done = builder("build", "variant", "--catalogue", variant)
+    assert done.returncode == 6
+    assert "/src/src/model.cpp:1:" in done.stderr
+    assert "error:" in done.stderr
+    assert "the full log is" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert tags() == set()
+
+
+def test_a_compile_has_no_network(builder: Builder, variant: Path) -> None:
+    lists = variant / "engines" / "variant" / "CMakeLists.txt"
+    fetch = (
+        'file(DOWNLOAD "http://files.example.invalid/x" x STATUS s)\nmessage(FATAL_ERROR ${s})\n'
+    )
+    lists.write_text(lists.read_text() + fetch)
+    done = builder("build", "variant", "--catalogue", variant)
+    assert done.returncode == 6
+    assert "Could not resolve" in done.stderr
+    assert "the build has no network" in done.stderr
+
+
+def test_a_killed_build_leaves_nothing_in_the_way(
+    variant: Path, builder: Builder, tmp_path: Path
+) -> None:
+    process = begin(variant)
+    wait_for_log(tmp_path / "state", "RUN --network=none")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert tags() == set()
+    done = builder("build", "variant", "--catalogue", variant, "--json")
+    assert done.returncode == 0, done.stderr
+    # Where BuildKit came to its end all the same, what it made is proved, and not built again.
+    assert "0.1.0" in tags()
+    assert abandoned() == []
+
+
+def test_ctrl_c_ends_with_one_message(variant: Path, tmp_path: Path) -> None:
+    process = begin(variant, "--rebuild")
+    wait_for_log(tmp_path / "state", "RUN --network=none")
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.rstrip().endswith("builder: interrupted; the next run starts clean")
+    assert "Traceback" not in errors
+    assert tags() == set()
+    assert abandoned() == []
+
+
+def test_two_builds_of_one_recipe_at_once(variant: Path, builder: Builder, tmp_path: Path) -> None:
+    process = begin(variant)
+    wait_for_log(tmp_path / "state", "RUN --network=none")
+    second = builder("build", "variant", "--catalogue", variant)
+    assert second.returncode == 9
+    assert "another run on this machine is at work on variant-0.1.0" in second.stderr
+    assert f"process {process.pid}" in second.stderr
+    process.communicate(timeout=600)
+    assert process.returncode == 0

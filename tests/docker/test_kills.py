@@ -1,0 +1,160 @@
+"""Killed without a word at any moment: the next run completes, and nothing half-made is tagged."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from builder.tools.registry.client import MANIFESTS
+from docker.test_overlay import published, python
+from support.overlaid import PACKAGE, StandIn, write_catalogue
+from support.proving import docker
+
+__all__ = ["published", "python"]
+pytestmark = pytest.mark.docker
+COMPLETED = 4  # every so many kills one run goes to its end
+REPOSITORY = "me/builder-test/overlaid"
+
+
+class Farm:
+    """A recipe that is another one each time, built and pushed by a process of its own."""
+
+    def __init__(self, catalogue: Path, image: str, registry: str) -> None:
+        self.catalogue = catalogue
+        self.image = image
+        self.registry = registry
+        self.version = 0
+        self.asserted: Counter[str] = Counter()
+        """How many tags were followed to their last blob, how many verdicts were read."""
+
+    def next_version(self) -> None:
+        self.version += 1
+        write_catalogue(self.catalogue, "", self.image, more='moving = ["latest"]')
+        recipe = self.catalogue / "recipes" / "overlaid-1.toml"
+        text = recipe.read_text().replace('version = "1"\n', f'version = "{self.version}"\n', 1)
+        text = text.replace('tags       = ["1"]', f'tags = ["{self.version}"]')
+        recipe.unlink()
+        for old in recipe.parent.glob("overlaid-*.toml"):
+            old.unlink()
+        (recipe.parent / f"overlaid-{self.version}.toml").write_text(text)
+
+    def begin(self) -> subprocess.Popen[bytes]:
+        verbs = [
+            f"{sys.executable} -m builder {verb} overlaid --catalogue {self.catalogue}"
+            for verb in ("build", "push")
+        ]
+        return subprocess.Popen(
+            ["sh", "-c", " && ".join(verbs)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def complete(self) -> None:
+        process = self.begin()
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said.decode()
+
+    def get(self, path: str) -> requests.Response:
+        headers = {"Accept": ", ".join(MANIFESTS)}
+        return requests.get(f"http://{self.registry}/v2/{path}", headers=headers, timeout=10)
+
+    def tags(self) -> list[str]:
+        answer = self.get(f"{REPOSITORY}/tags/list")
+        return list(answer.json().get("tags") or []) if answer.ok else []
+
+    def need_whole(self) -> None:
+        """Every tag leads to an image that is there to its last blob; every name was earned."""
+        for tag in self.tags():
+            manifest = self.get(f"{REPOSITORY}/manifests/{tag}").json()
+            if tag.startswith("sha256-"):
+                continue
+            for part in (manifest["config"], *manifest["layers"]):
+                url = f"http://{self.registry}/v2/{REPOSITORY}/blobs/{part['digest']}"
+                length = requests.head(url, timeout=10).headers.get("Content-Length")
+                assert length == str(part["size"]), tag
+            config = self.get(f"{REPOSITORY}/blobs/{manifest['config']['digest']}").json()
+            version = config["config"]["Labels"]["org.opencontainers.image.version"]
+            assert tag == "latest" or tag.partition("-")[0] == version
+            self.asserted["tags"] += 1
+        named = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
+        for name in named:
+            if name.startswith(f"{self.registry}/{REPOSITORY}:") and ":unproved-" not in name:
+                self.need_proved(name)
+
+    def need_proved(self, name: str) -> None:
+        """An image of the engine that has its name was proved, as its record says."""
+        labels = json.loads(docker("image", "inspect", name))[0]["Config"]["Labels"]
+        folder = Path(os.environ["BUILDER_STATE_DIR"]) / "records" / labels["builder.recipe"]
+        record = folder / f"{labels['builder.key'][:12]}.json"
+        # A name is given when the verdict is good; the record follows, and else it is proved anew.
+        if record.exists():
+            told: dict[str, Any] = json.loads(record.read_text())
+            assert all(check["passed"] for check in told["verdict"]["checks"])
+            self.asserted["verdicts"] += 1
+
+
+@pytest.fixture
+def farm(
+    registry: str,
+    published: StandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    made: set[str],
+) -> Iterator[Farm]:
+    monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
+    catalogue = tmp_path / "catalogue"
+    for path, text in PACKAGE.items():
+        file = catalogue / "package" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    yield Farm(catalogue, published.build(), registry)
+    listed = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
+    made.update(name for name in listed if name.startswith(registry))
+
+
+def test_killed_at_any_moment(farm: Farm, request: pytest.FixtureRequest) -> None:
+    kills: int = request.config.getoption("--kills")
+    moments = random.Random(kills)
+    for _ in range(2):  # the first one uploads what all of them share
+        farm.next_version()
+        began = time.monotonic()
+        farm.complete()
+        whole_run = time.monotonic() - began
+    farm.next_version()
+    interrupted = 0
+    for kill in range(1, kills + 1):
+        process = farm.begin()
+        time.sleep(moments.uniform(0.02, 0.98) * whole_run)
+        interrupted += process.poll() is None
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        farm.need_whole()
+        if kill % COMPLETED == 0 or process.returncode == 0:
+            farm.complete()
+            farm.need_whole()
+            latest, fixed = (
+                farm.get(f"{REPOSITORY}/manifests/{tag}").content
+                for tag in ("latest", str(farm.version))
+            )
+            assert latest == fixed
+            farm.next_version()
+    assert interrupted >= kills // 2
+    # What was whole before the kills has at every look three tags or more (its version, its own
+    # tag, latest) and two names with a record for each of two versions.
+    assert farm.asserted["tags"] >= 3 * kills
+    assert farm.asserted["verdicts"] >= 2 * 2 * kills

@@ -1,0 +1,234 @@
+"""The family llama-cpp on a tree of llama.cpp's shape: a submodule, a pull request, both vmm."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docker.test_build import docker, labels
+from support import upstreams
+from support.fixtures import REPOSITORY, Builder
+
+pytestmark = pytest.mark.docker
+
+REPOSITORY_NAME = "builder-test/llama-shaped"
+KERNEL = "ggml/src/ggml-cuda/fattn.cu"
+OURS = {"ggml-base", "ggml-cpu", "ggml-cuda", "ggml", "llama", "llama-common"}
+
+RECIPE = """
+engine  = "shaped"
+version = "{name}"
+summary = "A tree of llama.cpp's shape"
+license = "MIT"
+family  = "llama-cpp"
+base    = "cuda-13.0"
+cuda    = {{ arch = ["120"], vmm = {vmm} }}
+llama   = {{ build_number = 2 }}
+
+[source]
+git    = "{url}"
+ref    = "main"
+commit = "{commit}"
+
+[source.submodule]
+"vendor/mini" = "{mini}"
+
+[[cmake]]
+targets = ["llama-server", "llama-cli", "llama-bench"]
+
+[image]
+repository = "{repository}"
+tags       = ["{name}"]
+
+[build]
+disk = 2.0
+
+[[probe]]
+run  = ["llama-server", "--version"]
+says = ["vendored: mini 1"]
+
+[[probe]]
+run  = ["llama-cli", "--prompt", "once"]
+says = ["ggml_cuda_init: failed to initialize CUDA", "once "]
+
+[[probe]]
+option = "--spec-type"
+has    = ["none", "draft-mtp", "ngram-simple"]
+lacks  = ["mtp", "dflash"]
+
+[[probe]]
+option = "--cache-type-k"
+has    = ["f32", "f16", "q8_0"]
+lacks  = ["turbo3"]
+"""
+
+PATCH = """
+[[patch]]
+pull  = 7
+base  = "{base}"
+head  = "{head}"
+why   = "heads of 512 abort"
+probe = {{ run = ["llama-server", "--version"], says = ["heads up to 512"] }}
+"""
+
+UNPATCHED = """
+[[probe]]
+run  = ["llama-server", "--version"]
+says = ["heads up to 256"]
+"""
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """The engine's repository and that of its submodule, and the commits that recipes name."""
+
+    url: str
+    mini: str
+    commit: str
+    base: str
+    head: str
+
+    def recipe(self, name: str, vmm: str) -> str:
+        return RECIPE.format(
+            name=name,
+            vmm=vmm,
+            url=self.url,
+            mini=self.mini,
+            commit=self.commit,
+            repository=REPOSITORY_NAME,
+        )
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Iterator[Shaped]:
+    """Repositories as a forge keeps them: the pull request is reached by its ref alone."""
+    tree = upstreams.Upstream(tmp_path / "upstream")
+    mini = upstreams.Upstream(tmp_path / "mini")
+    shutil.copytree(REPOSITORY / "tests/data/trees/llama_shaped", tree.folder, dirs_exist_ok=True)
+    shutil.copytree(tree.folder / "vendor" / "mini", mini.folder, dirs_exist_ok=True)
+    shutil.rmtree(tree.folder / "vendor" / "mini")
+    mini.record("one")
+    tree.git("submodule", "--quiet", "add", mini.url, "vendor/mini")
+    moved = f"file://{tmp_path}/moved"
+    tree.git("config", "--file", ".gitmodules", "submodule.vendor/mini.url", moved)
+    base = tree.record("one")
+    kernel = (tree.folder / KERNEL).read_text()
+    longer = kernel.replace("LARGEST_HEAD = 256", "LARGEST_HEAD = 512")
+    assert longer != kernel
+    head = tree.pull(7, {KERNEL: longer})
+    # Upstream has moved on since the request was made.
+    commit = tree.commit("two", **{"README.md": "# llama_shaped, continued\n"})
+    yield Shaped(tree.url, mini.url, commit, base, head)
+    images = set(docker("image", "ls", "--quiet", REPOSITORY_NAME).split())
+    if images:
+        docker("image", "rm", "--force", *images)
+
+
+def build(builder: Builder, catalogue: Path, recipe: str, name: str) -> Any:
+    """Write the recipe into the catalogue and build it: the JSON of the result."""
+    (catalogue / "recipes" / f"shaped-{name}.toml").write_text(recipe)
+    done = builder("build", f"shaped-{name}", "--catalogue", catalogue, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def passed(result: Any) -> set[tuple[str, str]]:
+    checks = result["verdict"]["checks"]
+    assert all(check["passed"] for check in checks)
+    return {(check["proof"], check["expected"]) for check in checks}
+
+
+SERVED = {
+    ("serves", "healthy within 60 s"),
+    ("serves", "12 tokens of text"),
+    ("serves", "SIGTERM ends it with exit status 0 within 10 s"),
+}
+
+
+def version_of(number: int, commit: str) -> str:
+    """The family's own promise: both wordings that the trees have for it."""
+    short = commit[:9]
+    return rf"/version: (?:\S+ \(build {number}, commit |{number} \(){short}\)/"
+
+
+def test_a_pull_request_and_a_moved_submodule(
+    builder: Builder, catalogue: Path, upstream: Shaped
+) -> None:
+    patch = PATCH.format(base=upstream.base, head=upstream.head)
+    result = build(builder, catalogue, upstream.recipe("patched", "false") + patch, "patched")
+    assert result["built"] is True
+    assert passed(result) >= {
+        ("says", version_of(2, upstream.commit)),
+        ("patch", "heads up to 512"),
+        ("says", "vendored: mini 1"),
+        ("library", "machine code for sm_120a"),
+        ("library", "does not need libcuda.so.1"),
+        ("closure", "no libcuda.so.1 among NEEDED"),
+        ("copies", "each once, its other names as links"),
+        ("option", "has draft-mtp"),
+        ("option", "lacks mtp"),
+        ("option", "has q8_0"),
+    }
+    image = result["references"][0]
+    found = labels(image)
+    assert found["builder.patches"] == "pull 7"
+    assert found["org.opencontainers.image.revision"] == upstream.commit
+    check_links(image)
+    assert passed(result) >= SERVED
+
+
+def test_with_the_memory_management_of_the_driver(
+    builder: Builder, catalogue: Path, upstream: Shaped
+) -> None:
+    result = build(builder, catalogue, upstream.recipe("vmm", "true") + UNPATCHED, "vmm")
+    assert passed(result) >= SERVED  # a stub stands in for the driver
+    assert passed(result) >= {
+        ("says", "heads up to 256"),
+        ("library", "machine code for sm_120a"),
+        ("library", "needs libcuda.so.1"),
+    }
+    image = result["references"][0]
+    assert "builder.patches" not in labels(image)
+    # The driver is the host's: the image has none, nor the stub that it was linked with.
+    done = subprocess.run(
+        ["docker", "run", "--rm", image, "--version"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 127
+    assert "libcuda.so.1: cannot open shared object file" in done.stderr
+
+
+def test_the_tree_fails_without_the_flags_of_the_family(
+    builder: Builder, catalogue: Path, upstream: Shaped
+) -> None:
+    recipe = upstream.recipe("bare", "false").replace('"llama-cpp"', '"cmake"')
+    recipe = recipe.replace("llama   = { build_number = 2 }\n", "")
+    recipe = recipe.replace("[build]", 'entrypoint = ["/opt/engine/bin/llama-server"]\n\n[build]')
+    (catalogue / "recipes" / "shaped-bare.toml").write_text(recipe)
+    done = builder("build", "shaped-bare", "--catalogue", catalogue)
+    assert done.returncode == 6, done.stderr
+    assert "LLAMA_BUILD_TESTS=ON would download files" in done.stderr
+
+
+def check_links(image: str) -> None:
+    """Each library is one file; its two other names are links beside it."""
+    arguments = ["/opt/engine/bin", "-name", "*.so*", "-printf", r"%y %f %l\n"]
+    listed = docker("run", "--rm", "--entrypoint=find", image, *arguments).splitlines()
+    files = {line.split()[1] for line in listed if line.startswith("f ")}
+    links = dict(line.split()[1:] for line in listed if line.startswith("l "))
+    versions = {name: re.search(r"(?<=\.so\.0\.)\d+\.\d+$", name) for name in files}
+    assert all(versions.values()), files
+    assert {name.partition(".so")[0] for name in files} == {f"lib{name}" for name in OURS}
+    assert len(files) == len(OURS)
+    expected = {}
+    for name in files:
+        plain = name.partition(".so")[0] + ".so"
+        expected |= {plain: f"{plain}.0", f"{plain}.0": name}
+    assert links == expected

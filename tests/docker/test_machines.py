@@ -1,0 +1,209 @@
+"""Another machine compiles; this one's engine has the image, and proves it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.images import build as image_build
+from builder.images import context
+from builder.images.build import Log
+from builder.images.context import Context
+from builder.tools.docker import buildx, engine
+from docker.test_overlay import change, published, python
+from support.fixtures import DOCKER_CONFIG, Builder, abandoned
+from support.machines import CONTEXT, REMOTE, Machine, another_machine
+from support.overlaid import PACKAGE, StandIn, write_catalogue
+from support.proving import docker
+
+__all__ = ["published", "python"]
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture(scope="module")
+def second() -> Iterator[Machine]:
+    with another_machine(DOCKER_CONFIG) as machine:
+        yield machine
+
+
+@pytest.fixture
+def machine(second: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """The second engine, known to the client of this test alone."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(second.config))
+    buildx.builder.cache_clear()
+    yield second
+    buildx.builder.cache_clear()
+
+
+@pytest.fixture
+def recipe(published: StandIn, tmp_path: Path) -> Path:
+    """A catalogue with overlaid-1, which lays a patch over a published image."""
+    root = tmp_path / "catalogue"
+    published.write(root / "package")
+    (root / "patches").mkdir(parents=True)
+    text = PACKAGE["vllm/ops.py"].replace("= 9", "= 12")
+    (root / "patches" / "x.patch").write_text(change(tmp_path, ops=text))
+    parts = '[[patch]]\nfile = "x.patch"\nwhy = "so"'
+    write_catalogue(root, parts, published.build())
+    return root
+
+
+def run_steps(machine: Machine) -> str:
+    """What the BuildKit of the second engine has run."""
+    return machine.docker("buildx", "--builder=default", "du", "--verbose")
+
+
+@pytest.mark.parametrize(("name", "driver"), [(CONTEXT, "docker"), (REMOTE, "remote")])
+def test_it_compiles_there_and_is_proved_here(
+    builder: Builder,
+    recipe: Path,
+    machine: Machine,
+    made: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    driver: str,
+) -> None:
+    # Another namespace is another name: what the other parameter built is not found here.
+    monkeypatch.setenv("BUILDER_NAMESPACE", f"builder-test/on-{name}")
+    monkeypatch.setenv("BUILDX_BUILDER", name if driver == "remote" else "nobody")
+    option = [] if driver == "remote" else ["--builder", name]
+    done = builder("build", "overlaid-1", *option, "--catalogue", recipe, "--json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    made.update(record["references"])
+    assert record["built"]
+    assert all(check["passed"] for check in record["verdict"]["checks"])
+    log = Path(record["log"]).read_text()
+    assert f'building with "{name}" instance using {driver} driver' in log
+    assert "[context base-runtime] OCI load from client" in log
+    assert "/run/inside/overlay.py" in run_steps(machine)
+    for reference in record["references"]:
+        assert docker("image", "inspect", "--format={{.Id}}", reference) == record["digest"]
+    said = docker(
+        "run", "--rm", "--network=none", "--entrypoint=python3", record["references"][0], "-c", RUNS
+    )
+    assert said == "capability 12"
+    assert machine.docker("image", "ls", "--quiet") == ""  # nothing is left there but the cache
+    assert abandoned() == []
+    again = builder("build", "overlaid-1", *option, "--catalogue", recipe)
+    assert "unchanged: built and proved before" in again.stdout
+
+
+RUNS = "import vllm.ops; print('capability', vllm.ops.CAPABILITY)"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("nobody", 'no builder "nobody" found'), ("gone", "Cannot connect to the Docker daemon")],
+)
+def test_a_builder_that_does_not_answer_is_told(
+    builder: Builder,
+    machine: Machine,  # noqa: ARG001
+    name: str,
+    why: str,
+) -> None:
+    done = builder("build", "hello-sm120", "--builder", name)
+    assert done.returncode == 4
+    assert f"the builder {name} does not answer" in done.stderr
+    assert why in done.stderr
+    assert "docker buildx ls" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# Layers and roots, without recipes: a compile is a command that takes its time
+
+
+def laid_out(work: Path, dockerfile: str, platform: str = "linux/amd64", **named: str) -> Context:
+    folder = work / "context"
+    folder.mkdir(parents=True)
+    (folder / "Dockerfile").write_text(dockerfile)
+    return Context(folder, named, {}, {}, platform)
+
+
+def test_layers_that_a_registry_keeps_are_not_made_again_elsewhere(
+    machine: Machine, images: dict[str, str], registry: str, made: set[str], tmp_path: Path
+) -> None:
+    # The other machine reaches the registry under its name: here another server of the same files.
+    with machine.running("docker-registry", "serve", tmp_path / "registry.yml"):
+        cached_elsewhere(images, registry, made, tmp_path)
+
+
+def cached_elsewhere(images: dict[str, str], registry: str, made: set[str], tmp_path: Path) -> None:
+    kept = f"{registry}/farm/cache:compiled"
+    name = f"builder-test/cached:{registry.rpartition(':')[2]}"
+    made.add(name)
+    dockerfile = f"FROM base-root AS image\nRUN --network=none date +%N > /compiled # {registry}\n"
+    nanoseconds = []
+    for who in ("", REMOTE):
+        work = tmp_path / f"work-{who}"
+        builder = buildx.builder(who)
+        bases = context.bases_at({"root": images["root"]}, work, seen=builder.own)
+        found = laid_out(work, dockerfile, **{"base-root": bases["root"]})
+        log = Log(tmp_path / f"{who}.log")
+        image_build.build(found, "image", name, {}, log, lambda _: None, builder, cache=kept)
+        log.close()
+        nanoseconds.append(docker("run", "--rm", "--network=none", name, "cat", "/compiled"))
+    assert nanoseconds[0] == nanoseconds[1]
+
+
+def test_a_registry_that_does_not_take_layers_fails_no_build(
+    images: dict[str, str], made: set[str], tmp_path: Path
+) -> None:
+    made.add("builder-test/cached:not")
+    base = f"docker-image://{images['root']}"
+    found = laid_out(tmp_path, "FROM base-root AS image\nWORKDIR /x\n", **{"base-root": base})
+    log = Log(tmp_path / "log")
+    built = image_build.build(
+        found,
+        "image",
+        "builder-test/cached:not",
+        {},
+        log,
+        lambda _: None,
+        buildx.builder(),
+        cache="127.0.0.1:1/farm/cache:x",
+    )
+    assert docker("image", "inspect", "--format={{.Id}}", built.reference) == built.digest
+    assert "connection refused" in log.not_kept
+    assert not log.errors or "importer" not in " ".join(log.errors)
+
+
+def test_a_root_for_two_platforms_goes_there_and_comes_back(
+    machine: Machine,  # noqa: ARG001
+    made: set[str],
+    tmp_path: Path,
+) -> None:
+    name = "builder-test/roots:two"
+    made.add(name)
+    builder = buildx.builder(REMOTE)
+    for what in ("root", "devel"):
+        (tmp_path / what).mkdir()
+    both = laid_out(
+        tmp_path / "root",
+        "FROM scratch AS root\nARG TARGETARCH\nADD root-${TARGETARCH} /root\n",
+        "linux/amd64,linux/arm64",
+    )
+    for architecture in ("amd64", "arm64"):
+        (both.folder / f"root-{architecture}").write_text(architecture)
+    log = Log(tmp_path / "log")
+    built = image_build.build(both, "root", name, {}, log, lambda _: None, builder)
+    found = engine.image(name)
+    assert found is not None
+    assert found.digest == built.digest
+    bases = context.bases_at({"root": name}, tmp_path / "devel", seen=builder.own)
+    cross = laid_out(
+        tmp_path / "devel",
+        "FROM --platform=linux/arm64 base-root AS devel\n"
+        "FROM base-root AS image\nCOPY --from=devel /root /devel\n",
+        **{"base-root": bases["root"]},
+    )
+    made.add("builder-test/roots:cross")
+    image_build.build(cross, "image", "builder-test/roots:cross", {}, log, lambda _: None, builder)
+    container = docker("create", "builder-test/roots:cross", "none")
+    for file, text in (("root", "amd64"), ("devel", "arm64")):
+        docker("cp", f"{container}:/{file}", str(tmp_path / file / "taken"))
+        assert (tmp_path / file / "taken").read_text() == text
+    docker("rm", container)

@@ -1,0 +1,423 @@
+"""Nights: an upstream that grows, breaks and conflicts, a registry that goes away and returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from builder.tools.files import alone
+from builder.tools.registry.client import MANIFESTS
+from docker.test_overlay import published, python
+from docker.test_publish import REPOSITORY, digest_of, tags
+from support import upstreams
+from support.fixtures import REPOSITORY as FARM
+from support.overlaid import PACKAGE, StandIn, write_catalogue
+from support.proving import docker
+from support.registries import Fault, Proxy, proxied
+
+__all__ = ["published", "python"]
+pytestmark = pytest.mark.docker
+DAY = 86400
+OPS = "vllm/ops.py"
+BETTER = PACKAGE[OPS].replace("CAPABILITY = 9", "CAPABILITY = 12")
+PARTS = """
+[track]
+{track}
+channel = "nightly"
+limit   = 2
+
+[[patch]]
+pull  = 1
+base  = "{base}"
+head  = "{head}"
+why   = "it is for older GPUs"
+probe = {{ run = ["python3", "-c", "import vllm.ops as o; print(o.CAPABILITY)"], says = ["12"] }}
+"""
+
+
+# The command line at another time: from then on the clock goes on as it does.
+THEN = """
+import sys
+import time_machine
+from builder.cli import main
+with time_machine.travel(float(sys.argv.pop(1))):
+    main()
+"""
+
+
+@dataclass
+class World:
+    """A recipe with a channel, its upstream, and the registry, on a day that can be chosen."""
+
+    catalogue: Path
+    upstream: upstreams.Upstream
+    proxy: Proxy
+    registry: str
+    stand_in: StandIn
+    start: float = field(default_factory=time.time)
+    day: int = 0
+
+    def on(self, day: int) -> None:
+        """Go to a day; what is committed from now on is of that day."""
+        self.day = day
+        self.proxy.ahead = day * DAY
+        self.upstream.clock = int(self.start) + day * DAY - 3600
+
+    def release(self, tag: str, **files: str | None) -> str:
+        """Commit files to upstream, and tag it."""
+        told = {f"vllm/{name}.py": text for name, text in files.items()}
+        for path, text in told.items():
+            self.upstream.write(path, text)
+        commit = self.upstream.record(f"release {tag}")
+        self.upstream.git("tag", tag)
+        return commit
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line on that day."""
+        then = str(time.time() + self.day * DAY)
+        command = [sys.executable, "-c", THEN, then, *arguments]
+        if "--catalogue" not in arguments:
+            command += ["--catalogue", str(self.catalogue)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=FARM)
+
+    def builder(self, *arguments: str, expect: int = 0) -> Any:
+        """Run the command line on that day; its JSON."""
+        done = self.run(*arguments, "--json")
+        assert done.returncode == expect, done.stderr + done.stdout
+        self.said = done.stderr
+        return json.loads(done.stdout)
+
+    def night(self, *, expect: int = 0) -> dict[str, Any]:
+        (night,) = self.builder("nightly", expect=expect)
+        return dict(night)
+
+    def status(self, *, expect: int = 0) -> dict[str, Any]:
+        (status,) = self.builder("status", expect=expect)
+        return dict(status)
+
+    def failing(self, *arguments: str, expect: int, said: str) -> None:
+        """Run what must fail, and say why."""
+        done = self.run(*arguments)
+        assert done.returncode == expect, done.stderr
+        assert said in done.stderr
+
+    @property
+    def channel(self) -> str:
+        return digest_of(self.registry, "nightly")
+
+
+@pytest.fixture
+def world(
+    registry: str,
+    published: StandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    made: set[str],
+) -> Iterator[World]:
+    upstream = upstreams.Upstream(tmp_path / "upstream")
+    for path, text in PACKAGE.items():
+        upstream.write(path, text)
+    base = upstream.record("one")
+    upstream.git("tag", "b8")
+    head = upstream.pull(1, {OPS: BETTER})
+    catalogue = tmp_path / "catalogue"
+    with proxied(registry) as proxy:
+        monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
+        source = f'[source]\ngit = "{upstream.url}"\ncommit = "{base}"'
+        parts = PARTS.format(track='tag     = "b*"', base=base, head=head)
+        write_catalogue(
+            catalogue, parts, published.build(), source=source, more='moving = ["nightly"]'
+        )
+        found = World(catalogue, upstream, proxy, registry, published)
+        found.on(0)
+        yield found
+        names = subprocess.run(
+            ["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        made.update(name for name in names if name.startswith(proxy.address))
+
+
+def get(registry: str, reference: str) -> str:
+    url = f"http://{registry}/v2/{REPOSITORY}/manifests/{reference}"
+    return requests.get(url, headers={"Accept": MANIFESTS[0]}, timeout=10).text
+
+
+def put(registry: str, reference: str, manifest: str) -> None:
+    url = f"http://{registry}/v2/{REPOSITORY}/manifests/{reference}"
+    headers = {"Content-Type": MANIFESTS[0]}
+    requests.put(url, manifest, headers=headers, timeout=10).raise_for_status()
+
+
+def test_ten_nights(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken upstream on nights 3 and 4, a conflict on 6, no registry on 8."""
+    conflicting = PACKAGE[OPS].replace("tma(capability)", "tma(gpu)")
+    releases: dict[int, dict[str, str]] = {
+        1: {},
+        2: {"worker": "NIGHT = 2\n"},
+        3: {"ops": PACKAGE[OPS].replace("return", "retrun")},
+        5: {"ops": PACKAGE[OPS], "worker": "NIGHT = 5\n"},
+        6: {"ops": conflicting},
+        7: {"ops": PACKAGE[OPS], "worker": "NIGHT = 7\n"},
+        8: {"worker": "NIGHT = 8\n"},
+        9: {"worker": "NIGHT = 9\n"},
+    }
+    moved: dict[int, str] = {}
+    for day in range(1, 11):
+        world.on(day)
+        if day in releases:
+            world.release(f"b{8 + day}", **releases[day])
+        world.proxy.faults = [Fault(".", 503, 9999, {"Retry-After": "9999"})] if day == 8 else []
+        before = world.channel
+        night = world.night(expect=13 if day in {3, 4, 6, 8} else 0)
+        world.proxy.faults = []
+        if day in {3, 4, 6, 8}:
+            assert night["outcome"] == "failed"
+            assert world.channel == before
+        elif day == 10:
+            assert (night["outcome"], night["upstream"]) == ("unchanged", "b17")
+            assert world.channel == before
+        else:
+            assert (night["outcome"], night["upstream"]) == ("moved", f"b{8 + day}")
+            assert world.channel == night["digest"] != before
+            moved[day] = night["digest"]
+        status = world.status()
+        assert status["served"]["digest"] == world.channel
+        assert status["upstream"] == f"b{8 + max(d for d in releases if d <= day)}"
+        check = EXPECTED[day]
+        assert (status["state"], status["commits"], status["days"]) == check[:3], day
+        assert day_of(world, status["good"]) == check[3]
+        assert day_of(world, status["failed"]) == check[4]
+        if day == 6:
+            assert "do not fit b14" in night["reason"]
+            assert "pull 1: conflicts" in night["reason"]
+            assert "conflicts" in status["failed"]["reason"]
+    assert len(set(moved.values())) == len(moved) == 5
+    # A machine that has never seen any of it tells the same.
+    here = world.status()
+    monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "elsewhere" / "state"))
+    monkeypatch.setenv("BUILDER_CACHE_DIR", str(tmp_path / "elsewhere" / "cache"))
+    assert world.status() == here
+    told = world.builder("history", "overlaid-1", "nightly")
+    assert [move["digest"] for move in told] == [moved[day] for day in sorted(moved, reverse=True)]
+    # Only tags that say what they hold, and the channel.
+    own = {name for name in tags(world.registry) if name not in {"nightly", "nightly.nights"}}
+    assert {name.rpartition("-")[0] for name in own} == {f"nightly-b{8 + day}" for day in moved}
+    # The names of old nights' images leave the engine.
+    kept = docker("image", "ls", "--format", "{{.Tag}}", f"{world.proxy.address}/me/*/*").split()
+    assert {name for name in kept if len(name.split("-")) == 2} == {"nightly-b15", "nightly-b17"}
+    assert len(kept) == 4  # both names of two nights
+
+
+# By day: state, commits and days behind, the last good and the last failed night.
+EXPECTED: dict[int, tuple[str, int, int, int, int | None]] = {
+    1: ("current", 0, 0, 1, None),
+    2: ("current", 0, 0, 2, None),
+    3: ("behind", 1, 0, 2, 3),
+    4: ("behind", 1, 1, 2, 4),
+    5: ("current", 0, 0, 5, 4),
+    6: ("behind", 1, 0, 5, 6),
+    7: ("current", 0, 0, 7, 6),
+    8: ("behind", 1, 0, 7, 6),  # the night could not be written down: no registry took it
+    9: ("current", 0, 0, 9, 6),
+    10: ("current", 0, 0, 10, 6),
+}
+
+
+def day_of(world: World, night: dict[str, Any] | None) -> int | None:
+    """On which day of the world a night began."""
+    if night is None:
+        return None
+    started = datetime.fromisoformat(night["started"]).timestamp()
+    return round((started - world.start) / DAY)
+
+
+def test_a_channel_that_is_too_old_is_told(world: World) -> None:
+    assert world.builder("status", expect=14)[0]["state"] == "empty"
+    world.on(1)
+    world.night()
+    world.release("b9", ops="broken\n")
+    world.on(4)
+    world.release("b10", ops="broken as well\n")
+    assert world.night(expect=13)["outcome"] == "failed"
+    status = world.status(expect=14)
+    assert (status["state"], status["commits"], status["days"]) == ("stale", 2, 3)
+    assert "is 3 days behind; 2 are allowed" in world.said
+
+
+def test_what_was_taken_back_stays_until_there_is_something_newer(world: World) -> None:
+    first = world.night()
+    world.release("b9", worker="NIGHT = 2\n")
+    second = world.night()
+    world.builder("rollback", "overlaid-1", "nightly", "--reason", "it crashes")
+    assert world.channel == first["digest"]
+    night = world.night()
+    assert (night["outcome"], night["upstream"]) == ("held", "b9")
+    assert f"it was taken back from {second['digest']}: it crashes" in night["reason"]
+    assert world.channel == first["digest"]
+    # A release that appears while the night runs belongs to the next one.
+    world.release("b10", worker="NIGHT = 3\n")
+    growing = threading.Thread(target=release_at, args=(world, "HEAD .*blobs", "b11"))
+    growing.start()
+    night = world.night()
+    growing.join()
+    assert (night["outcome"], night["upstream"]) == ("moved", "b10")
+    assert world.channel == night["digest"]
+    assert world.status()["upstream"] == "b11"
+
+
+def release_at(world: World, request: str, tag: str) -> None:
+    """Release when the registry is first asked for something like that."""
+    seen = world.proxy.count(request)
+    for _ in range(1200):
+        if world.proxy.count(request) > seen:
+            world.release(tag, worker=f"TAG = {tag!r}\n")
+            return
+        time.sleep(0.05)
+
+
+def test_a_patch_that_upstream_has_is_left_out(world: World) -> None:
+    world.release("b9", ops=BETTER)
+    # The image that it is laid over has the new file as well.
+    world.stand_in.files[OPS] = BETTER
+    world.stand_in.build()
+    night = world.night()
+    assert night["outcome"] == "moved"
+    assert "overlaid-nightly-b9: upstream has pull 1: left out" in world.said
+
+
+def test_nothing_moves_where_it_must_not(world: World) -> None:
+    night = world.night()
+    world.release("b9", worker="NIGHT = 2\n")
+    # A clock that is wrong.
+    world.proxy.ahead = -3 * DAY
+    told = world.night(expect=13)
+    assert "the clock of this machine is 3 days ahead of" in told["reason"]
+    assert world.channel == night["digest"]
+    world.proxy.ahead = 0
+    # Somebody moves the channel while the night runs.
+    mover = threading.Thread(target=move_at, args=(world, "HEAD .*blobs"))
+    mover.start()
+    told = world.night(expect=13)
+    mover.join()
+    assert "nightly was moved by somebody else" in told["reason"]
+    assert world.channel not in {"", night["digest"]}
+    # Two nights at once, on one machine.
+    cache = Path(os.environ["BUILDER_CACHE_DIR"])
+    with alone(cache, "nightly"):
+        done = subprocess.run(
+            [sys.executable, "-m", "builder", "nightly", "--catalogue", str(world.catalogue)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 9
+    assert "another run on this machine builds the nightly images" in done.stderr
+    # Two recipes that would move one tag.
+    recipe = world.catalogue / "recipes" / "overlaid-1.toml"
+    other = recipe.read_text().replace('version = "1"\n', 'version = "2"\n', 1)
+    recipe.with_name("overlaid-2.toml").write_text(other)
+    world.failing("nightly", expect=13, said="overlaid-1 and overlaid-2 would both move")
+
+
+def test_what_another_machine_did_first_is_no_failure(world: World) -> None:
+    first = world.night()
+    world.release("b9", worker="NIGHT = 2\n")
+
+    def faster() -> None:
+        (tag,) = [tag for tag in tags(world.registry) if tag.startswith("nightly-b9-")]
+        put(world.registry, "nightly", get(world.registry, tag))
+
+    world.proxy.faults = [Fault("GET .*manifests/nightly-b9-", "pass", 1, {}, faster)]
+    night = world.night()
+    assert not any(fault.times for fault in world.proxy.faults)
+    assert (night["outcome"], night["upstream"]) == ("unchanged", "b9")
+    assert world.channel == night["digest"] != first["digest"]
+
+
+def test_a_night_that_nobody_can_read_about_has_failed(world: World) -> None:
+    world.proxy.faults = [Fault("PUT .*manifests/nightly.nights", 403, 9)]
+    night = world.night(expect=13)
+    assert night["outcome"] == "failed"
+    assert "the night could not be written down" in night["reason"]
+    assert world.channel == night["digest"]
+
+
+def test_what_a_night_needs_is_checked_before_anything_is_built(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.proxy.faults = [Fault("POST .*uploads", 401, 1)]
+    world.night(expect=13)
+    assert "building" not in world.said
+    world.proxy.requests.clear()
+    (tmp_path / "no.key").write_text("this is no key\n")
+    monkeypatch.setenv("BUILDER_COSIGN_KEY", str(tmp_path / "no.key"))
+    world.failing("nightly", expect=4, said="check BUILDER_COSIGN_KEY")
+    assert not world.proxy.requests
+
+
+def move_at(world: World, request: str) -> None:
+    """Move the channel when the registry is first asked for something like that."""
+    seen = world.proxy.count(request)
+    for _ in range(1200):
+        if world.proxy.count(request) > seen:
+            put(world.registry, "nightly", get(world.registry, "nightly.nights"))
+            return
+        time.sleep(0.05)
+
+
+def test_a_channel_follows_a_published_image(
+    registry: str,
+    published: StandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    made: set[str],
+) -> None:
+    upstream = f"{registry}/them/vllm:nightly"
+    track = f'[track]\nimage = "{upstream}"\nchannel = "nightly"\n'
+    catalogue = tmp_path / "catalogue"
+    options = {"source": '[source]\ninstalled = "vllm"', "version": "*"}
+    with proxied(registry) as proxy:
+        monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
+        write_catalogue(catalogue, track, upstream, more='moving = ["nightly"]', **options)
+        world = World(catalogue, upstreams.Upstream(tmp_path / "none"), proxy, registry, published)
+        assert "has no tag nightly" in world.night(expect=13)["reason"]
+        digests = []
+        for day in range(2):
+            published.files["vllm/worker.py"] = f"DAY = {day}\n"
+            docker("push", "--quiet", published.build(upstream))
+            assert day == 0 or world.status()["state"] == "behind"
+            night = world.night()
+            digest = world.builder("status")[0]["commit"]
+            assert (night["outcome"], night["commit"]) == ("moved", digest)
+            digests.append(digest)
+            version = f"nightly-{digest.removeprefix('sha256:')[:12]}"
+            assert world.status()["served"]["labels"]["org.opencontainers.image.version"] == version
+            assert world.night()["outcome"] == "unchanged"
+        assert len(set(digests)) == 2
+        # The recipe and its base, as they were: they build the same key.
+        folder = tmp_path / "again" / "recipes"
+        arguments = ("thaw", "overlaid-1", "nightly", "--output", str(folder))
+        done = world.run(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert f'digest = "{digests[1]}"' in next(folder.glob("bases/*.toml")).read_text()
+        thawed = next(folder.glob("*.toml")).stem
+        shown = world.run("show", thawed, "--catalogue", str(folder.parent), "--json")
+        key = world.status()["served"]["labels"]["builder.key"]
+        assert json.loads(shown.stdout)["key"] == key
+        listed = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
+        made.update(name for name in listed if name.startswith((proxy.address, registry)))

@@ -1,0 +1,244 @@
+"""Each proof passes on a good image and catches the one that is broken on its account.
+
+The images are real: a few lines on top of the Debian root with the good engine's files, built by
+buildx; where the break comes from compiling, the compiler of the base made it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder import smoke
+from builder.smoke import answers
+from support.proving import Judge, compiled, docker, failed, hello_recipe, small
+
+pytestmark = pytest.mark.docker
+
+
+def test_the_good_image_passes_every_proof(images: dict[str, str], tmp_path: Path) -> None:
+    subject = smoke.Subject(images["good"], "sha256:x", hello_recipe())
+    verdict = smoke.prove(subject, tmp_path)
+    assert verdict.good, verdict.failures
+    proofs = {check.proof for check in verdict.checks}
+    assert proofs == {
+        *("architectures", "budget", "closure", "contract", "copies", "image", "layers"),
+        *("leftovers", "library", "option", "run paths", "runs", "says", "secrets", "serves"),
+        *("set-uid", "world-writable"),
+    }
+    assert verdict.download_size < verdict.unpacked_size
+
+
+def test_a_missing_library_breaks_the_closure_and_the_program(
+    images: dict[str, str], judge: Judge
+) -> None:
+    verdict = judge(small(images))
+    assert failed(verdict) == {"closure", "contract", "runs", "says", "option"}
+    told = [check.found for check in verdict.failures if check.proof == "contract"]
+    assert told == ["no libcudart of a known CUDA in the image"]
+    closure = next(check for check in verdict.failures if check.proof == "closure")
+    assert "libhello-cuda.so.0.1.0 needs libcublas.so.13" in closure.found
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("/usr/local/cuda/lib64/stubs/libcuda.so", "driver stub"),
+        ("/opt/engine/lib/libcuda.so.1", "driver stub"),
+        ("/usr/bin/x86_64-linux-gnu-g++-14", "compiler"),
+        ("/usr/local/cuda/bin/nvcc", "compiler"),
+        ("/usr/include/stdio.h", "headers"),
+        ("/opt/engine/lib/libhello.a", "static libraries"),
+        ("/var/lib/apt/lists/mirror_Packages", "package lists"),
+        ("/var/cache/apt/pkgcache.bin", "package caches"),
+        ("/home/engine/.cache/pip/http/x", "package caches"),
+        ("/build/1/build.ninja", "build directories"),
+    ],
+)
+def test_what_the_build_left_behind_is_found(
+    images: dict[str, str], judge: Judge, path: str, what: str
+) -> None:
+    clean = judge(small(images))
+    assert "leftovers" not in failed(clean)
+    verdict = judge(small(images, f"RUN mkdir -p $(dirname {path}) && echo x > {path}\n"))
+    left = [check for check in verdict.failures if check.proof == "leftovers"]
+    assert [check.subject for check in left] == [f"no {what}"]
+    assert path in left[0].found
+
+
+def test_a_file_taken_away_by_a_later_layer_is_not_left_behind(
+    images: dict[str, str], judge: Judge
+) -> None:
+    layers = "RUN mkdir -p /build/1 && touch /build/1/x\nRUN rm -r /build\n"
+    assert "leftovers" not in failed(judge(small(images, layers)))
+
+
+def test_a_library_behind_a_dereferenced_link_is_stored_twice(
+    images: dict[str, str], judge: Judge
+) -> None:
+    folder = "/opt/engine/lib"
+    grown = "truncate -s 100K libhello-cuda.so.0.1.0"  # small files may be there twice
+    copied = "cp libhello-cuda.so.0.1.0 x && mv x libhello-cuda.so.0"
+    copied = f"RUN cd {folder} && {grown} && {copied}\n"
+    assert "copies" not in failed(judge(small(images)))
+    verdict = judge(small(images, copied))
+    (check,) = [check for check in verdict.failures if check.proof == "copies"]
+    assert f"{folder}/libhello-cuda.so.0 = {folder}/libhello-cuda.so.0.1.0" in check.found
+
+
+def test_a_damaged_elf_file_is_named(images: dict[str, str], judge: Judge) -> None:
+    cut = "RUN head -c 5000 /opt/engine/lib/libhello-cuda.so.0.1.0 > /opt/engine/lib/libcut.so\n"
+    verdict = judge(small(images, cut))
+    damaged = [check for check in verdict.failures if check.subject == "/opt/engine/lib/libcut.so"]
+    assert [check.expected for check in damaged] == ["a readable ELF file"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "passes", "found"),
+    [
+        ("-gencode=arch=compute_120,code=sm_120", True, "sm_120"),
+        ("-gencode=arch=compute_120a,code=sm_120a", True, "sm_120a"),
+        ("-gencode=arch=compute_90,code=sm_90", False, "sm_90"),
+        ("-gencode=arch=compute_120,code=compute_120", False, "compute_120"),
+    ],
+)
+def test_machine_code_for_the_recipes_gpu_must_be_there(
+    images: dict[str, str], judge: Judge, flags: str, passes: bool, found: str
+) -> None:
+    how = f"mkdir /out && nvcc {flags} -shared -Xcompiler -fPIC -o /out/libk.so /k.cu"
+    verdict = judge(compiled(images, how))
+    (check,) = [c for c in verdict.checks if c.subject == "/opt/engine/lib/libk.so"]
+    assert check.proof == "architectures"
+    assert check.expected == "sm_120"
+    assert check.passed is passes
+    assert found in check.found
+
+
+@pytest.mark.parametrize(
+    ("runpath", "passes"),
+    [
+        ("/build/1/lib", False),
+        ("/opt/engine/nowhere", False),
+        ("lib", False),
+        ("\\$ORIGIN", True),
+        ("/usr/lib", True),
+    ],
+)
+def test_a_run_path_must_lead_into_the_image(
+    images: dict[str, str], judge: Judge, runpath: str, passes: bool
+) -> None:
+    how = f"mkdir /out && echo 'int f;' | gcc -x c -shared -Wl,-rpath,{runpath} -o /out/libr.so -"
+    verdict = judge(compiled(images, how))
+    wrong = [check.found for check in verdict.failures if check.proof == "run paths"]
+    assert (not wrong) is passes
+    assert passes or "/opt/engine/lib/libr.so" in wrong[0]
+
+
+def test_what_a_recipe_says_of_a_library_is_checked(images: dict[str, str], judge: Judge) -> None:
+    how = (
+        "mkdir /out && nvcc -gencode=arch=compute_120,code=sm_120 -shared -Xcompiler -fPIC "
+        "-o /out/libk.so /k.cu -L/usr/local/cuda/lib64/stubs -Xlinker --no-as-needed -lcuda"
+    )
+    probes = [
+        smoke.LibraryProbe(library="libk.so", architectures=["sm_120a"]),
+        smoke.LibraryProbe(library="libk.so", needs_not=["libcuda.so.1"]),
+        smoke.LibraryProbe(library="libk.so", needs=["libcuda.so.1"]),
+        smoke.LibraryProbe(library="libnowhere.so"),
+        smoke.LibraryProbe(library="liba.so", alternatives=["libnowhere.so"]),
+        smoke.LibraryProbe(
+            library="libk.so", alternatives=["libnowhere.so"], architectures=["sm_120"]
+        ),
+        smoke.LibraryProbe(
+            library="liba.so", alternatives=["libb.so", "libk.so"], architectures=["sm_120"]
+        ),
+    ]
+    verdict = judge(compiled(images, how), probe=probes)
+    said = [(check.expected, check.passed) for check in verdict.checks if check.proof == "library"]
+    assert said == [
+        ("machine code for sm_120a", False),
+        ("does not need libcuda.so.1", False),
+        ("needs libcuda.so.1", True),
+        ("is in the image", False),
+        ("is in the image", False),
+        ("machine code for sm_120", True),
+        ("machine code for sm_120", True),
+    ]
+    assert [c.subject for c in verdict.checks if c.expected == "is in the image"] == [
+        "libnowhere.so",
+        "liba.so or libnowhere.so",
+    ]
+    driver = [check for check in verdict.failures if "vmm = false" in check.subject]
+    assert "libk.so needs libcuda.so.1" in driver[0].found
+
+
+SCRIPT = (
+    "RUN printf '#!/bin/sh\\n{script}\\n' > /usr/bin/hello-server "
+    "&& chmod +x /usr/bin/hello-server\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "proofs"),
+    [
+        ('echo "version: 0 (unknown)"', {"says"}),
+        ("exit 3", {"runs", "says"}),
+    ],
+)
+def test_a_program_must_say_what_the_recipe_says(
+    images: dict[str, str], judge: Judge, script: str, proofs: set[str]
+) -> None:
+    probe = [smoke.RunProbe(run=["/usr/bin/hello-server"], says=["version: 1 (in-repo)"])]
+    right = judge(small(images, SCRIPT.format(script='echo "version: 1 (in-repo)"')), probe=probe)
+    assert not failed(right) & {"runs", "says"}
+    verdict = judge(small(images, SCRIPT.format(script=script)), probe=probe)
+    assert failed(verdict) & {"runs", "says"} == proofs
+
+
+def test_a_program_that_never_ends_is_stopped_and_fails(
+    images: dict[str, str], judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "TIMEOUT", 3.0)
+    probe = [smoke.RunProbe(run=["/usr/bin/hello-server"])]
+    verdict = judge(small(images, SCRIPT.format(script="sleep 1000")), probe=probe)
+    (check,) = [check for check in verdict.failures if check.proof == "runs"]
+    assert "did not end" in check.found
+    assert "sleep 1000" not in docker("ps", "--no-trunc")
+
+
+def test_a_program_sees_neither_network_nor_rights(images: dict[str, str], judge: Judge) -> None:
+    probe = [
+        smoke.RunProbe(run=["sh", "-c", "cat /proc/net/dev"], says=["lo:"], says_not=["eth0:"]),
+        smoke.RunProbe(run=["sh", "-c", "touch /x"], status=1, says=["Read-only file system"]),
+        smoke.RunProbe(
+            run=["sh", "-c", "grep CapEff /proc/self/status"], says=["0000000000000000"]
+        ),
+    ]
+    verdict = judge(small(images), probe=probe)
+    assert not failed(verdict) & {"runs", "says", "says not"}
+
+
+def test_options_are_read_value_by_value(images: dict[str, str], judge: Judge) -> None:
+    script = SCRIPT.format(
+        script='echo "--spec-type [dflash|copyspec] which"\\n'
+        'echo "--cache-type-k TYPE"\\necho "   allowed values: f16, turbo3"'
+    )
+    probe = [
+        smoke.OptionProbe(
+            option="--spec-type", program="hello-server", has=["dflash"], lacks=["f16", "copyspec"]
+        ),
+        smoke.OptionProbe(option="--cache-type-k", program="hello-server", has=["turbo3", "turbo"]),
+        smoke.OptionProbe(option="--mtp-head", program="hello-server"),
+    ]
+    verdict = judge(small(images, script), probe=probe)
+    said = [(check.expected, check.passed) for check in verdict.checks if check.proof == "option"]
+    assert said == [
+        ("is there", True),
+        ("has dflash", True),
+        ("lacks f16", True),
+        ("lacks copyspec", False),
+        ("is there", True),
+        ("has turbo3", True),
+        ("has turbo", False),
+        ("is there", False),
+    ]

@@ -1,0 +1,331 @@
+"""Publishing: exactly what was proved, all of it before any tag, and no tag without a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from builder.errors import RegistryError
+from builder.publish import push as pushing
+from builder.tools.files import alone
+from builder.tools.registry.client import MANIFESTS, Manifest, Repository
+from builder.tools.registry.connection import split
+from docker.test_overlay import Build, build, change, published, python
+from support.fixtures import Builder
+from support.proving import docker
+from support.registries import Fault, Proxy, proxied
+
+__all__ = ["build", "published", "python"]
+docker_test = pytest.mark.docker
+REPOSITORY = "me/builder-test/overlaid"
+
+
+@pytest.fixture
+def proxy(registry: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with proxied(registry) as found:
+        monkeypatch.setenv("BUILDER_NAMESPACE", f"{found.address}/me")
+        yield found
+
+
+@pytest.fixture
+def image(proxy: Proxy, build: Build) -> dict[str, Any]:  # noqa: ARG001
+    """The record of a proved image; its recipe has the moving tag "latest"."""
+    return made(build)
+
+
+def made(build: Build, **options: Any) -> dict[str, Any]:
+    # Named after the test's own registry, it is new, whatever its layers are.
+    moving = 'moving = ["latest"]'
+    record: dict[str, Any] = json.loads(build(more=moving, rebuild=False, **options).stdout)
+    return record
+
+
+@pytest.fixture
+def push(builder: Builder, tmp_path: Path) -> Any:
+    def run(*options: str, command: str = "push", expect: int = 0) -> Any:
+        catalogue = tmp_path / "catalogue"
+        done = builder(command, "overlaid-1", *options, "--catalogue", catalogue)
+        assert done.returncode == expect, done.stderr + done.stdout
+        return done
+
+    return run
+
+
+def bare(repository: Repository, name: str) -> Manifest:
+    """An image of nothing but a label, under its digest."""
+    config = json.dumps({"config": {"Labels": {"builder.key": name}}}).encode()
+    repository.put_bytes(config)
+    kind = "application/vnd.oci.image.config.v1+json"
+    described = {"mediaType": kind, "digest": Manifest(config, "").digest, "size": len(config)}
+    parts = {"schemaVersion": 2, "mediaType": MANIFESTS[0], "config": described, "layers": []}
+    manifest = Manifest(json.dumps(parts).encode(), MANIFESTS[0])
+    repository.put_manifest(manifest.digest, manifest)
+    return manifest
+
+
+def tags(registry: str) -> dict[str, str]:
+    """The digest that each tag leads to; those that list referrers are left out."""
+    answer = requests.get(f"http://{registry}/v2/{REPOSITORY}/tags/list", timeout=10)
+    names = answer.json().get("tags") or [] if answer.ok else []
+    return {name: digest_of(registry, name) for name in names if not name.startswith("sha256-")}
+
+
+def digest_of(registry: str, reference: str) -> str:
+    # Whoever does not take the type that is there gets another manifest, made on the spot.
+    accept = {"Accept": ", ".join(MANIFESTS)}
+    url = f"http://{registry}/v2/{REPOSITORY}/manifests/{reference}"
+    answer = requests.get(url, headers=accept, timeout=10)
+    return answer.headers.get("Docker-Content-Digest", "")
+
+
+def own(record: dict[str, Any]) -> str:
+    return str(record["references"][0].rpartition(":")[2])
+
+
+@docker_test
+def test_exactly_what_was_proved_gets_its_tags(
+    image: dict[str, Any], push: Any, registry: str, proxy: Proxy
+) -> None:
+    done = push("--json")
+    told = json.loads(done.stdout)
+    assert told["digest"] == image["digest"]
+    assert told["uploaded"] >= 3
+    assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
+    puts = [line.rpartition("/")[2] for line in proxy.requests if "PUT" in line]
+    given = [name for name in puts if "digest=" not in name and not name.startswith("sha256")]
+    assert given == [own(image), "1", "latest"]
+    # Before the first tag: the image under its digest, then four documents and the verdict.
+    by_digest = [name for name in puts[: puts.index(own(image))] if name.startswith("sha256:")]
+    assert by_digest[0] == image["digest"]
+    assert len(by_digest) == 6
+    uploads = puts[: puts.index(image["digest"])]
+    assert len(uploads) == told["uploaded"] == sum("digest=" in name for name in uploads)
+    # Again: nothing is uploaded, no tag is touched.
+    proxy.requests.clear()
+    assert json.loads(push("--json").stdout)["uploaded"] == 0
+    assert not proxy.count("uploads")
+    assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
+
+
+@docker_test
+def test_a_version_that_is_there_stays(
+    image: dict[str, Any], build: Build, push: Any, registry: str, tmp_path: Path
+) -> None:
+    push()
+    other = made(build, patch=change(tmp_path, worker="x = 2\n"))
+    assert other["digest"] != image["digest"]
+    done = push(expect=12)
+    assert "is not pushed: its tags are taken" in done.stderr
+    assert f":1 is {image['digest']}" in done.stderr
+    assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
+    done = push("--replace", "the first one was broken")
+    assert f"replaced 1, which was {image['digest']}" in done.stdout
+    found = tags(registry)
+    assert found[own(image)] == image["digest"]
+    assert found["1"] == found["latest"] == found[own(other)] == other["digest"]
+    told = json.loads(push("1", "--json", command="history").stdout)
+    assert [(move["digest"], move["before"], move["reason"]) for move in told] == [
+        (other["digest"], image["digest"], "the first one was broken"),
+    ]
+    assert told[0]["version"] == "1"
+    told = json.loads(push("latest", "--json", command="history").stdout)
+    assert told[-1]["reason"] == f"push of overlaid-1 {image['key'][:12]}"
+
+
+@docker_test
+def test_what_passes_is_tried_again(
+    image: dict[str, Any], push: Any, registry: str, proxy: Proxy
+) -> None:
+    proxy.faults = [
+        Fault("POST .*uploads", 429, 1, {"Retry-After": "2"}),
+        Fault("PUT .*uploads", "cut", 1),
+        Fault("HEAD .*blobs", 503, 2),
+        Fault("PUT .*manifests", 500, 2),
+        Fault("GET .*manifests", "slow", 1),
+    ]
+    done = push()
+    assert "429 Too Many Requests; it asks to wait 2 seconds" in done.stderr
+    assert all(fault.times == 0 for fault in proxy.faults)
+    assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
+
+
+@docker_test
+def test_a_push_that_broke_goes_on(
+    image: dict[str, Any], push: Any, registry: str, proxy: Proxy
+) -> None:
+    proxy.faults = [Fault("PUT .*manifests", 429, 99, {"Retry-After": "9999"})]
+    done = push(expect=5)
+    assert f"asks to wait: put {image['digest']}" in done.stderr
+    assert "finished uploads are not repeated" in done.stderr
+    assert tags(registry) == {}
+    uploaded = proxy.count("PUT .*uploads")
+    assert uploaded >= 3
+    proxy.faults.clear()
+    proxy.requests.clear()
+    push()
+    assert proxy.count("PUT .*uploads") == 5  # four documents, and what notes are made of
+    assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
+
+
+@docker_test
+def test_a_version_that_somebody_else_gives_meanwhile_stays(
+    image: dict[str, Any], push: Any, registry: str, proxy: Proxy
+) -> None:
+    repository = Repository(f"{registry}/{REPOSITORY}", print)
+    theirs = bare(repository, "theirs")
+
+    def give() -> None:
+        repository.put_manifest("1", theirs)
+
+    proxy.faults = [Fault("PUT .*uploads", "pass", 1, {}, give)]
+    done = push(expect=12)
+    assert f"{REPOSITORY}:1 was moved by somebody else" in done.stderr
+    assert f"these tags were given before that: {own(image)}" in done.stderr
+    assert tags(registry) == {own(image): image["digest"], "1": theirs.digest}
+    # A night, a promotion and a push keep out of each other's way on one machine.
+    with alone(Path(os.environ["BUILDER_CACHE_DIR"]), "tags"):
+        assert "another run on this machine gives or deletes tags" in push(expect=9).stderr
+
+
+@docker_test
+def test_what_a_push_needs_is_checked_before_anything_is_built(
+    image: dict[str, Any], push: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert image
+    assert "takes a push; images are not signed" in push("--check").stdout
+    proxy.requests.clear()
+    proxy.faults = [Fault("POST .*uploads", 401, 9)]
+    push("--check", expect=12)
+    push(expect=12)
+    assert not proxy.count("PUT ")
+    proxy.requests.clear()
+    (tmp_path / "no.key").write_text("this is no key\n")
+    monkeypatch.setenv("BUILDER_COSIGN_KEY", str(tmp_path / "no.key"))
+    for options in (("--check",), ()):
+        assert "check BUILDER_COSIGN_KEY" in push(*options, expect=4).stderr
+    assert not proxy.requests
+
+
+@docker_test
+def test_a_push_makes_few_requests(
+    hello: dict[str, Any], proxy: Proxy, builder: Builder, made: set[str]
+) -> None:
+    """A blob takes two requests, all else 24; on Docker Hub each GET of a manifest is a pull."""
+    assert hello
+    done = builder("build", "hello-sm120", "--json")
+    assert done.returncode == 0, done.stderr
+    made.update(json.loads(done.stdout)["references"])
+    layers = docker("image", "inspect", "--format={{len .RootFS.Layers}}", "hello-sm120:0.1.0")
+    first = 24 + 2 * (int(layers) + 1)  # 40 for the seven layers of a llama.cpp image
+    for most, pulls in ((first, 1), (4, 1)):
+        proxy.requests.clear()
+        done = builder("push", "hello-sm120", "--json")
+        assert done.returncode == 0, done.stderr
+        assert len(proxy.requests) <= most, "\n".join(proxy.requests)
+        assert proxy.count("GET .*/manifests/") <= pulls
+    assert json.loads(done.stdout)["uploaded"] == 0
+
+
+@docker_test
+def test_a_registry_that_alters_what_it_is_given(
+    image: dict[str, Any], push: Any, registry: str, proxy: Proxy
+) -> None:
+    proxy.faults = [Fault(f"GET .*manifests/{own(image)}", "lie", 99)]
+    done = push(expect=12)
+    assert "is not what was pushed" in done.stderr
+    assert "nothing that comes after it was tagged" in done.stderr
+    assert set(tags(registry)) == {own(image)}
+
+
+@docker_test
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (403, "check the namespace"),
+        (401, "authentication failed without a login"),
+        (400, "refuses"),
+    ],
+)
+def test_what_will_not_pass_is_told_at_once(
+    image: dict[str, Any], push: Any, proxy: Proxy, registry: str, status: int, said: str
+) -> None:
+    assert image
+    proxy.faults = [Fault("POST .*uploads", status, 99)]
+    done = push(expect=12)
+    assert said in done.stderr
+    assert proxy.count("POST .*uploads") <= 2
+    assert tags(registry) == {}
+
+
+@docker_test
+def test_tags_move_by_digest_and_back(
+    image: dict[str, Any], build: Build, push: Any, registry: str, tmp_path: Path, proxy: Proxy
+) -> None:
+    push()
+    done = push("nightly", "--reason", "first", command="promote")
+    assert f"nightly is {image['digest']}" in done.stdout
+    other = made(build, patch=change(tmp_path, worker="x = 3\n"))
+    push("--replace", "newer")
+    proxy.requests.clear()
+    push("nightly", "--reason", "second", command="promote")
+    assert not proxy.count("PUT .*uploads")
+    assert tags(registry)["nightly"] == other["digest"]
+    push("nightly", "--reason", "it crashes", command="rollback")
+    assert tags(registry)["nightly"] == image["digest"]
+    done = push("nightly", "--reason", "once more", command="rollback", expect=12)
+    assert "nightly was before is not known" in done.stderr, "forward is no way back"
+    told = push("nightly", command="history").stdout
+    assert [line.split("\t")[-1] for line in told.splitlines()] == ["it crashes", "second", "first"]
+    gone = f"sha256:{'0' * 64}"
+    done = push("nightly", "--to", gone, "--reason", "x", command="rollback", expect=12)
+    assert f"has no {gone}" in done.stderr
+    done = push("unheard", "--reason", "x", command="rollback", expect=12)
+    assert "has no tag unheard" in done.stderr
+    push("unheard", command="history", expect=12)
+    push("nightly", "--reason", " ", command="promote", expect=2)
+    push("--replace", "", expect=2)
+    assert tags(registry)["nightly"] == image["digest"]
+
+
+@docker_test
+def test_what_was_not_proved_is_not_pushed(
+    image: dict[str, Any], push: Any, registry: str, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "catalogue" / "recipes" / "overlaid-1.toml"
+    text = recipe.read_text()
+    recipe.write_text(text.replace('says = ["capability "]', 'says = ["capability 9"]'))
+    done = push(expect=4)
+    assert "there is no proved image of overlaid-1 as the recipe is now" in done.stderr
+    assert tags(registry) == {}
+    recipe.write_text(text)
+    state = Path(os.environ["BUILDER_STATE_DIR"]) / "records" / "overlaid-1"
+    for file in state.iterdir():
+        kept = json.loads(file.read_text())
+        kept["verdict"]["checks"][0]["passed"] = False
+        file.write_text(json.dumps(kept))
+    push(expect=4)
+    assert tags(registry) == {}
+    assert image
+
+
+def test_docker_hub_wants_a_namespace(builder: Builder) -> None:
+    done = builder("push", "hello-sm120", "--check")
+    assert done.returncode == 12
+    assert "BUILDER_NAMESPACE" in done.stderr
+    with pytest.raises(RegistryError, match="would be one of Docker Hub's official images"):
+        pushing.opened("hello", print)
+    assert pushing.opened("me/hello", print).path == "me/hello"
+
+
+def test_names_are_read_as_docker_reads_them() -> None:
+    assert split("hello") == ("docker.io", "library/hello")
+    assert split("me/hello") == ("docker.io", "me/hello")
+    assert split("ghcr.io/me/hello") == ("ghcr.io", "me/hello")
+    assert split("localhost/hello") == ("localhost", "hello")
+    assert split("127.0.0.1:5000/a/b") == ("127.0.0.1:5000", "a/b")

@@ -1,0 +1,116 @@
+"""The two ways to a Debian root: a registry's image by digest, and mmdebstrap."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder import families, pipeline, settings
+from builder.errors import FetchError
+from builder.images.build import Log
+from builder.plan import base_image
+from builder.plan.dockerfile import render
+from builder.plan.inputs import RegistryRoot
+from builder.plan.resolve import plan_base
+from builder.platforms import Platforms, architecture
+from builder.recipes import catalog as catalogues
+from builder.tools.docker import engine as docker
+from support.fixtures import Builder
+
+pytestmark = pytest.mark.docker
+
+
+def platforms() -> Platforms:
+    found = architecture()
+    assert found is not None
+    return Platforms(found)
+
+
+@pytest.fixture
+def pushed(registry: str) -> Iterator[tuple[str, str]]:
+    """A small image in the registry: its name with tag, and its digest."""
+    name = f"{registry}/debian:small"
+    dockerfile = "FROM scratch\nWORKDIR /etc\n"
+    subprocess.run(
+        [
+            "docker",
+            "buildx",
+            "build",
+            "--provenance=false",
+            f"--output=type=image,name={name}",
+            "-",
+        ],
+        input=dockerfile,
+        text=True,
+        check=True,
+        capture_output=True,
+    )
+    subprocess.run(["docker", "push", "--quiet", name], check=True, capture_output=True)
+    found = docker.image(name)
+    assert found is not None
+    yield name, found.digest
+    docker.untag(name)
+
+
+def with_image(catalogue: Path, image: str, digest: str | None) -> catalogues.Catalogue:
+    """The catalogue with another image, and no packages, for its Debian root."""
+    file = catalogue / "recipes" / "bases" / "debian-trixie.toml"
+    pin = f'\ndigest = "{digest}"' if digest is not None else ""
+    text = re.sub(r"(?m)^image .*$", f'image = "{image}"{pin}', file.read_text())
+    file.write_text(re.sub(r"(?m)^packages .*$", "packages = []", text))
+    bases = {name: family.check for name, family in families.BASES.items()}
+    return catalogues.load(catalogue, {}, bases)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("way", ["registry", "auto"])
+def test_a_registry_that_answers_gives_the_root_by_digest(
+    catalogue: Path, pushed: tuple[str, str], pinned: bool, way: str
+) -> None:
+    name, digest = pushed
+    found = with_image(catalogue, name, digest if pinned else None)
+    said: list[str] = []
+    root = base_image.choose(found, "cuda-13.0", platforms(), way, said.append)
+    assert root == RegistryRoot(name, digest)
+    assert pinned or digest in " ".join(said)
+
+
+def test_the_base_is_built_from_that_digest(
+    catalogue: Path, pushed: tuple[str, str], tmp_path: Path
+) -> None:
+    name, digest = pushed
+    found = with_image(catalogue, name, digest)
+    planned = plan_base(found, "debian-trixie", platforms(), RegistryRoot(name, digest))
+    rendered = render(planned)
+    run = pipeline.Run(found, settings.load(), lambda _: None, lambda _: None)
+    images = pipeline.build_base(run, rendered, Log(tmp_path / "log"))
+    built = docker.image(images["root"])
+    assert built is not None
+    assert built.labels["builder.key"] == rendered.key
+    docker.untag(images["root"])
+
+
+def test_a_registry_that_is_away_is_an_error_only_where_it_was_asked_for(catalogue: Path) -> None:
+    found = with_image(catalogue, "127.0.0.1:1/debian:none", None)
+    said: list[str] = []
+    root = base_image.choose(found, "cuda-13.0", platforms(), "auto", said.append)
+    assert root.way == "mmdebstrap"
+    assert "127.0.0.1:1/debian:none" in " ".join(said)
+    with pytest.raises(FetchError, match=r"no registry answers for 127\.0\.0\.1:1/debian:none"):
+        base_image.choose(found, "cuda-13.0", platforms(), "registry", said.append)
+
+
+def test_the_way_is_a_setting(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "mmdebstrap")
+    shown = builder("show", "hello-sm120", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["base"]["base"]["root"]["suite"] == "trixie"
+    monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "tarball")
+    wrong = builder("show", "hello-sm120")
+    assert wrong.returncode == 4
+    assert "debian_root" in wrong.stderr

@@ -1,0 +1,198 @@
+"""What `status` tells of channels whose upstream does all that upstreams do."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import time_machine
+
+from builder.errors import StaleError
+from builder.nightly import history
+from builder.nightly.status import Status, need_fresh, statuses
+from builder.settings import Settings
+from builder.tools.git.repositories import Repositories
+from builder.tools.registry import client
+from builder.tools.registry.client import Repository
+from docker.test_registry import image, night
+from support import catalogues, upstreams
+from support.fixtures import REPOSITORY
+from support.registries import Proxy, proxied
+
+pytestmark = pytest.mark.docker
+DAY = 86400
+START = 1_795_000_000  # 2026-11-18
+CREATED = "org_opencontainers_image_created"
+REVISION = "org_opencontainers_image_revision"
+VERSION = "org_opencontainers_image_version"
+
+
+class World:
+    """A catalogue of one channel, its upstream and its registry, at a time that can be chosen."""
+
+    def __init__(self, root: Path, registry: str, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self.root = root / "catalogue"
+        shutil.copytree(REPOSITORY / "recipes" / "bases", self.root / "recipes" / "bases")
+        self.upstream = upstreams.Upstream(root / "upstream")
+        self.upstream.clock = START
+        self.repository = Repository(f"{registry}/me/llama-cpp", print)
+        self.settings = Settings(namespace=f"{proxy.address}/me")
+        self.work = root / "work"
+        self.skew = 0.0
+        self.text = (REPOSITORY / "recipes" / "llama-cpp-master.toml").read_text()
+        self.follow('tag     = "b[0-9]*"')
+
+    def follow(self, track: str, name: str = "llama-cpp-master") -> None:
+        text = self.text.replace("https://github.com/ggml-org/llama.cpp", self.upstream.url, 2)
+        text = text.replace('tag     = "b[0-9]*"', track)
+        (self.root / "recipes" / f"{name}.toml").write_text(text)
+
+    def release(self, tag: str = "", days: int = 0) -> str:
+        """A commit of upstream, and perhaps a tag, so many days after the start."""
+        self.upstream.clock = START + days * DAY
+        commit = self.upstream.commit(f"{tag} {days}", a=f"{tag} {days}\n")
+        if tag:
+            self.upstream.git("tag", "--force", tag)
+        return commit
+
+    def serve(self, commit: str, version: str, day: int = 0, tag: str = "master") -> None:
+        made = {CREATED: f"2026-11-{18 + day:02}T03:00:00+00:00", REVISION: commit}
+        image(self.repository, "key", tag, **made, **{VERSION: version})
+
+    def status(self, day: int, *names: str, **options: Any) -> Status:
+        return self.all(day, *names, **options)[0]
+
+    def all(self, day: int, *names: str, **options: Any) -> list[Status]:
+        found = catalogues.load(self.root)
+        self.proxy.ahead = self.skew  # its time is that of this process, which travels
+        with time_machine.travel(START + day * DAY + 3600):
+            repositories = Repositories(self.work, self.work / "scratch", print)
+            return list(statuses(found, self.settings, names, repositories, **options))
+
+
+@pytest.fixture
+def world(tmp_path: Path, registry: str) -> Iterator[World]:
+    with proxied(registry) as proxy:
+        yield World(tmp_path, registry, proxy)
+
+
+def told(status: Status) -> tuple[str, int | None, int | None]:
+    return status.state, status.commits, status.days
+
+
+def test_a_channel_grows_old(world: World) -> None:
+    first = world.release("b9")
+    assert told(world.status(0)) == ("empty", 0, 0)
+    world.serve(first, "master-b9")
+    assert told(world.status(0)) == ("current", 0, 0)
+    assert told(world.status(30)) == ("current", 0, 0)  # nothing newer: it is not old
+    world.release("", days=2)  # not tagged: nothing for a channel that follows tags
+    assert told(world.status(9)) == ("current", 0, 0)
+    world.release("b10", days=10)
+    world.release("b11", days=12)
+    world.release("backup-20260101", days=13)  # no tag of that shape
+    assert told(world.status(13)) == ("behind", 3, 3)
+    with pytest.raises(StaleError, match="is 4 days behind; 3 are allowed"):
+        need_fresh([world.status(14)])
+    # The tag that it was made of goes: that makes nothing younger.
+    world.upstream.git("tag", "--delete", "b9")
+    assert told(world.status(14)) == ("stale", 3, 4)
+    # The tag that it has is put on another commit.
+    last = world.release("b11", days=14)
+    world.serve(world.upstream.git("rev-parse", "b11^"), "master-b11")
+    assert last != world.upstream.git("rev-parse", "b11^")
+    assert told(world.status(15)) == ("behind", 1, 1)
+
+
+def test_a_clock_that_is_wrong_is_told(world: World) -> None:
+    world.serve(world.release("b9"), "master-b9")
+    world.skew = -2 * client.LARGEST_SKEW
+    status = world.status(0)
+    assert (status.state, status.commits) == ("unknown", 0)
+    assert "the clock of this machine is 20 minutes ahead of" in status.problem
+    with pytest.raises(StaleError, match="the clock of this machine"):
+        need_fresh([status])
+
+
+def test_a_branch_that_goes_back(world: World) -> None:
+    world.follow('branch  = "main"')
+    first = world.release()
+    second = world.release(days=1)
+    world.serve(second, "master-x", day=1)
+    assert told(world.status(1)) == ("current", 0, 0)
+    world.upstream.git("reset", "--quiet", "--hard", first)
+    status = world.status(3)
+    assert told(status) == ("behind", None, 2)
+    # Nights say until when it was all there was.
+    history.write(world.repository, night(channel="master", started="2026-11-20T03:00:00+00:00"))
+    assert told(world.status(3)) == ("behind", None, 1)
+
+
+def test_what_cannot_be_known_is_told_beside_what_is(world: World) -> None:
+    first = world.release("b9")
+    world.serve("somebody else's", "1")
+    status = world.status(0)
+    assert status.state == "unknown"
+    assert status.served is not None
+    assert "does not say what commit it was made of" in status.problem
+    world.serve(first, "master-b9")
+    world.repository.put_manifest("master.nights", world.repository.manifest("master"))  # type: ignore[arg-type]
+    status = world.status(0)
+    assert (status.state, status.commits) == ("unknown", 0)
+    assert "master.nights cannot be read" in status.problem
+    with pytest.raises(StaleError, match="cannot be read"):
+        need_fresh([status])
+    shutil.rmtree(world.upstream.folder)
+    assert "cannot fetch" in world.status(0).problem
+
+
+def test_recipes_that_are_wrong_hide_nothing(world: World) -> None:
+    first = world.release("b9")
+    world.serve(first, "master-b9")
+    wrong = world.root / "recipes" / "wrong-1.toml"
+    wrong.write_text('engine = "wrong"\n')
+    found = world.all(0, only_channels=True)
+    assert [(each.recipe, each.state) for each in found] == [
+        ("llama-cpp-master", "current"),
+        ("wrong-1", "unknown"),
+    ]
+    with pytest.raises(StaleError, match="wrong-1"):
+        need_fresh(found)
+    # Two that would move one tag are both wrong; a third one is not touched by it.
+    wrong.unlink()
+    world.text = world.text.replace('version = "master"', 'version = "other"')
+    world.follow('tag     = "b[0-9]*"', "llama-cpp-other")
+    assert all("would both move" in each.problem for each in world.all(0))
+
+
+def test_a_version_is_told_by_what_is_served(world: World) -> None:
+    first = world.release("b9")
+    text = world.text.replace('channel = "master"', "").replace('moving     = ["master"]', "")
+    world.text = text.replace("d1b34251bc57b696a5c91968069f8a0e6be13ef4", first)
+    world.follow('tag     = "b[0-9]*"')
+    assert told(world.status(0))[0] == "empty"
+    world.serve(first, "master")
+    world.release("b10", days=1)
+    status = world.status(5)
+    assert told(status) == ("behind", 1, 4)
+    need_fresh([status])  # it stays what it is
+    assert world.all(0, only_channels=True) == []
+
+
+def test_an_image_channel_grows_old_though_upstream_is_new_every_day(world: World) -> None:
+    theirs = Repository(f"{world.repository.registry}/them/vllm", print)
+    world.follow(f'image   = "{world.repository.registry}/them/vllm:nightly"')
+    first = image(theirs, "one", "nightly", **{CREATED: "2026-11-18T01:00:00+00:00"})
+    world.serve("*", f"master-{first.digest[7:19]}")
+    history.write(world.repository, night(channel="master", started="2026-11-19T03:00:00+00:00"))
+    assert told(world.status(1)) == ("current", 0, 0)
+    for day in range(2, 30, 9):
+        made = {CREATED: f"2026-11-{18 + day % 12:02}T01:00:00+00:00"}
+        image(theirs, f"day {day}", "nightly", **made)
+        assert world.status(day).commits is None
+        assert world.status(day).days == day - 1
+    assert world.status(29).state == "stale"

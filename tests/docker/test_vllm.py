@@ -1,0 +1,249 @@
+"""The real wheels of vLLM: what patches make of several releases, and the recipes on stand-ins.
+
+The wheels come from the package index and stay in the cache.  What they require is not fetched:
+nothing that is proved here needs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.recipes import lockfile
+from builder.recipes.schema import PypiSource
+from builder.tools import archives
+from builder.tools.python import pypi
+from docker.test_overlay import python
+from support import upstreams
+from support.catalogues import load
+from support.fixtures import REPOSITORY, SHARED_CACHE, Builder
+from support.overlaid import PYTHON, SITE
+from support.proving import docker
+
+__all__ = ["python"]
+pytestmark = [pytest.mark.docker, pytest.mark.network]
+
+ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
+# Of the same shape as patch_tolist_cudagraph.py: two places, exit 0 where one is found, and it
+# looks first for an installed vLLM, then where Python 3.12 has it.  The real one imports vLLM; here
+# what that requires is not installed, so that finding it must do.
+TOLIST = f"""
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+installed = find_spec("vllm")
+site = Path(installed.origin).parent.parent if installed else Path("{SITE}")
+FILE = site / "{ATTENTION}"
+GUARD = "if torch.cuda.is_current_stream_capturing():"
+SITES = {{
+    "A": (
+        "            prefill_max_seq = max(attn_metadata.seq_lens[num_decodes:].tolist())\\n",
+        f"            {{GUARD}}\\n                prefill_max_seq = attn_metadata.max_seq_len\\n",
+    ),
+    "B": (
+        "        N, Hq, D = query.shape\\n",
+        f"        {{GUARD}}\\n            "
+        "return torch.zeros(N, Hq, D, device=query.device, dtype=query.dtype)\\n",
+    ),
+}}
+if not FILE.is_file():
+    sys.exit(f"not there: {{FILE}}")
+text = FILE.read_text()
+found = {{}}
+for site, (anchor, added) in SITES.items():
+    found[site] = "applied" if anchor in text else "anchor-not-found"
+    text = text.replace(anchor, anchor + added)
+FILE.write_text(text)
+print(f"Patched {{FILE}}. Site A={{found['A']}}, Site B={{found['B']}}", file=sys.stderr)
+"""
+
+TABLE = """
+engine  = "table"
+version = "0.20.0"
+summary = "Patches against several releases"
+license = "Apache-2.0"
+family  = "vllm-overlay"
+base    = "cuda-13.0"
+
+[source]
+pypi    = "vllm"
+version = "0.20.0"
+sha256  = "24d28892e210200f6e1bd13f699c42a74cd2bb7364c11248e2348f677c7f6dfb"
+
+[[patch]]
+file = "vllm-0.19-fla-tma.patch"
+why  = "the effect of vllm-project/vllm#36325"
+
+[[patch]]
+why    = "no list out of a GPU tensor while a graph is captured"
+
+[patch.script]
+git    = "{url}"
+commit = "{commit}"
+path   = "tolist.py"
+at     = "{site}"
+edits  = ["{attention}"]
+says   = ["Site A=applied", "Site B=applied"]
+
+[cuda]
+arch = ["120"]
+
+[image]
+repository = "builder-test/table"
+tags       = ["1"]
+
+[[probe]]
+file = "/x"
+"""
+
+
+@pytest.fixture
+def tolist(tmp_path: Path) -> tuple[str, str]:
+    """The repository and the commit of the script."""
+    upstream = upstreams.Upstream(tmp_path / "scripts")
+    return upstream.url, upstream.commit("one", **{"tolist.py": TOLIST})
+
+
+def test_what_patches_make_of_several_releases(
+    builder: Builder, hello: dict[str, Any], catalogue: Path, tolist: tuple[str, str]
+) -> None:
+    assert hello["references"]  # its base runs the script
+    shutil.copytree(REPOSITORY / "patches", catalogue / "patches")
+    text = TABLE.format(url=tolist[0], commit=tolist[1], attention=ATTENTION, site=SITE)
+    (catalogue / "recipes" / "table-0.20.0.toml").write_text(text)
+    against = [w for v in ("0.19.0", "0.19.1", "0.20.2", "0.22.0") for w in ("--against", v)]
+    done = builder("patches", "table", "--catalogue", catalogue, *against, "--json")
+    assert done.returncode == 11, done.stderr
+    assert "file vllm-0.19-fla-tma.patch: conflicts" in done.stderr
+    findings = json.loads(done.stdout)
+    found = {(f["patch"].split()[0], f["commit"]): f["state"] for f in findings}
+    assert {key: state for key, state in found.items() if key[1] in text + str(against)} == {
+        ("file", "0.19.0"): "applies",
+        ("file", "0.19.1"): "applies",
+        ("file", "0.20.0"): "conflicts",
+        ("file", "0.20.2"): "conflicts",
+        ("file", "0.22.0"): "conflicts",
+        ("script", "0.19.0"): "absent",
+        ("script", "0.19.1"): "absent",
+        ("script", "0.20.0"): "applies",
+        ("script", "0.20.2"): "applies",
+        ("script", "0.22.0"): "partly",
+    }
+    (half,) = [f for f in findings if f["state"] == "partly" and f["commit"] == "0.22.0"]
+    assert "Site A=anchor-not-found, Site B=applied" in " ".join(half["details"])
+    # The newest release is looked at unasked, as upstream's newest is.
+    assert {f["target"] for f in findings} > {"pin", "0.19.0", "0.19.1", "0.20.2", "0.22.0"}
+
+
+def stand_in(recipe: str, work: Path, made: set[str]) -> str:
+    """vLLM's wheel where its image has it, with nothing that it requires."""
+    found = load(REPOSITORY).engine(recipe).recipe
+    assert found is not None
+    source = found.source
+    assert isinstance(source, PypiSource)
+    file = lockfile.Locked(source.pypi, source.version, source.sha256)
+    (wheel,) = pypi.fetch([file], SHARED_CACHE, print)
+    archives.unpack(wheel, work / "site")
+    # Kernels for other GPUs, and what is not proved here: half a gigabyte.
+    for library in (work / "site" / "vllm").rglob("*.so"):
+        if library.name not in {"_C.abi3.so", "_moe_C.abi3.so"}:
+            library.unlink()
+    name = f"builder-test/vllm-openai:{found.version}"
+    made.add(name)
+    text = f'FROM {PYTHON}\nCOPY site {SITE}\nENV PYTHONPATH={SITE}\nENTRYPOINT ["vllm", "serve"]\n'
+    (work / "Dockerfile").write_text(text)
+    output = f"--output=type=image,name={name},compression=uncompressed"
+    docker("buildx", "build", "--provenance=false", output, str(work))
+    return name
+
+
+def on_stand_in(recipe: str, root: Path, work: Path, made: set[str]) -> None:
+    """The recipe of the catalogue on a stand-in for its published image."""
+    text = (REPOSITORY / "recipes" / f"{recipe}.toml").read_text()
+    # pip and the packages that vLLM requires are not there.
+    text = re.sub(r'\[\[probe\]\]\nrun  = \["python3", "-m", "pip".*?\n\n', "", text, flags=re.S)
+    text = text.replace('repository = "vllm-sm120"', 'repository = "builder-test/vllm-sm120"')
+    base = re.findall(r'^base    = "(.*)"', text, re.M)[0]
+    file = root / "recipes" / "bases" / f"{base}.toml"
+    (work / "image").mkdir()
+    image = stand_in(recipe, work / "image", made)
+    published = re.sub(r'image = ".*"', f'image = "{image}"', file.read_text())
+    file.write_text(published.replace("disk = 40.0", "disk = 2.0"))
+    shutil.copytree(REPOSITORY / "patches", root / "patches", dirs_exist_ok=True)
+    (root / "recipes" / f"{recipe}.toml").write_text(text)
+
+
+def test_0_19_1_is_patched_and_says_so(
+    builder: Builder, python: str, catalogue: Path, tmp_path: Path, made: set[str]
+) -> None:
+    assert python
+    on_stand_in("vllm-0.19.1", catalogue, tmp_path, made)
+    done = builder("build", "vllm-0.19.1", "--catalogue", catalogue, "--json", "--rebuild")
+    assert done.returncode == 0, done.stderr
+    made.update(json.loads(done.stdout)["references"])
+    assert "file vllm-0.19-fla-tma.patch is applied" in done.stderr
+    assert "script patches/patch_tolist_cudagraph.py is not applied" in done.stderr
+    checks = json.loads(done.stdout)["verdict"]["checks"]
+    proved = [c["subject"] for c in checks if c["proof"] == "patch"]
+    assert any("fla/ops/utils.py" in subject for subject in proved)
+    assert any("turboquant_attn.py" in subject for subject in proved)
+    code = {c["subject"]: c["found"] for c in checks if c["proof"] == "library"}
+    assert "33 sm_120," in code[f"{SITE}/vllm/_C.abi3.so"]
+
+
+LOCK = """python = "3.13"
+
+[[runtime]]
+name    = "vllm"
+version = "0.20.2"
+sha256  = "22a7dd06eb03371298e13d6100f3dedbf307352342aaf08e87c929c60aae9b4d"
+"""
+
+
+def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
+    builder: Builder,
+    catalogue: Path,
+    tolist: tuple[str, str],
+    made: set[str],
+) -> None:
+    name = "vllm-0.20.2-wheel"
+    base = catalogue / "recipes" / "bases" / "vllm-wheel-0.20.2.toml"
+    text = base.read_text().replace('"g++", "libc6-dev", "python3", "python3-dev"', '"python3"')
+    text = text.replace("disk = 45.0", "disk = 3.0")
+    base.write_text(text.replace("requirements =", 'unchecked = "not fetched"\nrequirements ='))
+    (base.parent / "locks" / "vllm-0.20.2.toml").write_text(LOCK)
+    recipe = (REPOSITORY / "recipes" / f"{name}.toml").read_text()
+    recipe = recipe.replace('"vllm-sm120"', '"builder-test/vllm-sm120"')
+    head, script = recipe.split("[patch.script]")
+    for key, value in {
+        "git": tolist[0],
+        "commit": tolist[1],
+        "path": "tolist.py",
+        "sha256": hashlib.sha256(TOLIST.encode()).hexdigest(),
+    }.items():
+        script = re.sub(rf"(?m)^{key} .*$", f'{key} = "{value}"', script, count=1)
+    (catalogue / "recipes" / f"{name}.toml").write_text(f"{head}[patch.script]{script}")
+    done = builder("build", name, "--catalogue", catalogue, "--json", "--rebuild")
+    assert done.returncode == 0, done.stderr
+    made.update(json.loads(done.stdout)["references"])
+    checks = json.loads(done.stdout)["verdict"]["checks"]
+    sites = [c["expected"] for c in checks if c["proof"] == "patch" and c["passed"]]
+    assert "has prefill_max_seq = attn_metadata.max_seq_len" in sites
+    assert any(expected.startswith("has return torch.zeros(N, Hq, D") for expected in sites)
+    said = {c["subject"]: c["found"] for c in checks if c["proof"] in {"library", "contract"}}
+    assert "32 sm_120," in said["/opt/engine/lib/python3.13/site-packages/vllm/_C.abi3.so"]
+    assert said["user"] == "10001:10001"
+    assert said["entrypoint"] == '["vllm", "serve"]'
+    # All that it requires: pip would say what is missing.
+    text = base.read_text().replace('unchecked = "not fetched"\n', "")
+    base.write_text(text)
+    done = builder("build", name, "--catalogue", catalogue)
+    assert done.returncode == 6
+    assert re.search(r"vllm 0\.20\.2 requires \S+, which is not installed", done.stderr)

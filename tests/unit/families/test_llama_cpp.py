@@ -1,0 +1,271 @@
+"""The llama.cpp family: what it knows once, and what it refuses to have said otherwise."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.errors import RecipeError
+from builder.families.llama_cpp import NO_VMM
+from builder.plan.dockerfile import instructions, link_lints
+from builder.plan.inputs import Plan
+from builder.platforms import Platforms
+from builder.recipes.schema import GitSource, OptionProbe, PullPatch, Recipe
+from builder.tools.git.repositories import Repositories
+from builder.upstream.track import tracked
+from support.catalogues import load, rendered
+from support.fixtures import REPOSITORY
+from support.upstreams import Upstream
+
+COLLECT = REPOSITORY / "dockerfiles" / "scripts" / "collect.py"
+RECIPE = """
+engine  = "x"
+version = "1"
+summary = "x"
+license = "MIT"
+family  = "{family}"
+base    = "cuda-13.0"
+source  = {{ git = "https://git.example.invalid/x", commit = "{commit}" }}
+cuda    = {{ arch = ["120"], vmm = {vmm} }}
+{llama}
+{cmake}
+
+[image]
+repository = "x"
+tags       = ["1"]
+{image}
+
+[[probe]]
+option = "--x"
+"""
+LLAMA = "llama = { build_number = 7 }"
+CMAKE = '[[cmake]]\ntargets = ["llama-server"]\n'
+
+
+def write(catalogue: Path, **other: str) -> None:
+    values = {
+        "family": "llama-cpp",
+        "commit": "0123456789" * 4,
+        "vmm": "false",
+        "llama": LLAMA,
+        "cmake": CMAKE,
+        "image": "",
+    }
+    text = RECIPE.format(**(values | other))
+    (catalogue / "recipes" / "x-1.toml").write_text(text)
+
+
+def calls(text: str) -> list[list[str]]:
+    """The commands of a Dockerfile's RUN lines."""
+    return [
+        json.loads("[" + rest.partition("[")[2])
+        for keyword, rest in instructions(text)
+        if keyword == "RUN"
+    ]
+
+
+# The rules
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"llama": ""}, "needs a [llama] table"),
+        ({"cmake": ""}, "name it in the targets"),
+        ({"cmake": '[[cmake]]\ntargets = ["llama-cli"]'}, "name it in the targets"),
+        ({"cmake": f'{CMAKE}[[cmake]]\nsource = "y"'}, "name the targets"),
+        ({"cmake": f"{CMAKE}define = {{ GGML_NATIVE = true }}"}, "is the family's"),
+        ({"cmake": f"{CMAKE}define = {{ LLAMA_BUILD_NUMBER = 1 }}"}, "say build_number in [llama]"),
+        ({"cmake": f"{CMAKE}define = {{ GGML_CUDA_NO_VMM = false }}"}, "say vmm in [cuda]"),
+        ({"cmake": f"{CMAKE}define = {{ GGML_CPU_ALL_VARIANTS = true }}"}, "GGML_BACKEND_DL"),
+        ({"family": "cmake", "image": 'entrypoint = ["/x"]'}, "has no use for [llama]"),
+        ({"family": "cmake", "llama": ""}, "needs an entrypoint"),
+        ({"llama": "llama = { build_number = 0 }"}, "greater than or equal to 1"),
+    ],
+)
+def test_what_the_family_refuses(catalogue: Path, other: dict[str, str], said: str) -> None:
+    write(catalogue, **other)
+    with pytest.raises(RecipeError) as caught:
+        load(catalogue).engine("x-1")
+    assert said in caught.value.why
+    assert re.search(r"x-1\.toml:\d+: ", caught.value.why)
+
+
+def test_what_the_family_knows_is_in_every_image(catalogue: Path) -> None:
+    write(catalogue, image='port = 9000\nenv = { A = "b" }')
+    found = rendered(catalogue, "x-1")
+    assert isinstance(found.plan, Plan)
+    text = found.text
+    (configure,) = [call for call in calls(text) if call[0] == "cmake" and "-S" in call]
+    assert {
+        "-DGGML_CUDA=ON",
+        "-DGGML_CUDA_NO_VMM=ON",
+        "-DGGML_NATIVE=OFF",
+        "-DGGML_CUDA_NCCL=OFF",
+        "-DLLAMA_BUILD_TESTS=OFF",
+        "-DLLAMA_BUILD_NUMBER=7",
+        "-DLLAMA_BUILD_COMMIT=012345678",
+        "-DLLAMA_BUILD_UI=OFF",
+        "-DLLAMA_USE_PREBUILT_UI=OFF",
+        "-DCMAKE_INSTALL_RPATH=$ORIGIN",
+    } <= set(configure)
+    assert not [rest for keyword, rest in instructions(text) if "--network=default" in rest]
+    assert 'LLAMA_ARG_HOST="0.0.0.0" LLAMA_ARG_PORT="9000" A="b"' in text
+    assert "EXPOSE 9000" in text
+    assert '["/usr/local/bin/healthcheck", "9000", "health"]' in text
+    assert 'ENTRYPOINT ["/opt/engine/bin/llama-server"]' in text
+    assert "USER 10001:10001" in text
+
+
+def test_a_later_definition_of_the_recipe_wins_where_it_may(catalogue: Path) -> None:
+    write(catalogue, cmake=f"{CMAKE}define = {{ GGML_CUDA_FA_ALL_QUANTS = true }}")
+    assert "-DGGML_CUDA_FA_ALL_QUANTS=ON" in rendered(catalogue, "x-1").text
+
+
+# The stub link: in every cmake call, or no Dockerfile
+
+
+@pytest.mark.parametrize("family", ["llama-cpp", "cmake"])
+@pytest.mark.parametrize("platforms", [Platforms("amd64"), Platforms("arm64")])
+def test_every_cmake_call_links_the_stub_where_vmm_is_on(
+    catalogue: Path, family: str, platforms: Platforms
+) -> None:
+    other = {"llama": "", "image": 'entrypoint = ["/x"]'} if family == "cmake" else {}
+    two = f'{CMAKE}[[cmake]]\nsource = "y"\ntargets = ["z"]\n'
+    write(catalogue, family=family, vmm="true", cmake=two, **other)
+    text = rendered(catalogue, "x-1", platforms).text
+    configures = [call for call in calls(text) if call[0] == "cmake" and "-S" in call]
+    assert len(configures) == 2
+    for call in configures:
+        for flags in ("CMAKE_EXE_LINKER_FLAGS", "CMAKE_SHARED_LINKER_FLAGS"):
+            (given,) = [word for word in call if word.startswith(f"-D{flags}=")]
+            assert "/usr/local/cuda/lib64/stubs" in given
+
+
+def test_a_dockerfile_in_which_one_call_lacks_the_stub_is_refused(catalogue: Path) -> None:
+    flags = 'define = { CMAKE_SHARED_LINKER_FLAGS = "-Wl,-O1" }'
+    second = f'[[cmake]]\nsource = "y"\ntargets = ["z"]\n{flags}'
+    write(catalogue, vmm="true", cmake=CMAKE + second)
+    with pytest.raises(RecipeError, match="is not acceptable") as caught:
+        rendered(catalogue, "x-1")
+    assert "CMAKE_SHARED_LINKER_FLAGS of a cmake call has no -rpath-link to" in caught.value.why
+    assert "stubs" in caught.value.why
+
+
+def test_every_way_to_lose_the_stub_is_seen(catalogue: Path) -> None:
+    write(catalogue, vmm="true")
+    found = rendered(catalogue, "x-1")
+    assert isinstance(found.plan, Plan)
+    recipe = found.plan.recipe
+    assert not list(link_lints(found.text, recipe, NO_VMM))
+    stub = ":/usr/local/cuda/lib64/stubs"
+    for broken in (
+        found.text.replace(stub, ""),
+        found.text.replace(stub, "", 1),
+        found.text.replace(stub, ":/elsewhere"),
+        found.text.replace("-Wl,-rpath-link,", "-L"),
+        re.sub(r'"-DCMAKE_EXE_LINKER_FLAGS=[^"]*", ', "", found.text),
+    ):
+        assert broken != found.text
+        assert list(link_lints(broken, recipe, NO_VMM))
+
+
+# The catalogue
+
+
+PINS = {
+    "beellama-0.1.1": ("547676e80c736e0c385ba0bdfd6d7ccebe61bb27", 9329),
+    "beellama-0.1.2": ("633cd34fb6df72ad88a74e9320dad03ddd788fb1", 9341),
+    "buun-b9304": ("aecbbd5daa47abd4229fb2c0906e8f102d814022", 9304),
+    "atomic-b8995": ("2e81dc5f634501c744b69a65a8eeb84ba42e82ee", 8995),
+    "turboquant-69d8e4b": ("69d8e4be47243e83b3d0d71e932bc7aa61c644dc", 9079),
+    "llama-cpp-b9261": ("ad277572619fcfb6ddd38f4c6437283a4b2b8636", 9261),
+    "llama-cpp-b9397": ("2f6c815dc450106ef877ae32f4472bfd5cf83e47", 9397),
+    "llama-cpp-b9831": ("d1b34251bc57b696a5c91968069f8a0e6be13ef4", 9831),
+    "llama-cpp-b8863": ("97895129e5f2bde94d13dc01ca41ee79e9b629f2", 8863),
+    "llama-cpp-b8889": ("bcb5eeb64529806b8d1cb80eccbc22c7d0897cb2", 8889),
+    "llama-cpp-mtp-267f8af": ("267f8afe857b7bd1a49e4fde9138ab0f7be36625", 9030),
+    "llama-cpp-mtp-b9074": ("8bf7491b8eed58f01efd6699bb36ef2f4b2f322c", 9074),
+}
+
+
+def recipe_of(name: str) -> Recipe:
+    recipe = load(REPOSITORY).engine(name).recipe
+    assert recipe is not None
+    return recipe
+
+
+@pytest.mark.parametrize("name", PINS)
+def test_a_recipe_pins_what_is_known_of_it(name: str) -> None:
+    recipe = recipe_of(name)
+    assert isinstance(recipe.source, GitSource)
+    assert recipe.llama is not None
+    assert (recipe.source.commit, recipe.llama.build_number) == PINS[name]
+    assert not recipe.cuda.vmm
+    assert recipe.notes
+
+
+def test_what_an_engine_must_not_have_is_promised_too() -> None:
+    bee = recipe_of("beellama-0.1.1")
+    (types,) = [p for p in bee.probe if isinstance(p, OptionProbe) and p.option == "--spec-type"]
+    assert types.lacks == ["mtp"]
+
+
+def test_atomic_has_its_pull_request_and_indras_no_submodules() -> None:
+    (patch,) = recipe_of("atomic-b8995").patch
+    assert isinstance(patch, PullPatch)
+    assert patch.pull == 6
+    assert patch.head == "2374b99c16937cf00d327c93b1d2d12d708d4f30"
+    source = recipe_of("llama-cpp-mtp-b9074").source
+    assert isinstance(source, GitSource)
+    assert not source.submodules
+
+
+def test_atomics_tags_are_followed_as_it_names_them_now(tmp_path: Path) -> None:
+    upstream = Upstream(tmp_path / "atomic")
+    old = "feature-turboquant-kv-cache-b8995-2e81dc5"
+    for tag in (old, "b10018-1.0.0", "b9090", "b10018-1.1.0", "b10018-1.0.10", "beta-2"):
+        upstream.git("tag", tag, upstream.record(tag))
+    (tmp_path / "work").mkdir()
+    repositories = Repositories(tmp_path / "cache", tmp_path / "work", print)
+    track = recipe_of("atomic-b8995").track
+    assert tracked(upstream.url, track, repositories).name == "b10018-1.1.0"
+
+
+# What runs inside the stage
+
+
+def collect(built: Path, target: Path, *names: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(COLLECT), "--strip", "true", str(built), str(target), *names]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_programs_and_libraries_are_collected_with_their_links(tmp_path: Path) -> None:
+    built, target = tmp_path / "bin", tmp_path / "out"
+    built.mkdir()
+    (built / "server").write_text("x")
+    (built / "server").chmod(0o755)
+    (built / "other").write_text("x")
+    (built / "libx.so.0.1").write_text("x")
+    (built / "libx.so.0").symlink_to("libx.so.0.1")
+    (built / "libx.so").symlink_to("libx.so.0")
+    done = collect(built, target, "server")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in target.iterdir()) == [
+        *("libx.so", "libx.so.0", "libx.so.0.1"),
+        "server",
+    ]
+    assert (target / "libx.so").readlink() == Path("libx.so.0")
+    again = collect(built, target, "server")
+    assert "is there already: two cmake calls build it" in again.stderr
+    missing = collect(built, tmp_path / "new", "bench")
+    assert missing.returncode == 1
+    assert "not built: bench" in missing.stderr
+    (built / "libx.so").unlink()
+    (built / "libx.so").symlink_to("/etc/libx.so")
+    assert "outside its directory" in collect(built, tmp_path / "third", "server").stderr

@@ -1,0 +1,253 @@
+"""Families that are not one cmake call: what each refuses, and that no flag is forgotten."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from builder.families import ggml_python
+from builder.plan.dockerfile import link_lints
+from builder.plan.explain import explained
+from builder.plan.inputs import Plan
+from support.catalogues import load, rendered
+from support.fixtures import REPOSITORY
+
+COMMIT = "0123456789" * 4
+HEAD = """
+engine  = "x"
+version = "1"
+summary = "x"
+license = "MIT"
+family  = "{family}"
+base    = "cuda-13.0"
+cuda    = {{ arch = ["120"], vmm = {vmm} }}
+
+[image]
+repository = "x"
+tags       = ["1"]
+{image}
+
+[[probe]]
+option = "--x"
+"""
+GIT = f'[source]\ngit = "https://git.example.invalid/x"\ncommit = "{COMMIT}"\n'
+WHEEL = f'[source]\npypi = "vllm"\nversion = "1.0"\nsha256 = "{"0" * 64}"\n'
+OVERLAY = '[overlay]\npackage = "vllm"\nversion = "1.0"\n'
+CALL = '[[cmake]]\ntargets = ["a"]\n'
+START = '[[start]]\nrun = ["x"]\nwhy = "x"\n'
+ADDED = (
+    f'[[patch]]\nwhy = "x"\n[patch.add]\ngit = "https://git.example.invalid/y"\n'
+    f'commit = "{COMMIT}"\npath = "p"\nto = "p"\n'
+    '[patch.add.distribution]\nname = "p"\nversion = "1.0"\n'
+)
+FILE = '[[patch]]\nfile = "x.patch"\nwhy = "x"\n'
+LOCKED = '[python]\nlock = "lock.toml"\n'
+RUNS = 'entrypoint = ["x"]'
+
+
+def problems(catalogue: Path, family: str, *parts: str, image: str = "", vmm: str = "false") -> str:
+    text = HEAD.format(family=family, image=image, vmm=vmm) + "\n".join(parts)
+    (catalogue / "recipes" / "x-1.toml").write_text(text)
+    return "\n".join(str(problem) for problem in load(catalogue).problems())
+
+
+@pytest.mark.parametrize(
+    ("parts", "image", "said"),
+    [
+        ((WHEEL,), "", ""),
+        ((GIT, OVERLAY, START), "", ""),
+        ((GIT,), "", "needs [overlay]: package and version"),
+        (('[source]\ninstalled = "vllm"\n', OVERLAY), "", ""),
+        (('[source]\ninstalled = "vllm"\n', OVERLAY, FILE), "", "is not known before it is there"),
+        (('[source]\ninstalled = "torch"\n', OVERLAY), "", "is not the package vllm"),
+        ((WHEEL, CALL), "", "the family vllm-overlay has no use for [[cmake]]"),
+        ((WHEEL, LOCKED), "", "the family vllm-overlay has no use for [python]"),
+        ((WHEEL, '[debian]\nruntime = ["jq"]\n'), "", "installs nothing"),
+        ((WHEEL, START), RUNS, "the base's own entrypoint is what follows"),
+        ((WHEEL, ADDED), "", ""),
+    ],
+)
+def test_an_overlay(catalogue: Path, parts: tuple[str, ...], image: str, said: str) -> None:
+    found = problems(catalogue, "vllm-overlay", *parts, image=image)
+    assert said in found if said else not found
+
+
+@pytest.mark.parametrize(
+    ("parts", "image", "said"),
+    [
+        ((GIT, CALL, '[artefact]\nfiles = ["a.so"]\n'), "", ""),
+        ((GIT, CALL), "", "needs an [artefact] table"),
+        ((GIT, CALL, '[artefact]\nfiles = ["a/x.so", "b/x.so"]\n'), "", "two files would be /x.so"),
+        (
+            ('[source]\ninstalled = "vllm"\n', CALL, '[artefact]\nfiles = ["a.so"]\n'),
+            "",
+            "takes nothing that the base has installed",
+        ),
+        ((GIT, CALL, CALL, '[artefact]\nfiles = ["a.so"]\n'), "", "exactly one [[cmake]]"),
+        ((GIT, CALL, '[artefact]\nfiles = ["a.so"]\n'), RUNS, "an artefact runs nothing"),
+        ((GIT, CALL, '[artefact]\nfiles = ["../a.so"]\n'), "", "stays inside its tree"),
+        ((GIT, CALL, START, '[artefact]\nfiles = ["a.so"]\n'), "", "no use for [[start]]"),
+        (
+            (GIT, CALL, '[artefact]\nfiles = ["a"]\nloads = false\nundefined = { f = "x" }\n'),
+            "",
+            "undefined has no use where loads = false",
+        ),
+    ],
+)
+def test_an_artefact(catalogue: Path, parts: tuple[str, ...], image: str, said: str) -> None:
+    found = problems(catalogue, "artefact", *parts, image=image)
+    assert said in found if said else not found
+
+
+def test_a_recipe_says_how_its_artefact_is_optimised(catalogue: Path) -> None:
+    define = 'define = { CMAKE_BUILD_TYPE = "Debug" }\n'
+    parts = (GIT, CALL + define, '[artefact]\nfiles = ["a.so"]\n')
+    assert problems(catalogue, "artefact", *parts) == ""
+    (line,) = [x for x in rendered(catalogue, "x-1").text.splitlines() if '"/src/.' in x]
+    assert re.findall(r"CMAKE_BUILD_TYPE=\w+", line) == ["CMAKE_BUILD_TYPE=Debug"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ((GIT, LOCKED, CALL, CALL.replace("]\n", ']\nplace = "b"\n', 1)), "needs an entrypoint"),
+        ((GIT, CALL), "needs a [python] table"),
+        ((GIT, LOCKED, CALL, CALL), "two cmake calls would put their libraries in"),
+        ((GIT, LOCKED, "[[cmake]]\n"), "name the targets"),
+        ((GIT, LOCKED, CALL + "define = { GGML_CUDA_NO_VMM = true }\n"), "is the family's"),
+        ((GIT, LOCKED, CALL + "define = { GGML_NATIVE = true }\n"), "is the family's"),
+        ((GIT, LOCKED, CALL, ADDED), "has no installed packages to add to"),
+    ],
+)
+def test_programs_and_a_server_in_python(
+    catalogue: Path, parts: tuple[str, ...], said: str
+) -> None:
+    assert said in problems(catalogue, "ggml-python", *parts)
+
+
+@pytest.mark.parametrize(
+    ("image", "wrong"),
+    [
+        ('entrypoint = ["x"]\nport = 8000', True),
+        ('entrypoint = ["x", "--port", "80001"]\nport = 8000', True),
+        ('entrypoint = ["x", "--port", "8000"]\nport = 8000', False),
+        ('entrypoint = ["x"]\nport = 8000\nenv = { PORT = "8000" }', False),
+        ('entrypoint = ["x"]', False),
+    ],
+)
+def test_a_server_is_told_the_port_that_its_image_exposes(
+    catalogue: Path, image: str, wrong: bool
+) -> None:
+    found = problems(catalogue, "ggml-python", GIT, LOCKED, CALL, image=image)
+    assert ("8000 must stand in entrypoint, command or env" in found) is wrong
+    assert bool(found) is wrong
+
+
+@pytest.mark.parametrize("vmm", ["false", "true"])
+def test_both_cmake_calls_say_how_the_driver_is_linked(catalogue: Path, vmm: str) -> None:
+    text = (REPOSITORY / "recipes" / "lucebox-f12a87c.toml").read_text()
+    text = text.replace("vmm  = false", f"vmm  = {vmm}")
+    (catalogue / "recipes" / "lucebox-f12a87c.toml").write_text(text)
+    (catalogue / "recipes" / "locks").symlink_to(REPOSITORY / "recipes" / "locks")
+    found = rendered(catalogue, "lucebox-f12a87c")
+    assert isinstance(found.plan, Plan)
+    recipe = found.plan.recipe
+
+    def faults(text: str) -> list[str]:
+        return list(link_lints(text, recipe, ggml_python.NO_VMM))
+
+    assert not faults(found.text)
+    assert found.text.count("-DGGML_CUDA_NO_VMM=ON") == (2 if vmm == "false" else 0)
+    word = ":/usr/local/cuda/lib64/stubs" if vmm == "true" else ', "-DGGML_CUDA_NO_VMM=ON"'
+    first = found.text.replace(word, "", 1)
+    last = word.join(found.text.split(word)[:-1]) + found.text.split(word)[-1]
+    for broken in (first, last, found.text.replace(word, "")):
+        assert broken != found.text
+        assert faults(broken)
+    if vmm == "false":
+        off = re.sub("NO_VMM=ON", "NO_VMM=OFF", found.text, count=1)
+        assert "without GGML_CUDA_NO_VMM=ON would link the driver" in faults(off)[0]
+
+
+BASE = """
+name    = "seen"
+summary = "x"
+license = "MIT"
+family  = "{family}"
+{parts}
+"""
+DIGEST = f'digest = "sha256:{"0" * 64}"\n'
+
+
+@pytest.mark.parametrize(
+    ("family", "parts", "said"),
+    [
+        ("published", f'[published]\nimage = "a/b:1"\n{DIGEST}', ""),
+        ("published", '[published]\nimage = "a/b:1"\nnote = "so"\n', ""),
+        ("published", '[published]\nimage = "a/b:1"\n', "pin its digest, or say why not in note"),
+        ("published", f'[published]\nimage = "a/b"\n{DIGEST}', "must match"),
+        ("published", f'[published]\nimage = "--x:1"\n{DIGEST}', "must match"),
+        ("published", "", "needs a [published] table"),
+        (
+            "published",
+            f'base = "debian-trixie"\n[published]\nimage = "a/b:1"\n{DIGEST}',
+            "has no base",
+        ),
+        (
+            "published",
+            f'[published]\nimage = "a/b:1"\n{DIGEST}[runtime]\npackages = ["jq"]\n',
+            "taken as it is",
+        ),
+        (
+            "python-wheels",
+            '[python]\nlock = "l.toml"\nrequirements = ["x==1"]\n',
+            "needs a base: a CUDA runtime",
+        ),
+        ("python-wheels", 'base = "cuda-13.0"\n', "needs a [python] table"),
+        (
+            "python-wheels",
+            'base = "cuda-13.0"\n[python]\nlock = "l.toml"\nrequirements = ["x @ https://x/y"]\n',
+            "must be taken from the package index",
+        ),
+        (
+            "python-wheels",
+            'base = "cuda-13.0"\n[python]\nlock = "l.toml"\nrequirements = ["--index x"]\n',
+            "must be a requirement",
+        ),
+    ],
+)
+def test_bases(catalogue: Path, family: str, parts: str, said: str) -> None:
+    (catalogue / "recipes" / "bases" / "seen.toml").write_text(
+        BASE.format(family=family, parts=parts)
+    )
+    found = "\n".join(str(problem) for problem in load(catalogue).problems())
+    assert said in found if said else not found
+
+
+def test_explain_tells_what_must_be_printed_and_what_is_installed() -> None:
+    told = explained(load(REPOSITORY), "vllm-0.20.0-genesis")
+    (start,) = told["starts"]
+    assert "kv_cache_utils=applied" in start["prints"]
+    plugin = (
+        "genesis-vllm-plugin 7.0.0.dev0, vllm.general_plugins: genesis_v7 = genesis_v7:register"
+    )
+    assert [patch["installed_as"] for patch in told["patches"]] == ["", plugin]
+    (patch,) = explained(load(REPOSITORY), "vllm-0.20.2")["patches"]
+    assert patch["prints"] == ["Site A=applied", "Site B=applied"]
+    promised = "\n".join(explained(load(REPOSITORY), "vllm-nightly")["promises"])
+    assert "vllm/_C.abi3.so or vllm/_C_stable_libtorch.abi3.so is there" in promised
+
+
+def test_what_runs_at_start_is_data(catalogue: Path) -> None:
+    text = HEAD.format(family="vllm-overlay", image="", vmm="true") + WHEEL
+    hostile = '"; touch /x; $(touch /y) \\\\ ]'
+    text += f"[[start]]\nrun = ['x', '{hostile}']\nwhy = 'x'\n"
+    (catalogue / "recipes" / "x-1.toml").write_text(text)
+    found = rendered(catalogue, "x-1")
+    (line,) = [line for line in found.text.splitlines() if '"--start"' in line]
+    command = json.loads(line[line.index("[") :])
+    (step,) = json.loads(command[command.index("--start") + 1])
+    assert step["run"] == ["x", hostile]

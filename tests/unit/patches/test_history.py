@@ -1,0 +1,387 @@
+"""What the patch doctor reads in a history: what came in, what went, who changed which lines."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.errors import PatchError
+from builder.patches.series import Workshop, apply_all
+from builder.plan.inputs import GitCommit, PlannedPatch
+from builder.recipes.parse import parse
+from builder.recipes.schema import FilePatch, Pick, PickPatch, PullPatch, Recipe, Track
+from builder.settings import Settings
+from builder.tools.git.repositories import Repositories
+from builder.upstream import snapshot
+from builder.upstream.compatibility import Case, diagnose
+from builder.upstream.patch_state import Finding
+from builder.upstream.session import Desk
+from builder.upstream.track import Target
+from support import catalogues
+from support.upstreams import Upstream, numbered
+
+FUNCTION = """\
+int {name}(struct state * s) {{
+    if (s->{name} == 0) {{
+        return -1;
+    }}
+    s->{name} += {value};
+    return 0;
+}}
+
+"""
+
+
+def functions(*names: str, **values: str) -> str:
+    """A file of functions; ``a="2"`` gives the one of that name another number."""
+    return "".join(FUNCTION.format(name=name, value=values.get(name, "1")) for name in names)
+
+
+class Ward:
+    """An upstream, and the doctor over its mirror."""
+
+    def __init__(self, folder: Path) -> None:
+        self.upstream = Upstream(folder / "upstream")
+        self.notes: list[str] = []
+        work = folder / "work"
+        work.mkdir()
+        self.cache = folder / "cache"
+        repositories = Repositories(self.cache, work, self.notes.append)
+        self.workshop = Workshop(repositories, work, None, self.notes.append)
+
+    def case(self, pin: str, *patches: PlannedPatch) -> Case:
+        source = GitCommit(self.upstream.url, pin, False, {})
+        return Case("x", source, Track(branch="main"), patches, self.workshop)
+
+    def pull(self, base: str, head: str, **options: bool) -> PlannedPatch:
+        patch = PullPatch(pull=6, base=base, head=head, why="a test", **options)
+        return PlannedPatch(patch, self.upstream.url)
+
+    def pick(self, after: str, to: str) -> PlannedPatch:
+        patch = PickPatch(pick=Pick(after=after, to=to), why="a test")
+        return PlannedPatch(patch, self.upstream.url)
+
+    def file(self, text: bytes) -> PlannedPatch:
+        return PlannedPatch(FilePatch(file="x.patch", why="a test"), content=text)
+
+    def on_main(self, pin: str, patch: PlannedPatch) -> Finding:
+        """What the doctor says of a patch on today's main."""
+        return list(diagnose(self.case(pin, patch)))[-1]
+
+    def side(self, at: str, name: str) -> None:
+        self.upstream.git("checkout", "--quiet", "-B", name, at)
+
+    def main(self) -> None:
+        self.upstream.git("checkout", "--quiet", "main")
+
+
+@pytest.fixture
+def ward(tmp_path: Path) -> Ward:
+    return Ward(tmp_path)
+
+
+def brought(finding: Finding) -> str:
+    return finding.commits[0].split(" ", 2)[2] if finding.commits else ""
+
+
+# Merged
+
+
+@pytest.mark.parametrize("how", ["merge", "squash", "rebase", "fast-forward"])
+def test_what_was_merged_is_upstream_also_where_its_lines_changed_since(
+    ward: Ward, how: str
+) -> None:
+    up = ward.upstream
+    base = up.commit("one", **{"a.c": functions("alpha", "beta", "gamma")})
+    head = up.pull(
+        6,
+        {"a.c": functions("alpha", "beta", "gamma", beta="2")},
+        {"a.c": functions("alpha", "beta", "gamma", beta="2", gamma="7")},
+        base=base,
+    )
+    if how != "fast-forward":
+        up.commit("main goes on", **{"a.c": functions("alpha", "beta", "gamma", alpha="5")})
+    merged = functions("alpha", "beta", "gamma", alpha="5", beta="2", gamma="7")
+    if how == "merge":
+        up.git("merge", "--quiet", "--no-ff", "-m", "merge it", head)
+    elif how == "squash":
+        up.commit("Mend b and c (#6)", **{"a.c": merged})
+    elif how == "rebase":
+        up.git("cherry-pick", f"{base}..{head}")
+    else:
+        up.git("merge", "--quiet", "--ff-only", head)
+    by = up.git("log", "-1", "--format=%s")
+    up.commit("touched again", **{"a.c": merged.replace("beta += 2", "beta += two")})
+    up.commit(
+        "and again", **{"a.c": functions("n") + merged.replace("beta += 2", "beta += 2 * two")}
+    )
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == "upstream"
+    assert brought(finding) == by
+
+
+def test_what_was_taken_back_applies_again(ward: Ward) -> None:
+    up = ward.upstream
+    base = up.commit("one", **{"a.c": functions("alpha", "beta", "gamma")})
+    head = up.pull(6, {"a.c": functions("alpha", "beta", "gamma", beta="2")}, base=base)
+    up.commit("beside", **{"z.c": "z\n"})
+    up.git("merge", "--quiet", "--no-ff", "-m", "merge it", head)
+    up.commit("out again", **{"a.c": functions("alpha", "beta", "gamma")})
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == "applies"
+    (note,) = finding.details
+    assert "upstream had it by" in note
+    assert note.endswith("out again")
+
+
+def test_a_merged_one_whose_lines_are_in_a_copy_is_not_applied_to_that(ward: Ward) -> None:
+    up = ward.upstream
+    one = "start\n" + numbered(20)
+    base = up.commit("one", **{"a.c": one})
+    head = up.pull(6, {"a.c": one.replace("line 10\n", "ten\n")}, base=base)
+    merged = one.replace("line 10\n", "ten!\n")
+    up.git("merge", "--quiet", "--no-ff", "-m", "merge it", head)
+    up.commit("a copy of before", **{"a.c": merged + "copy\n" + numbered(20)})
+    assert ward.on_main(base, ward.pull(base, head)).state == "upstream"
+
+
+# Ranges
+
+
+def ranged(ward: Ward) -> tuple[str, str, list[str]]:
+    """A pin, main's head, and a branch of three commits whose first and last are on main."""
+    up = ward.upstream
+    names = ("alpha", "beta", "gamma", "delta", "epsilon")
+    pin = up.commit("one", **{"a.c": functions(*names)})
+    ward.side(pin, "side")
+    commits = [
+        up.commit("mend a", **{"a.c": functions(*names, alpha="2")}),
+        up.commit("mend c", **{"a.c": functions(*names, alpha="2", gamma="3")}),
+        up.commit("mend e", **{"a.c": functions(*names, alpha="2", gamma="3", epsilon="4")}),
+    ]
+    up.git("update-ref", "refs/pull/6/head", commits[-1])
+    ward.main()
+    up.commit("beside", **{"z.c": "z\n"})
+    up.git("cherry-pick", commits[0])
+    up.git("cherry-pick", commits[2])
+    return pin, up.head(), commits
+
+
+def test_a_range_has_states_commit_by_commit(ward: Ward) -> None:
+    pin, _, commits = ranged(ward)
+    finding = ward.on_main(pin, ward.pick(pin, commits[-1]))
+    assert finding.state == "upstream in part"
+    assert not finding.good
+    assert [(part.commit, part.state) for part in finding.parts] == [
+        (commits[0], "upstream"),
+        (commits[1], "applies"),
+        (commits[2], "upstream"),
+    ]
+    assert finding.there == [commits[0], commits[2]]
+    first, second, third = finding.details
+    assert "(mend a): upstream; brought by " in first
+    assert second.endswith("(mend c): applies")
+    assert "(mend e): upstream; brought by " in third
+
+
+RECIPE = """\
+engine  = "eng"
+version = "1"
+summary = "an engine"
+license = "MIT"
+family  = "llama-cpp"
+base    = "cuda-13.0"
+source  = {{ git = "{url}", commit = "{pin}" }}
+track   = {{ branch = "main" }}
+cuda    = {{ arch = ["120"] }}
+llama   = {{ build_number = 1 }}
+cmake   = [{{ targets = ["llama-server"] }}]
+image   = {{ repository = "eng", tags = ["1"] }}
+probe   = [{{ option = "--x" }}]
+
+[[patch]]
+pick = {{ after = "{after}", to = "{to}" }}   # all three
+why  = "a test"
+"""
+
+
+def test_a_night_leaves_out_only_the_commits_that_upstream_has(ward: Ward, catalogue: Path) -> None:
+    pin, main, commits = ranged(ward)
+    text = RECIPE.format(url=ward.upstream.url, pin=pin, after=pin, to=commits[-1])
+    (catalogue / "recipes" / "eng-1.toml").write_text(text)
+    found = catalogues.load(catalogue)
+    target = Target("main", main, "branch")
+    frozen = snapshot.at_commit(found, found.engine("eng-1"), target, 4, "nightly-x")
+    desk = Desk(found, Settings(cache_dir=ward.cache), ward.workshop)
+    lean, unfit = snapshot.fitted(frozen, desk)
+    assert unfit == []
+    (patch,) = tomllib.loads(lean.entry.text)["patch"]
+    assert patch["pick"] == {
+        "after": pin,
+        "to": commits[-1],
+        "without": [commits[0], commits[2]],
+    }
+    assert any("upstream has" in note and commits[0][:9] in note for note in ward.notes)
+    # What is left of it is what the night builds.
+    case = replace(desk, catalogue=lean.catalogue).case(lean.entry)
+    tree = apply_all(ward.workshop, case.tree(next(case.targets(()))), case.patches)
+    content = ward.workshop.scratch.file(tree, "a.c")
+    assert (
+        content
+        == functions(
+            "alpha", "beta", "gamma", "delta", "epsilon", alpha="2", gamma="3", epsilon="4"
+        ).encode()
+    )
+
+
+def test_commits_that_a_range_is_without_must_be_in_it(ward: Ward) -> None:
+    pin, _, commits = ranged(ward)
+    for without, said in ((["0" * 40], "leaves out what it does not hold"), (commits, "is left")):
+        pick = Pick(after=pin, to=commits[-1], without=without)
+        patch = PlannedPatch(PickPatch(pick=pick, why="a test"), ward.upstream.url)
+        case = ward.case(pin, patch)
+        with pytest.raises(PatchError, match=said):
+            apply_all(ward.workshop, case.tree(next(case.targets(()))), case.patches)
+
+
+def test_a_range_that_is_whole_keeps_its_key() -> None:
+    pick = Pick(after="1" * 40, to="2" * 40)
+    inputs = PlannedPatch(PickPatch(pick=pick, why="x")).inputs()
+    assert inputs["pick"] == {"after": "1" * 40, "to": "2" * 40}
+    recipe, problems = parse(
+        RECIPE.format(url="https://x.invalid/x", pin="1" * 40, after="1" * 40, to="2" * 40),
+        Path("eng-1.toml"),
+        Recipe,
+    )
+    assert recipe is not None, problems
+
+
+# Superseded, or not
+
+
+def test_a_line_that_was_retyped_is_not_superseded(ward: Ward) -> None:
+    up = ward.upstream
+    one = functions("alpha", "beta") + "int heads = 256;\n" + functions("gamma")
+    base = up.commit("one", **{"a.c": one})
+    head = up.pull(6, {"a.c": one.replace("heads = 256", "heads = 512")}, base=base)
+    up.commit("retyped", **{"a.c": one.replace("int heads = 256", "const int heads = (256)")})
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == "conflicts"
+    assert brought(finding) == "retyped"
+
+
+def test_lines_that_were_there_and_went_are_superseded(ward: Ward) -> None:
+    up = ward.upstream
+    one = functions("alpha", "beta", "gamma")
+    base = up.commit("one", **{"a.c": one})
+    head = up.pull(6, {"a.c": functions("alpha", "beta", "gamma", beta="2")}, base=base)
+    up.commit("beside", **{"a.c": functions("alpha", "beta", "gamma", alpha="9")})
+    up.commit("b goes", **{"a.c": functions("alpha", "gamma", alpha="9")})
+    up.commit("more", **{"a.c": functions("alpha", "gamma", alpha="9", gamma="9")})
+    for patch in (ward.pull(base, head), ward.file(up.raw("diff", base, head))):
+        finding = ward.on_main(base, patch)
+        assert finding.state == "superseded", finding.details
+        assert [name.split(" ", 2)[2] for name in finding.commits] == ["b goes"]
+
+
+def test_lines_that_went_to_another_file_are_not_superseded(ward: Ward) -> None:
+    up = ward.upstream
+    base = up.commit("one", **{"a.c": functions("alpha", "beta", "gamma"), "n.c": "n\n"})
+    head = up.pull(6, {"a.c": functions("alpha", "beta", "gamma", beta="2")}, base=base)
+    up.commit("b moves", **{"a.c": functions("alpha", "gamma"), "n.c": "n\n" + functions("beta")})
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == "conflicts"
+    assert "its lines are in n.c now" in finding.details
+    assert brought(finding) == "b moves"
+
+
+def test_what_is_not_there_yet_is_not_applicable_and_says_what_was_looked_for(
+    ward: Ward,
+) -> None:
+    up = ward.upstream
+    old = up.commit("one", **{"a.c": functions("alpha", "gamma")})
+    base = up.commit("b comes", **{"a.c": functions("alpha", "beta", "gamma")})
+    head = up.commit("mend b", **{"a.c": functions("alpha", "beta", "gamma", beta="2")})
+    ward.side(old, "fork")
+    fork = up.commit("a fork", **{"a.c": functions("alpha", "gamma", alpha="3")})
+    ward.main()
+    for patch in (ward.pick(base, head), ward.file(up.raw("diff", base, head))):
+        pin = next(diagnose(ward.case(fork, patch)))
+        assert pin.state == "not applicable", pin.details
+        assert "s->beta += 1;" in pin.details[-1]
+        assert pin.details[-1].startswith("a.c: not there")
+    assert old[:9] in next(diagnose(ward.case(fork, ward.pick(base, head)))).details[-1]
+
+
+# Where a conflict is shown
+
+
+def test_a_conflict_is_shown_where_its_lines_are_not_where_brackets_are(ward: Ward) -> None:
+    up = ward.upstream
+    names = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "theta", "kappa")
+    base = up.commit("one", **{"a.c": functions(*names)})
+    head = up.pull(6, {"a.c": functions(*names, theta="2")}, base=base)
+    changed = functions(*names).replace("if (s->theta == 0)", "if (s->theta <= 0)")
+    up.commit("another file", **{"z.c": "s->theta += 1;\n"})
+    up.commit("g is compared", **{"a.c": changed.replace("s->theta += 1", "s->theta += 1 + 1")})
+    up.commit("elsewhere", **{"a.c": "top\n" * 5 + up.git("show", "HEAD:a.c") + "\n"})
+    line = up.git("show", "HEAD:a.c").splitlines().index("    if (s->theta <= 0) {") + 1
+    made_for = up.raw("diff", base, head)
+    bare = b"".join(x for x in made_for.splitlines(keepends=True) if not x.startswith(b"index"))
+    finding = ward.on_main(base, ward.pull(base, head))
+    (shown,) = finding.details
+    assert f"a.c, hunk 1: other lines from line {line} on" in shown
+    assert [name.split(" ", 2)[2] for name in finding.commits] == ["g is compared"]
+    # The same by the text alone: by the heading, and by lines that are rare.
+    finding = next(diagnose(ward.case(up.head(), ward.file(bare))))
+    (shown,) = finding.details
+    assert f"a.c, hunk 1: other lines from line {line} on" in shown
+
+
+def test_who_brought_it_is_told_by_the_lines_not_by_a_part_of_them(ward: Ward) -> None:
+    up = ward.upstream
+    one = "int a = 1;\nint b = 2;\nint c = 3;\n"
+    two = one.replace("b = 2", "b = 20")
+    base = up.commit("one", **{"a.c": one})
+    head = up.pull(6, {"a.c": two}, base=base)
+    up.commit("a longer line first", **{"a.c": one + numbered(9) + "int b = 20; // not this\n"})
+    up.commit("mended by hand", **{"a.c": two + numbered(9) + "int b = 20; // not this\n"})
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == "upstream"
+    assert brought(finding) == "mended by hand"
+
+
+# Hunks with more than one place
+
+
+def test_an_ambiguous_hunk_is_merged_where_the_recipe_allows_it(ward: Ward) -> None:
+    up = ward.upstream
+    block = numbered(9)
+    base = up.commit("one", **{"a.c": "first\n" + block + "second\n" + numbered(5)})
+    head = up.pull(6, {"a.c": up.git("show", "HEAD:a.c").replace("line 5", "five", 1) + "\n"})
+    up.commit("copied", **{"a.c": "x\n" * 6 + block + up.git("show", "HEAD:a.c") + "\n"})
+    plain = ward.on_main(base, ward.pull(base, head))
+    assert plain.state == "conflicts"
+    assert "its lines stand in 2 places" in plain.details[0]
+    merged = ward.on_main(base, ward.pull(base, head, three_way=True))
+    assert merged.state == "merged", merged.details
+    case = ward.case(up.head(), ward.pull(base, head, three_way=True))
+    tree = apply_all(ward.workshop, case.tree(next(case.targets(()))), case.patches)
+    assert tree == up.git("merge-tree", "--write-tree", "HEAD", head)
+
+
+def test_a_copy_is_not_patched_in_the_place_of_what_changed(ward: Ward) -> None:
+    up = ward.upstream
+    one = numbered(40)
+    base = up.commit("one", **{"a.c": one})
+    head = up.pull(6, {"a.c": numbered(40, line_21="mended")}, base=base)
+    part = "".join(one.splitlines(keepends=True)[16:26])
+    up.commit("changed, and copied", **{"a.c": numbered(40, line_20="other") + "copy\n" + part})
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == "conflicts", finding.details
+    assert finding.details[0].endswith(
+        "its lines stand at line 43; those that it was made for are at line 18, and have changed"
+    )

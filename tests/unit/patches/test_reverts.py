@@ -1,0 +1,255 @@
+"""What the patch doctor must not take for merged: twins, reverts, merges that bring nothing."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from builder.plan.inputs import GitCommit
+from builder.settings import Settings
+from builder.upstream import snapshot
+from builder.upstream.compatibility import diagnose
+from builder.upstream.pull_requests import Ends, merged_by
+from builder.upstream.session import Desk
+from builder.upstream.track import Target
+from support import catalogues
+from support.upstreams import Upstream
+from unit.patches.test_history import RECIPE, Ward, brought, functions
+
+NAMES = ("alpha", "beta", "gamma")
+BEFORE = functions(*NAMES)
+AFTER = functions(*NAMES, beta="2")
+TOUCHED = BEFORE.replace("s->beta == 0", "s->beta <= 0")
+
+
+@pytest.fixture
+def ward(tmp_path: Path) -> Ward:
+    return Ward(tmp_path)
+
+
+def guarded(text: str, name: str) -> str:
+    head = f"int {name}(struct state * s) {{\n"
+    return text.replace(head, f"{head}    if (s == NULL) return -1;\n")
+
+
+def started(ward: Ward) -> tuple[str, str]:
+    """A pull request that makes ``AFTER`` of ``BEFORE``, and main that went on beside it."""
+    base = ward.upstream.commit("one", **{"a.c": BEFORE})
+    head = ward.upstream.pull(6, {"a.c": AFTER}, base=base)
+    ward.upstream.commit("beside", **{"z.c": "z\n"})
+    return base, head
+
+
+def merge(ward: Ward, head: str, *options: str) -> None:
+    ward.upstream.git("merge", "--quiet", "--no-ff", *options, "-m", "merge it", head)
+
+
+def revert(ward: Ward, *options: str) -> None:
+    ward.upstream.git("revert", "--no-edit", *options, "HEAD")
+
+
+# The same lines in another function
+
+
+def test_the_same_subject_and_lines_in_another_function_are_not_the_patch(ward: Ward) -> None:
+    up = ward.upstream
+    base = up.commit("one", **{"a.c": BEFORE})
+    ward.side(base, "side")
+    head = up.commit("Add a null check", **{"a.c": guarded(BEFORE, "beta")})
+    up.git("update-ref", "refs/pull/6/head", head)
+    ward.main()
+    up.commit("beside", **{"z.c": "z\n"})
+    up.commit("Add a null check", **{"a.c": guarded(BEFORE, "alpha")})
+    for patch in (ward.pull(base, head), ward.pick(base, head)):
+        assert ward.on_main(base, patch).state in {"applies", "offset"}
+
+
+def test_the_same_lines_brought_elsewhere_leave_a_conflict_one(ward: Ward) -> None:
+    up = ward.upstream
+    base = up.commit("one", **{"a.c": BEFORE})
+    head = up.pull(6, {"a.c": guarded(BEFORE, "beta")}, base=base)
+    up.commit("guard alpha", **{"a.c": guarded(BEFORE, "alpha")})
+    up.commit("beta compares", **{"a.c": guarded(TOUCHED, "alpha")})
+    bare = ward.file(up.raw("diff", base, head))
+    for patch in (ward.pull(base, head), bare):
+        assert ward.on_main(base, patch).state == "conflicts"
+
+
+def test_the_same_lines_removed_elsewhere_leave_a_conflict_one(ward: Ward) -> None:
+    up = ward.upstream
+    locked = "    lock(s);\n    s->{}"
+    one = BEFORE
+    for name in NAMES:
+        one = one.replace(f"    s->{name} +=", f"{locked.format(name)} +=")
+    base = up.commit("one", **{"a.c": one})
+    head = up.pull(6, {"a.c": one.replace(locked.format("beta"), "    s->beta")}, base=base)
+    two = one.replace(locked.format("alpha"), "    s->alpha")
+    up.commit("no lock in alpha", **{"a.c": two})
+    up.commit("beta is 3", **{"a.c": two.replace("s->beta += 1", "s->beta += 3")})
+    assert ward.on_main(base, ward.pull(base, head)).state == "conflicts"
+
+
+def test_a_squash_at_its_own_place_is_upstream_beside_twins(ward: Ward) -> None:
+    up = ward.upstream
+    base = up.commit("one", **{"a.c": BEFORE})
+    head = up.pull(6, {"a.c": guarded(BEFORE, "beta")}, base=base)
+    moved = functions("omega", "alpha", "beta", "gamma")
+    up.commit("guard alpha", **{"a.c": guarded(moved, "alpha")})
+    both = guarded(guarded(moved, "alpha"), "beta")
+    up.commit("guard beta", **{"a.c": both})
+    up.commit("beta compares", **{"a.c": both.replace("s->beta == 0", "s->beta <= 0")})
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == "upstream"
+    assert brought(finding) == "guard beta"
+
+
+# Taken back, and brought again
+
+
+@pytest.mark.parametrize("how", ["merge", "squash"])
+def test_what_was_reverted_and_then_touched_conflicts(ward: Ward, how: str) -> None:
+    base, head = started(ward)
+    if how == "merge":
+        merge(ward, head)
+        revert(ward, "-m", "1")
+    else:
+        ward.upstream.commit("Mend (#6)", **{"a.c": AFTER})
+        revert(ward)
+    ward.upstream.commit("touch", **{"a.c": TOUCHED})
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == "conflicts"
+    assert "and took it back by" in finding.details[-1]
+
+
+def test_a_night_keeps_a_patch_that_upstream_reverted(ward: Ward, catalogue: Path) -> None:
+    base, head = started(ward)
+    ward.upstream.commit("Mend (#6)", **{"a.c": AFTER})
+    revert(ward)
+    ward.upstream.commit("touch", **{"a.c": TOUCHED})
+    text = RECIPE.format(url=ward.upstream.url, pin=base, after=base, to=head)
+    (catalogue / "recipes" / "eng-1.toml").write_text(text)
+    found = catalogues.load(catalogue)
+    target = Target("main", ward.upstream.head(), "branch")
+    frozen = snapshot.at_commit(found, found.engine("eng-1"), target, 4, "nightly-x")
+    desk = Desk(found, Settings(cache_dir=ward.cache), ward.workshop)
+    lean, unfit = snapshot.fitted(frozen, desk)
+    assert [finding.state for finding in unfit] == ["conflicts"]
+    assert lean.dropped == ()
+    assert len(tomllib.loads(lean.entry.text)["patch"]) == 1
+
+
+def merged_now(ward: Ward, base: str, head: str) -> str | None:
+    repositories, up = ward.workshop.repositories, ward.upstream
+    return merged_by(repositories, up.url, 6, Ends(base, head, ""), of=up.url, commit=up.head())
+
+
+@pytest.mark.parametrize("how", ["merge", "squash"])
+@pytest.mark.parametrize("reverts", [1, 2, 3, 4])
+def test_the_last_revert_counts(ward: Ward, how: str, reverts: int) -> None:
+    base, head = started(ward)
+    if how == "merge":
+        merge(ward, head)
+    else:
+        ward.upstream.commit("Mend (#6)", **{"a.c": AFTER})
+    for number in range(reverts):
+        revert(ward, *(("-m", "1") if how == "merge" and not number else ()))
+    there = reverts % 2 == 0
+    assert bool(merged_now(ward, base, head)) == there
+    assert ward.on_main(base, ward.pull(base, head)).state == ("upstream" if there else "applies")
+
+
+def test_what_was_brought_again_is_not_applied_to_a_copy(ward: Ward) -> None:
+    base, head = started(ward)
+    merge(ward, head)
+    revert(ward, "-m", "1")
+    revert(ward)
+    copied = AFTER.replace("beta += 2", "beta += two") + functions("omega") + BEFORE
+    ward.upstream.commit("a copy of before", **{"a.c": copied})
+    assert ward.on_main(base, ward.pull(base, head)).state == "upstream"
+
+
+# In the history, and not in the files
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_merge_that_kept_our_side_does_not_have_it(ward: Ward, touched: bool) -> None:
+    base, head = started(ward)
+    merge(ward, head, "-s", "ours")
+    if touched:
+        ward.upstream.commit("touch", **{"a.c": TOUCHED})
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == ("conflicts" if touched else "applies")
+    assert finding.details[-1].endswith("but its lines are not there")
+    assert merged_now(ward, base, head) is None
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_an_old_function_that_came_back_does_not_have_it(ward: Ward, touched: bool) -> None:
+    base, head = started(ward)
+    merge(ward, head)
+    ward.upstream.commit("rework", **{"a.c": functions("alpha", "gamma")})
+    ward.upstream.commit("back to the old", **{"a.c": TOUCHED if touched else BEFORE})
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == ("conflicts" if touched else "applies")
+    assert finding.details[-1].endswith("but its lines are not there")
+
+
+# Under another name
+
+
+@pytest.mark.parametrize("names", [("b.c",), ("b.c", "src/c.c")])
+def test_a_file_that_was_renamed_is_not_absent(ward: Ward, names: tuple[str, ...]) -> None:
+    base, head = started(ward)
+    (ward.upstream.folder / "src").mkdir()
+    for old, new in pairwise(("a.c", *names)):
+        ward.upstream.git("mv", old, new)
+        ward.upstream.record(f"it is {new} now")
+    for patch in (ward.pull(base, head), ward.pull(base, head, three_way=True)):
+        finding = ward.on_main(base, patch)
+        assert finding.state == "conflicts"
+        assert f"its lines are in {names[-1]} now" in finding.details
+        assert [name.split(" ", 2)[2] for name in finding.commits] == [
+            f"it is {name} now" for name in names
+        ]
+
+
+@pytest.mark.parametrize("reverted", [False, True])
+def test_a_patch_may_be_upstream_under_another_name(ward: Ward, reverted: bool) -> None:
+    base, head = started(ward)
+    ward.upstream.git("mv", "a.c", "b.c")
+    ward.upstream.commit("rename, and touch gamma", **{"b.c": functions(*NAMES, gamma="3")})
+    ward.upstream.commit("Mend (#6)", **{"b.c": functions(*NAMES, beta="2", gamma="3")})
+    if reverted:
+        revert(ward)
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == ("conflicts" if reverted else "upstream")
+    assert reverted or brought(finding) == "Mend (#6)"
+
+
+# In a submodule
+
+
+@pytest.mark.parametrize("beta", ["2", "22"])
+def test_who_moved_a_submodule_is_named(ward: Ward, tmp_path: Path, beta: str) -> None:
+    up, sub = ward.upstream, Upstream(tmp_path / "sub")
+    one = sub.commit("sub one", **{"a.c": BEFORE})
+    up.commit("one", **{"z.c": "z\n"})
+    up.git("submodule", "add", "--quiet", sub.url, "sub")
+    base = up.record("sub comes")
+    mended = sub.commit("sub mends", **{"a.c": functions(*NAMES, beta=beta)})
+    up.git("-C", "sub", "fetch", "--quiet")
+    up.git("-C", "sub", "checkout", "--quiet", mended)
+    up.record("sub moves")
+    sub.git("checkout", "--quiet", "-b", "side", one)
+    head = sub.commit("wanted", **{"a.c": AFTER})
+    diff = sub.raw("diff", "--src-prefix=a/sub/", "--dst-prefix=b/sub/", one, head)
+    source = GitCommit(up.url, base, True, {})
+    case = replace(ward.case(base, ward.file(diff)), source=source)
+    finding = list(diagnose(case))[-1]
+    assert finding.state == ("upstream" if beta == "2" else "conflicts")
+    assert brought(finding) == "sub moves"
+    assert finding.details[-1].startswith("the history of sub, a submodule, is not read")

@@ -1,0 +1,340 @@
+"""The key: everything that decides the image changes it, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.errors import FetchError, RecipeError
+from builder.plan import tree_hash
+from builder.plan.dockerfile import render
+from builder.plan.inputs import RegistryRoot
+from builder.plan.resolve import plan
+from builder.platforms import Platforms
+from support.catalogues import AMD64, load, mmdebstrap, rendered
+from support.fixtures import REPOSITORY
+
+NAME = "hello-sm120-0.1.0"
+
+
+@pytest.fixture
+def root(catalogue: Path) -> Path:
+    shutil.copytree(REPOSITORY / "engines", catalogue / "engines")
+    shutil.copy(REPOSITORY / "recipes" / f"{NAME}.toml", catalogue / "recipes")
+    return catalogue
+
+
+def replaced(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        file = root / name
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new, 1))
+
+    return change
+
+
+def put(file: Path) -> None:
+    file.parent.mkdir()
+    file.touch()
+
+
+RECIPE = f"recipes/{NAME}.toml"
+BASE = "recipes/bases/cuda-13.0.toml"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        replaced("engines/hello-sm120/src/model.cpp", "\n", "\n\n"),
+        lambda root: (root / "engines/hello-sm120/CMakeLists.txt").chmod(0o755),
+        lambda root: (root / "engines/hello-sm120/new").touch(),
+        replaced(RECIPE, "HELLO_BUILD_NUMBER = 1", "HELLO_BUILD_NUMBER = 2"),
+        replaced(RECIPE, 'arch = ["120"]', 'arch = ["120a"]'),
+        replaced(RECIPE, 'summary = "', 'summary = "Behold: '),
+        replaced(RECIPE, "port       = 8080", "port       = 8081"),
+        replaced(BASE, '"13.0.88"', '"13.0.89"'),
+        replaced(BASE, 'sha256.amd64 = "5', 'sha256.amd64 = "6'),
+        replaced(BASE, '"libgomp1"', '"libgomp1", "curl"'),
+        replaced("recipes/bases/debian-trixie.toml", "2026-11-20", "2026-11-21"),
+    ],
+)
+def test_what_decides_the_image_changes_the_key(root: Path, change: Callable[[Path], None]) -> None:
+    before = rendered(root, NAME).key
+    change(root)
+    assert rendered(root, NAME).key != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        replaced(RECIPE, 'tags       = ["0.1.0"]', 'tags       = ["0.1.0", "latest"]'),
+        replaced(RECIPE, 'says = ["version: 1', 'says = ["Version: 1'),
+        replaced(RECIPE, "disk = 3.0", "disk = 4.0"),
+        replaced(RECIPE, 'family  = "cmake"', 'family = "cmake"\nnotes = ["for people"]'),
+        replaced(RECIPE, 'has    = ["auto", "cpu", "cuda"]', "has = []"),
+        replaced("recipes/bases/cuda-13.0.toml", 'summary = "', 'summary = "Behold: '),
+        replaced(RECIPE, "[cuda]", "# a comment\n[cuda]"),
+        lambda root: put(root / "engines/hello-sm120/__pycache__/x.pyc"),
+        lambda root: put(root / "engines/hello-sm120/.git/HEAD"),
+        lambda root: os.utime(root / "engines/hello-sm120/CMakeLists.txt", (1, 1)),
+    ],
+)
+def test_what_does_not_decide_the_image_leaves_the_key(
+    root: Path, change: Callable[[Path], None]
+) -> None:
+    before = rendered(root, NAME).key
+    change(root)
+    assert rendered(root, NAME).key == before
+
+
+def test_platform_and_root_are_part_of_the_key(root: Path) -> None:
+    found = load(root)
+    entry = found.engine(NAME)
+    bootstrapped = mmdebstrap(found)
+    registry = RegistryRoot("debian:trixie-slim", "sha256:" + "1" * 64)
+    keys = {
+        render(plan(found, entry, AMD64, bootstrapped)).key,
+        render(plan(found, entry, Platforms("arm64"), bootstrapped)).key,
+        render(plan(found, entry, AMD64, registry)).key,
+        render(plan(found, entry, AMD64, replace(registry, digest="sha256:" + "2" * 64))).key,
+    }
+    assert len(keys) == 4
+
+
+PATCHED = """
+engine  = "patched"
+version = "1"
+summary = "x"
+license = "MIT"
+family  = "llama-cpp"
+base    = "cuda-13.0"
+
+[source]
+git    = "https://git.example.invalid/x"
+commit = "1111111111111111111111111111111111111111"
+
+[[patch]]
+file = "x.patch"
+why  = "because"
+
+[[patch]]
+pull = 6
+base = "1111111111111111111111111111111111111111"
+head = "2222222222222222222222222222222222222222"
+why  = "because"
+
+[[patch]]
+why  = "because"
+
+[patch.pick]
+after = "1111111111111111111111111111111111111111"
+to    = "3333333333333333333333333333333333333333"
+
+[[patch]]
+why = "because"
+
+[patch.script]
+git       = "https://git.example.invalid/s"
+commit    = "4444444444444444444444444444444444444444"
+path      = "patch.py"
+arguments = ["a"]
+
+[cuda]
+arch = ["120"]
+
+[llama]
+build_number = 1
+
+[[cmake]]
+targets = ["llama-server"]
+
+[image]
+repository = "patched"
+tags       = ["1"]
+
+[[probe]]
+option = "--x"
+"""
+FILE = "recipes/patched-1.toml"
+
+
+@pytest.fixture
+def patched(catalogue: Path) -> Path:
+    (catalogue / FILE).write_text(PATCHED)
+    (catalogue / "patches").mkdir()
+    (catalogue / "patches" / "x.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
+    return catalogue
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        replaced("patches/x.patch", "+b", "+c"),
+        replaced(FILE, 'file = "x.patch"', 'file = "x.patch"\nleave_out = ["x"]'),
+        replaced(FILE, 'file = "x.patch"', 'file = "x.patch"\nfuzz = 1'),
+        replaced(FILE, 'file = "x.patch"', 'file = "x.patch"\nthree_way = true'),
+        replaced(FILE, 'head = "2', 'head = "3'),
+        replaced(FILE, 'base = "1', 'base = "0'),
+        replaced(FILE, 'to    = "3', 'to = "4'),
+        replaced(FILE, 'after = "1', 'after = "2'),
+        replaced(FILE, 'commit    = "4', 'commit    = "5'),
+        replaced(FILE, '"patch.py"', '"other.py"'),
+        replaced(FILE, 'arguments = ["a"]', 'arguments = ["a", "b"]'),
+        replaced(FILE, 'arguments = ["a"]', 'arguments = ["a"]\nat = "/opt/x"'),
+        replaced(FILE, 'commit = "1', 'submodules = false\ncommit = "1'),
+        replaced(FILE, '[[patch]]\nfile = "x.patch"\nwhy  = "because"\n', ""),
+        replaced(FILE, "build_number = 1", "build_number = 2"),
+    ],
+)
+def test_what_decides_the_source_changes_the_key(
+    patched: Path, change: Callable[[Path], None]
+) -> None:
+    before = rendered(patched, "patched-1").key
+    change(patched)
+    assert rendered(patched, "patched-1").key != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        replaced(FILE, '"because"', '"for another reason"'),
+        replaced(FILE, '"because"', '"because"\ndrop_when = "never"\nupstream = "o/r#1"'),
+        replaced(FILE, '"because"', '"because"\nprobe = { option = "--y" }'),
+        replaced(FILE, "invalid/s", "invalid/mirror-of-s"),
+        replaced(FILE, 'path      = "patch.py"', 'path      = "patch.py"\nseconds = 600'),
+        replaced(FILE, "[cuda]", '[track]\ntag = "b*"\n[cuda]'),
+        replaced(FILE, 'commit = "1', 'submodule = { x = "file:///y" }\ncommit = "1'),
+    ],
+)
+def test_reasons_and_addresses_leave_the_key(patched: Path, change: Callable[[Path], None]) -> None:
+    before = rendered(patched, "patched-1").key
+    change(patched)
+    assert rendered(patched, "patched-1").key == before
+
+
+def test_the_order_of_patches_is_part_of_the_key(patched: Path) -> None:
+    found = load(patched)
+    planned = plan(found, found.engine("patched-1"), AMD64, mmdebstrap(found))
+    other = replace(planned, patches=planned.patches[::-1])
+    assert render(planned).key != render(other).key
+
+
+def test_a_script_of_the_stages_is_part_of_the_key(root: Path) -> None:
+    found = load(root)
+    planned = plan(found, found.engine(NAME), AMD64, mmdebstrap(found))
+    other = replace(planned, scripts={"jobs": "0" * 64})
+    assert render(planned).key != render(other).key
+
+
+def test_a_tree_may_not_lead_out_of_itself(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "a").mkdir(parents=True)
+    (tree / "a" / "up").symlink_to("../b")
+    tree_hash.identity(tree)
+    for target in ("../../out", "/etc/passwd"):
+        (tree / "link").symlink_to(target)
+        with pytest.raises(FetchError, match="outside its tree"):
+            tree_hash.identity(tree)
+        (tree / "link").unlink()
+    os.mkfifo(tree / "pipe")
+    with pytest.raises(FetchError, match="neither a file nor a link"):
+        tree_hash.identity(tree)
+    with pytest.raises(FetchError, match="there is no source tree"):
+        tree_hash.identity(tmp_path / "nowhere")
+
+
+def test_another_process_comes_to_the_same_key(root: Path) -> None:
+    code = f"from support.catalogues import rendered; print(rendered({str(root)!r}, {NAME!r}).key)"
+    code = "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n" + code.replace(
+        f"({str(root)!r}", f"(Path({str(root)!r})"
+    )
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", code, str(REPOSITORY / "tests")],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert keys == {rendered(root, NAME).key}
+
+
+def tree_of(folder: Path, files: dict[str, str]) -> str:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return tree_hash.identity(folder)
+
+
+def test_a_tree_is_its_names_and_contents(tmp_path: Path) -> None:
+    kinds = [
+        {"a": "x", "b": "y"},
+        {"a": "y", "b": "x"},
+        {"a": "xy", "b": ""},
+        {"a": "x", "c": "y"},
+        {"a": "x", "d/b": "y"},
+        {"a": "x"},
+    ]
+    found = [tree_of(tmp_path / str(number), files) for number, files in enumerate(kinds)]
+    assert len(set(found)) == len(kinds)
+    assert tree_of(tmp_path / "again", kinds[0]) == found[0]
+
+
+def test_a_link_is_not_what_it_leads_to(tmp_path: Path) -> None:
+    found = set()
+    for number, target in enumerate(["a", "b", None]):
+        folder = tmp_path / str(number)
+        tree_of(folder, {"a": "x", "b": "x"})
+        if target:
+            (folder / "c").symlink_to(target)
+        else:
+            (folder / "c").write_text("x")
+        found.add(tree_hash.identity(folder))
+    assert len(found) == 3
+
+
+def test_names_that_are_not_utf_8_are_names(tmp_path: Path) -> None:
+    tree = os.fsencode(tmp_path)
+    Path(os.fsdecode(tree + b"/file\xff")).touch()
+    one = tree_hash.identity(tmp_path)
+    Path(os.fsdecode(tree + b"/link\xff")).symlink_to(os.fsdecode(b"file\xff"))
+    assert tree_hash.identity(tmp_path) != one
+
+
+def test_a_link_to_itself_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    try:
+        tree_hash.identity(tmp_path)
+    except FetchError as error:
+        assert "leads nowhere" in str(error)  # noqa: PT017  (Python 3.13 and later take it)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        (RECIPE, 'base    = "cuda-13.0"', 'base = "debian-trixie"', "has no stage devel"),
+        (BASE, 'base    = "debian-trixie"', 'base = "other"', "has no stage root"),
+    ],
+)
+def test_a_base_must_have_the_stages_that_are_needed(
+    root: Path, file: str, old: str, new: str, said: str
+) -> None:
+    other = (root / BASE).read_text().replace('name    = "cuda-13.0"', 'name = "other"')
+    (root / "recipes" / "bases" / "other.toml").write_text(other)
+    replaced(file, old, new)(root)
+    with pytest.raises(RecipeError, match=said) as error:
+        rendered(root, NAME)
+    assert f"{Path(file).name}:{error.value.problems[0].line}: base: " in str(error.value)
+    assert error.value.problems[0].line > 1

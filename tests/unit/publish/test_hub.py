@@ -1,0 +1,424 @@
+"""Docker Hub's own API: logins, descriptions, tags; and what a page says."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from builder.errors import FetchError, RegistryError
+from builder.publish import hub_page
+from builder.publish.hub_page import described, shortened, whole_paragraphs
+from builder.tools.registry.hub import Hub
+from builder.tools.registry.hub_answers import Grant, Shown, TagPage, checked, error_text
+from builder.tools.web import github
+from support.catalogues import load
+from support.damaged import damaged, fuzzed, seeds
+from support.fixtures import REPOSITORY, Builder
+from support.hub import DockerHub, Fault, Page, docker_hub
+
+SECRET = "dckr_pat_one-that-nobody-may-see"
+ALL = {"read", "write", "delete"}
+NAME = "me/hello-sm120"
+HELLO = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
+HEAD = "2374b99c16937cf00d327c93b1d2d12d708d4f30"
+PATCH = f"""
+[[patch]]
+pull      = 6
+git       = "https://github.com/somebody/engine"
+base      = "2e81dc5f634501c744b69a65a8eeb84ba42e82ee"
+head      = "{HEAD}"
+why       = "it aborts in <float> *without* it"
+drop_when = "the pin contains it"
+
+[cuda]
+"""
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerHub]:
+    with docker_hub() as found:
+        found.users = {"me": {SECRET: ALL, "pushes": {"read", "write"}}, "you": {SECRET: ALL}}
+        found.pages = {NAME: Page("old", "# old", ["0.1.0", "0.1.0-0123456789ab"])}
+        monkeypatch.setenv("BUILDER_HUB_API", found.address)
+        monkeypatch.setenv("BUILDER_NAMESPACE", "me")
+        monkeypatch.setenv("DOCKERHUB_USERNAME", "me")
+        monkeypatch.setenv("DOCKERHUB_TOKEN", SECRET)
+        yield found
+
+
+@pytest.fixture
+def client(hub: DockerHub) -> Hub:
+    return Hub(hub.address, lambda _: None)
+
+
+@pytest.fixture
+def recipes(catalogue: Path) -> Path:
+    """Two versions of hello, the newer one with a patch and a tag that moves; one that is named
+    after a commit, and one that moves every night."""
+    folder = catalogue / "recipes"
+    (folder / "hello-sm120-0.1.0.toml").write_text(HELLO)
+    newer = HELLO.replace('"0.1.0"', '"0.10.0"').replace("\n[cuda]\n", PATCH)
+    newer = newer.replace("\nfamily ", '\nnotes = ["--flag is new"]\nfamily ')
+    newer = newer.replace('["0.10.0"]\n', '["0.10.0"]\nmoving = ["latest"]\n')
+    (folder / "hello-sm120-0.10.0.toml").write_text(newer)
+    commit = HELLO.replace('"0.1.0"', '"9c0ffee"')
+    (folder / "hello-sm120-9c0ffee.toml").write_text(commit)
+    track = '[track]\nbranch = "main"\nchannel = "nightly"\n\n[cuda]'
+    nightly = HELLO.replace('"0.1.0"', '"nightly"').replace("\n[cuda]", f"\n{track}", 1)
+    nightly = nightly.replace('["nightly"]\n', '["nightly"]\nmoving = ["nightly"]\n')
+    (folder / "hello-sm120-nightly.toml").write_text(nightly)
+    return catalogue
+
+
+def describe(builder: Builder, catalogue: Path, *options: str, expect: int = 0) -> Any:
+    done = builder("describe", "hello-sm120-0.1.0", *options, "--catalogue", catalogue)
+    assert done.returncode == expect, done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    assert SECRET not in done.stderr + done.stdout
+    return done
+
+
+def test_a_page_is_written_of_what_has_a_tag(
+    hub: DockerHub, builder: Builder, recipes: Path
+) -> None:
+    done = describe(builder, recipes)
+    assert "described  me/hello-sm120, from hello-sm120-0.1.0" in done.stdout
+    page = hub.pages[NAME]
+    assert (
+        page.description == "The smallest engine: shows whether images built here run on your GPU"
+    )
+    assert "### `0.1.0`" in page.full_description
+    assert "0.10.0" not in page.full_description
+    page.tags += ["0.10.0", "latest"]
+    told = json.loads(describe(builder, recipes, "--json").stdout)
+    assert told["recipes"] == ["hello-sm120-0.10.0", "hello-sm120-0.1.0"]
+    assert told["full"] == page.full_description
+    assert page.full_description.index("`0.10.0`, `latest` (moves)") < page.full_description.index(
+        "### `0.1.0`"
+    )
+
+
+def test_a_dry_run_asks_nobody(hub: DockerHub, builder: Builder, recipes: Path) -> None:
+    told = json.loads(describe(builder, recipes, "--dry-run", "--json").stdout)
+    printed = describe(builder, recipes, "--dry-run").stdout
+    assert told["short"] in printed
+    assert told["full"] in printed
+    assert told["written"] is False
+    versions = ("0.10.0", "0.1.0", "9c0ffee", "nightly")
+    assert told["recipes"] == [f"hello-sm120-{version}" for version in versions]
+    assert hub.requests == []
+    assert hub.pages[NAME].full_description == "# old"
+
+
+def test_what_a_page_says(recipes: Path) -> None:
+    text = described(load(recipes), "hello-sm120", NAME).full
+    for said in (
+        "# hello-sm120\n\nThe smallest engine",
+        "compute capability 12.0 (GeForce RTX 50xx)",
+        f"$ docker run --rm --gpus all -p 8080:8080 {NAME}:0.10.0",
+        "`/health` answers when it is ready",
+        "### `0.10.0`, `latest` (moves)",
+        f"patched with [pull 6](https://github.com/somebody/engine/pull/6) at {HEAD}: "
+        "it aborts in \\<float> \\*without\\* it (until the pin contains it)",
+        "### `nightly` (moves every night to the head of main)",
+        "- --flag is new (0.10.0)\n",
+        "- libhello-cuda.so is there, has code for sm_120,",
+        "- at most 500 MB to download\n- at most 750 MB unpacked",
+        "- MIT: hello-sm120\n",
+        "- LicenseRef-NVIDIA-CUDA-EULA: cuda-13.0",
+    ):
+        assert said in text
+    # What holds for all is said once, without the versions.
+    assert text.count("has greedy, random") == 1
+
+
+def test_the_catalogues_own_pages_are_within_the_limits() -> None:
+    found = load(REPOSITORY)
+    names = {entry.recipe.image.repository for entry in found.engines.values() if entry.recipe}
+    for name in names:
+        told = described(found, name, f"me/{name}")
+        assert 0 < len(told.short.encode()) <= 100
+        assert len(told.full.encode()) <= 25_000
+        assert "Cut here" not in told.full
+        versions = [each for each in told.recipes if found.engines[each].recipe is not None]
+        assert all(
+            f"`{found.engines[each].recipe.image.tags[0]}`" in told.full for each in versions
+        )
+
+
+def test_a_page_that_is_too_long_ends_after_a_paragraph(
+    hub: DockerHub, builder: Builder, recipes: Path
+) -> None:
+    for number in range(200):
+        text = HELLO.replace('"0.1.0"', f'"0.{number}.1"')
+        (recipes / "recipes" / f"hello-sm120-0.{number}.1.toml").write_text(text)
+        hub.pages[NAME].tags.append(f"0.{number}.1")
+    describe(builder, recipes)
+    text = hub.pages[NAME].full_description
+    assert 24_000 < len(text.encode()) <= 25_000
+    assert text.endswith("paragraphs: it may have 25000 bytes.)*\n")
+    last = text.split("\n\n")[-2]
+    assert last.startswith("- The smallest engine")
+    assert last.endswith("of the farm's repository")
+
+
+def test_paragraphs_are_left_out_whole() -> None:
+    sections = [("# A", ["one", "- two", "- drei äöü"]), ("## B", ["four " * 40])]
+    whole = whole_paragraphs(sections, 1000)
+    assert whole == "# A\n\none\n\n- two\n- drei äöü\n\n## B\n\n" + "four " * 40 + "\n"
+    size = len(whole.encode())
+    assert whole_paragraphs(sections, size) == whole
+    cut = whole_paragraphs(sections, size - 1)
+    assert cut.startswith("# A\n\none\n\n- two\n- drei äöü\n\n*(Cut here, before 1 more")
+    assert "four" not in cut
+    assert "## B" not in cut
+
+
+def test_a_short_text_is_cut_at_a_word() -> None:
+    assert shortened("a b", 100) == "a b"
+    assert shortened("word " * 20 + "end", 100) == "word " * 18 + "word..."
+    assert shortened("x" * 200, 100) == "x" * 97 + "..."
+    for text in ("ä" * 200, "one, two; " * 20):
+        assert len(shortened(text, 100).encode()) <= 100
+    assert shortened("one, two, three, four", 14) == "one, two..."
+
+
+@pytest.mark.parametrize(
+    ("user", "secret", "said"),
+    [
+        ("me", "wrong", "authentication failed as me: log in"),
+        ("me", "pushes", "access denied: insufficient scope"),
+        ("you", SECRET, "permission denied"),
+    ],
+)
+def test_who_may_not_is_told_at_once(
+    hub: DockerHub,
+    builder: Builder,
+    recipes: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    user: str,
+    secret: str,
+    said: str,
+) -> None:
+    monkeypatch.setenv("DOCKERHUB_USERNAME", user)
+    monkeypatch.setenv("DOCKERHUB_TOKEN", secret)
+    done = describe(builder, recipes, expect=12)
+    assert said in done.stderr
+    assert "Read, Write and Delete" in done.stderr
+    assert hub.count("auth/token") == 1
+    assert hub.count("PATCH") <= 1
+    assert hub.pages[NAME].full_description == "# old"
+
+
+def test_without_a_login_nothing_is_asked(
+    hub: DockerHub, builder: Builder, recipes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DOCKERHUB_TOKEN")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "none"))
+    done = describe(builder, recipes, expect=12)
+    assert "set DOCKERHUB_USERNAME and DOCKERHUB_TOKEN" in done.stderr
+    assert hub.requests == []
+
+
+def test_what_has_no_description(
+    hub: DockerHub, builder: Builder, recipes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.pages[NAME].tags.clear()
+    assert "has no tag of a recipe yet" in describe(builder, recipes, expect=12).stderr
+    monkeypatch.setenv("BUILDER_NAMESPACE", "")
+    assert "Docker Hub's official images" in describe(builder, recipes, expect=12).stderr
+    monkeypatch.setenv("BUILDER_NAMESPACE", "ghcr.io/me")
+    for options in ([], ["--dry-run"]):
+        done = describe(builder, recipes, *options, expect=12)
+        assert "there is no description of ghcr.io/me/hello-sm120" in done.stderr
+        assert "ghcr.io is not Docker Hub" in done.stderr
+
+
+def test_names_that_docker_hub_does_not_have(client: Hub, hub: DockerHub) -> None:
+    for name in ("hello", "me/deeper/hello", "/hello"):
+        with pytest.raises(RegistryError, match="is no repository of Docker Hub's"):
+            client.describe(name, "short", "long")
+    assert hub.requests == []
+
+
+def test_what_passes_is_tried_again(hub: DockerHub, client: Hub) -> None:
+    hub.faults = [
+        Fault("POST .*auth", 503, 1, {"Retry-After": "0"}),
+        Fault("GET .*tags", "cut", 1),
+        Fault("PATCH", 500, 1, {"Retry-After": "0"}),
+        Fault("DELETE", 502, 1, {"Retry-After": "0"}),
+    ]
+    assert client.tags(NAME) == ["0.1.0", "0.1.0-0123456789ab"]
+    client.describe(NAME, "short", "# long\n")
+    assert client.delete_tag(NAME, "0.1.0")
+    assert all(fault.times == 0 for fault in hub.faults)
+    assert hub.pages[NAME] == Page("short", "# long\n", ["0.1.0-0123456789ab"])
+
+
+@pytest.mark.parametrize("as_date", [False, True])
+def test_its_limit_is_waited_for(hub: DockerHub, as_date: bool) -> None:
+    heard: list[str] = []
+    client = Hub(hub.address, heard.append)
+    assert client.tags(NAME)
+    hub.limit, hub.as_date = len(hub.requests), as_date
+    before = time.monotonic()
+    assert client.tags(NAME)
+    assert 0.9 < time.monotonic() - before < 5
+    assert heard[0].startswith("Docker Hub: 429 Too Many Requests: Rate limit exceeded; it asks")
+    assert re.search(r"to wait [12] seconds?$", heard[0])
+
+
+def test_who_asks_for_hours_is_not_waited_for(
+    hub: DockerHub, builder: Builder, recipes: Path
+) -> None:
+    for after in ("9999", str(int(time.time()) + 9999)):
+        hub.faults = [Fault("PATCH", 429, 9, {"Retry-After": after})]
+        before = hub.count("PATCH")
+        done = describe(builder, recipes, expect=5)
+        assert "Docker Hub asks to wait: PATCH" in done.stderr
+        assert "429 Too Many Requests; it asks to wait 3 hours" in done.stderr
+        assert hub.count("PATCH") == before + 1
+
+
+def test_the_older_paths_do_where_the_newer_ones_are_not(hub: DockerHub, client: Hub) -> None:
+    hub.older = True
+    client.describe(NAME, "short", "long")
+    assert client.delete_tag(NAME, "0.1.0")
+    assert not client.delete_tag(NAME, "0.1.0")
+    assert hub.pages[NAME] == Page("short", "long", ["0.1.0-0123456789ab"])
+    with pytest.raises(RegistryError, match="nothing to describe me/other, or does not show it"):
+        client.describe("me/other", "short", "long")
+
+
+def test_a_token_that_is_over_is_renewed(hub: DockerHub, client: Hub) -> None:
+    hub.lifetime = 0.3
+    assert client.tags(NAME)
+    time.sleep(0.4)
+    client.describe(NAME, "short", "long")
+    assert hub.count("auth/token") == 2
+    hub.tokens.clear()
+    hub.users.clear()
+    with pytest.raises(RegistryError, match="authentication failed as me"):
+        client.tags(NAME)
+    assert hub.count("auth/token") == 3
+
+
+def test_all_pages_of_tags_are_read(hub: DockerHub, client: Hub) -> None:
+    names = [f"t{number:03}" for number in range(250)]
+    hub.pages[NAME].tags = names[::-1]
+    assert client.tags(NAME) == names
+    assert hub.count("GET .*tags") == 3
+    assert client.tags("me/other") == []
+
+
+def test_what_it_refuses_is_told(hub: DockerHub, client: Hub) -> None:
+    with pytest.raises(RegistryError, match="full_description: Exceeded max number of characters"):
+        client.describe(NAME, "x", "x" * 25_001)
+    with pytest.raises(RegistryError, match="400 Bad Request"):
+        client.describe(NAME, "x" * 101, "x")
+    assert hub.pages[NAME].full_description == "# old"
+
+
+def test_a_description_that_was_not_taken_is_noticed(hub: DockerHub, client: Hub) -> None:
+    where = f"{hub.address}/v2/namespaces/me/repositories/hello-sm120"
+    hub.faults = [Fault("PATCH", 200, 1)]
+    with pytest.raises(RegistryError, match="and shows another one"):
+        client.describe(NAME, "short", "long")
+    for short, full in (("short", "# old"), ("old", "long")):
+        hub.faults = [Fault("PATCH", 200, 1)]
+        with pytest.raises(RegistryError, match="and shows another one"):
+            client.describe(NAME, short, full)
+    hub.faults = [Fault("PATCH|DELETE", 302, 2, {"Location": where})]
+    with pytest.raises(RegistryError, match="cannot be used: PATCH"):
+        client.describe(NAME, "short", "long")
+    with pytest.raises(RegistryError, match="cannot be used: DELETE"):
+        client.delete_tag(NAME, "0.1.0")
+    assert hub.pages[NAME] == Page("old", "# old", ["0.1.0", "0.1.0-0123456789ab"])
+
+
+def test_what_is_not_docker_hub(client: Hub, hub: DockerHub) -> None:
+    hub.faults = [Fault("POST", 200, 1)]
+    with pytest.raises(FetchError, match="is not from Docker Hub"):
+        client.tags(NAME)
+
+
+def test_no_answer_of_docker_hub_or_github_is_an_internal_error() -> None:
+    documents: list[tuple[Any, Any]] = [
+        ({"access_token": "abc"}, lambda content: checked(Grant, content)),
+        (
+            {"results": [{"name": "a"}], "next": "https://h"},
+            lambda content: checked(TagPage, content),
+        ),
+        ({"full_description": "a"}, lambda content: checked(Shown, content)),
+        ({"message": "no", "errinfo": {"fielderrors": {"a": "b"}}}, error_text),
+        (
+            {"title": "a", "state": "open", "merged_at": None, "base": {"ref": "main"}},
+            github.parsed,
+        ),
+    ]
+
+    @fuzzed
+    @given(seeds)
+    def fuzz(seed: bytes) -> None:
+        for good, read in documents:
+            with suppress(FetchError):
+                read(damaged(good, seed))
+
+    fuzz()
+
+
+@pytest.mark.parametrize("content", ['{"results":[5]}', "[]", '{"results":[{"name":"../x"}]}'])
+def test_a_damaged_list_of_tags(content: str, hub: DockerHub, client: Hub) -> None:
+    hub.damaged = content.encode()
+    with pytest.raises(FetchError, match="answer of Docker Hub is damaged"):
+        client.tags(NAME)
+
+
+def test_a_token_that_is_no_token_is_not_shown() -> None:
+    with pytest.raises(FetchError) as caught:
+        checked(Grant, json.dumps({"access_token": f"{SECRET}\nX: y"}).encode())
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\u202eb\u200bc", r"a\\u202eb\\u200bc"),
+        ("x](https://evil.example) [y", r"x\](https://evil.example) \[y"),
+        ("# not a title", r"\# not a title"),
+        ("> no quote", r"\> no quote"),
+        ("- no item", r"\- no item"),
+        ("1. no item", r"1\. no item"),
+        ("one\n\n# two\n- three", "one # two - three"),
+        ("~~gone~~ &copy; <b> a_b __c__", r"\~\~gone\~\~ \&copy; \<b> a_b \_\_c\_\_"),
+        ("--flag is 3.5 & more", "--flag is 3.5 & more"),
+        ("---", r"\---"),
+    ],
+)
+def test_a_text_of_a_recipe_is_no_markup(text: str, shown: str) -> None:
+    assert hub_page._escaped(text) == shown
+
+
+def test_a_command_of_a_recipe_stays_code() -> None:
+    assert hub_page._code("a b") == "`a b`"
+    assert hub_page._code("a `b` ``c") == "``` a `b` ``c ```"
+    assert hub_page._console(["x ```", "y"]) == "````console\n$ x ```\n$ y\n````"
+
+
+def test_a_summary_shows_what_cannot_be_seen(recipes: Path) -> None:
+    file = recipes / "recipes" / "hello-sm120-0.10.0.toml"
+    file.write_text(
+        file.read_text().replace("The smallest engine", "The \\u202esmallest \\u200bone")
+    )
+    told = described(load(recipes), "hello-sm120", NAME)
+    assert told.short.startswith("The \\u202esmallest \\u200bone")
+    assert "The \\\\u202esmallest \\\\u200bone" in told.full
+    assert (told.short + told.full).replace("\n", "").isprintable()

@@ -1,0 +1,72 @@
+"""What is wrong with a recipe is told by file, line and key, everything at once.
+
+Each file of ``bad/`` is a recipe with its faults; the ``.txt`` beside it is what is printed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from builder.recipes.schema import BaseRecipe, Recipe, json_schema
+from support.fixtures import REPOSITORY, Builder
+
+BAD = REPOSITORY / "tests/data/bad"
+every_model = pytest.mark.parametrize("model", [Recipe, BaseRecipe])
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in BAD.glob("*.toml")))
+def test_a_wrong_recipe(
+    name: str, builder: Builder, catalogue: Path, request: pytest.FixtureRequest
+) -> None:
+    shutil.copy(BAD / f"{name}.toml", catalogue / "recipes")
+    done = builder("build", name, "--catalogue", catalogue)
+    said = done.stderr.replace(f"{catalogue}/", "")
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == ""
+    snapshot = BAD / f"{name}.txt"
+    if request.config.getoption("--update-golden"):
+        snapshot.write_text(said)
+    assert said == snapshot.read_text()
+
+
+def test_no_problem_is_without_file_and_line() -> None:
+    for snapshot in BAD.glob("*.txt"):
+        for line in snapshot.read_text().splitlines()[1:]:
+            assert line.startswith(f"  recipes/{snapshot.stem}.toml:"), line
+
+
+PLAIN = {
+    *("name", "engine", "version", "summary", "license", "family", "base", "package", "source"),
+    *("git", "commit", "sha256", "installed", "arguments", "command", "env", "port", "suite"),
+    *("repository", "tags", "packages", "proof", "why", "file", "option", "python", "run"),
+    # Tables: what they hold is documented key by key.
+    *("accept", "artefact", "budget", "build", "cmake", "cuda", "debian", "devel", "image"),
+    *("layout", "llama", "overlay", "probe", "published", "root", "runtime", "track", "wheel"),
+    *("add", "pick", "script"),
+}
+"""Keys whose name says all."""
+
+
+@every_model
+def test_every_key_is_documented_or_plain(model: type[Recipe] | type[BaseRecipe]) -> None:
+    schema = json_schema(base=model is BaseRecipe)
+    undocumented = {
+        f"{name}.{key}"
+        for name, table in {"": schema, **schema["$defs"]}.items()
+        for key, about in table.get("properties", {}).items()
+        if not about.get("description") and key not in PLAIN
+    }
+    assert undocumented == set()
+
+
+@every_model
+def test_no_table_takes_a_key_that_it_does_not_know(
+    model: type[Recipe] | type[BaseRecipe],
+) -> None:
+    schema = json_schema(base=model is BaseRecipe)
+    assert schema["additionalProperties"] is False
+    for part in schema["$defs"].values():
+        assert part.get("additionalProperties") is False

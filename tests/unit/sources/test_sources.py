@@ -1,0 +1,165 @@
+"""From a plan to the tree that is compiled, for every kind of source, patched and unpatched."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from builder.errors import FetchError, PatchError
+from builder.plan.inputs import Plan
+from builder.sources.gather import Materials, gather
+from support.catalogues import rendered
+from support.upstreams import Upstream
+
+RECIPE = """
+engine  = "x"
+version = "1"
+summary = "x"
+license = "MIT"
+family  = "cmake"
+base    = "cuda-13.0"
+source  = {source}
+cuda    = {{ arch = ["120"] }}
+
+[[cmake]]
+
+[image]
+repository = "x"
+tags       = ["1"]
+entrypoint = ["/x"]
+
+[[probe]]
+run = ["x"]
+"""
+PATCH = '\n[[patch]]\nfile = "x.patch"\nwhy = "x"\n'
+DIFF = "--- a/a.c\n+++ b/a.c\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
+TEXT = b"one\ntwo\nthree\n"
+
+
+class Farm:
+    """A catalogue with one engine, and the directory that its inputs are gathered in."""
+
+    def __init__(self, catalogue: Path, folder: Path) -> None:
+        self.catalogue = catalogue
+        self.folder = folder
+        self.said: list[str] = []
+        self.count = 0
+        (catalogue / "patches").mkdir()
+        (catalogue / "patches" / "x.patch").write_text(DIFF)
+
+    def cached(self, name: str, content: bytes) -> str:
+        """A file of the package index, fetched before: the source that pins it."""
+        digest = hashlib.sha256(content).hexdigest()
+        folder = self.folder / "cache" / "pypi" / digest
+        folder.mkdir(parents=True)
+        (folder / name).write_bytes(content)
+        return digest
+
+    def tree(self, source: str, patch: str = "") -> Path:
+        (self.catalogue / "recipes" / "x-1.toml").write_text(RECIPE.format(source=source) + patch)
+        plan = rendered(self.catalogue, "x-1").plan
+        assert isinstance(plan, Plan)
+        self.count += 1
+        work = self.folder / f"work-{self.count}"
+        work.mkdir()
+        materials = Materials(self.folder / "cache", self.said.append)
+        return gather(plan, "trixie", materials, work).folders["source"] / "tree"
+
+
+@pytest.fixture
+def farm(catalogue: Path, tmp_path: Path) -> Farm:
+    return Farm(catalogue, tmp_path)
+
+
+def sdist() -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as made:
+        for name in ("pkg-1/a.c", "pkg-1/vendor/part/a.c", "pkg-1/vendor/part/.gitignore"):
+            content = b"*\n" if name.endswith("ignore") else TEXT
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            made.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def wheel() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as made:
+        made.writestr("pkg/__init__.py", "")
+        made.writestr("a.c", TEXT)
+        made.writestr("pkg-1.dist-info/METADATA", "Name: pkg\n")
+    return out.getvalue()
+
+
+def test_a_tree_of_the_repository(farm: Farm) -> None:
+    folder = farm.catalogue / "engines" / "x"
+    folder.mkdir(parents=True)
+    (folder / "a.c").write_bytes(TEXT)
+    (folder / ".gitignore").write_text("*\n")
+    source = '{ path = "engines/x" }'
+    assert (farm.tree(source) / "a.c").read_bytes() == TEXT
+    patched = farm.tree(source, PATCH)
+    assert (patched / "a.c").read_text() == "one\n2\nthree\n"
+    assert (patched / ".gitignore").exists()  # what git ignores is part of a source all the same
+    assert (folder / "a.c").read_bytes() == TEXT
+
+
+def test_an_sdist_and_a_part_of_it(farm: Farm) -> None:
+    digest = farm.cached("pkg-1.tar.gz", sdist())
+    about = f'pypi = "pkg", version = "1", sha256 = "{digest}"'
+    assert sorted(p.name for p in farm.tree(f"{{ {about} }}").iterdir()) == ["a.c", "vendor"]
+    part = f'{{ {about}, subdirectory = "vendor/part" }}'
+    assert sorted(p.name for p in farm.tree(part).iterdir()) == [".gitignore", "a.c"]
+    patched = farm.tree(part, PATCH)
+    assert (patched / "a.c").read_text() == "one\n2\nthree\n"
+    assert (patched / ".gitignore").exists()
+    with pytest.raises(FetchError, match="has no directory vendor/other"):
+        farm.tree(f'{{ {about}, subdirectory = "vendor/other" }}')
+
+
+def test_a_wheel_is_what_it_installs(farm: Farm) -> None:
+    digest = farm.cached("pkg-1-py3-none-any.whl", wheel())
+    source = f'{{ pypi = "pkg", version = "1", sha256 = "{digest}" }}'
+    names = sorted(path.name for path in farm.tree(source).iterdir())
+    assert names == ["a.c", "pkg", "pkg-1.dist-info"]
+    assert (farm.tree(source, PATCH) / "a.c").read_text() == "one\n2\nthree\n"
+
+
+def test_a_commit(farm: Farm, tmp_path: Path) -> None:
+    upstream = Upstream(tmp_path / "upstream")
+    commit = upstream.commit("one", **{"a.c": TEXT})
+    source = f'{{ git = "{upstream.url}", commit = "{commit}" }}'
+    assert (farm.tree(source) / "a.c").read_bytes() == TEXT
+    assert (farm.tree(source, PATCH) / "a.c").read_text() == "one\n2\nthree\n"
+    assert "file x.patch is applied" in farm.said
+
+
+def test_a_mirror_that_is_damaged_under_a_patch_is_made_anew(farm: Farm, tmp_path: Path) -> None:
+    upstream = Upstream(tmp_path / "upstream")
+    upstream.write("noise.bin", os.urandom(20_000))
+    base = upstream.commit("one", **{"a.c": TEXT})
+    head = upstream.pull(1, {"a.c": "one\n2\nthree\n"})
+    source = f'{{ git = "{upstream.url}", commit = "{base}" }}'
+    patch = f'\n[[patch]]\npull = 1\nbase = "{base}"\nhead = "{head}"\nwhy = "x"\n'
+    farm.tree(source, patch)
+    (mirror,) = (tmp_path / "cache" / "git").iterdir()
+    for name in ("pins.git", "history.git"):
+        for file in (mirror / name / "objects").rglob("*"):
+            if file.is_file() and file.suffix != ".idx" and file.name != "alternates":
+                file.chmod(0o644)
+                file.write_bytes(file.read_bytes()[:-30] + b"\0" * 30)
+        assert (farm.tree(source, patch) / "a.c").read_text() == "one\n2\nthree\n"
+        assert list(mirror.glob(f"damaged-*-{name}"))
+
+
+def test_a_patch_that_does_not_fit_stops_before_anything_is_built(farm: Farm) -> None:
+    digest = farm.cached("pkg-1.tar.gz", sdist())
+    (farm.catalogue / "patches" / "x.patch").write_text(DIFF.replace("two", "zwei"))
+    with pytest.raises(PatchError, match=r"file x\.patch does not apply"):
+        farm.tree(f'{{ pypi = "pkg", version = "1", sha256 = "{digest}" }}', PATCH)

@@ -1,0 +1,66 @@
+"""Every import is of a distribution that pyproject.toml declares."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from support.fixtures import REPOSITORY
+
+PROGRAMS = {"pip", "uv"}  # run, never imported
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+
+
+def names(requirements: Iterable[str]) -> set[str]:
+    return {canonicalize_name(Requirement(text).name) for text in requirements}
+
+
+KNOWN = {*sys.stdlib_module_names, "_typeshed"}  # the latter is there for type checkers alone
+
+
+def imported(files: Iterable[Path]) -> Iterator[str]:
+    """Modules in full, as files name them, without those of Python itself."""
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            found: list[str] = []
+            if isinstance(node, ast.Import):
+                found = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{file} has a relative import"
+                found = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name for name in found if name.split(".")[0] not in KNOWN)
+
+
+def distributions(modules: Iterable[str]) -> set[str]:
+    """The distributions that bring modules."""
+    brought = packages_distributions()
+    found: set[str] = set()
+    for module in modules:
+        top, _, rest = module.partition(".")
+        if top == "backports":  # of several distributions, and not there on a newer Python
+            found.add(f"backports-{rest.split('.')[0]}")
+        else:
+            named = brought.get(top, [f"nothing brings {module}"])
+            found |= {canonicalize_name(name) for name in named}
+    return found
+
+
+def test_what_builder_imports_is_what_it_declares() -> None:
+    files = (REPOSITORY / "builder").rglob("*.py")
+    found = distributions(name for name in imported(files) if not name.startswith("builder."))
+    assert found == names(PROJECT["dependencies"]) - PROGRAMS
+
+
+def test_what_the_tests_import_is_declared() -> None:
+    files = [*(REPOSITORY / "tests").rglob("*.py"), *(REPOSITORY / "bench").glob("*.py")]
+    ours = {"builder", "support", "docker", *(file.stem for file in files)}
+    found = distributions(name for name in imported(files) if name.split(".")[0] not in ours)
+    declared = names([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]])
+    assert found <= declared

@@ -1,0 +1,196 @@
+"""A wheel whose texts are read in parts: the same tree, held to its RECORD, or all of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tenacity.nap
+
+from builder.errors import FetchError
+from builder.plan.inputs import Released
+from builder.recipes.lockfile import Locked
+from builder.sources import checkout
+from builder.tools.git.executable import GitError
+from builder.tools.git.repositories import Repositories
+from support.indexes import Index, served, wheel
+
+LIBRARY = os.urandom(6_000_000)
+TEXTS = {f"thing/part{n}.py": f"{n} = 1\n".encode() * n for n in range(300)}
+BEFORE = {"thing/__init__.py": b"# first\n"}
+FILES = {
+    **BEFORE,
+    "thing/_C.abi3.so": LIBRARY,
+    **TEXTS,
+    "thing/z.so.1": b"x",
+    "thing/é b.py": b"#\n",
+}
+
+
+class Shelf:
+    """An index with one wheel, and the cache that it is read to."""
+
+    def __init__(self, index: Index, folder: Path) -> None:
+        self.index = index
+        self.folder = folder
+        self.cache = folder / "cache"
+        self.said: list[str] = []
+        self.runs = 0
+
+    def put(self, content: bytes | None = None, **about: object) -> Released:
+        digest = self.index.put("thing", "1.0", content or wheel("thing", "1.0", FILES), **about)
+        return Released(Locked("thing", "1.0", digest), ".", texts_only=True)
+
+    def repositories(self, *, offline: bool = False) -> Repositories:
+        self.runs += 1
+        self.work = self.folder / f"work-{self.runs}"
+        self.work.mkdir()
+        return Repositories(self.cache, self.work, self.said.append, offline=offline)
+
+    def to_try(self, source: Released, *, offline: bool = False) -> tuple[str, str]:
+        return checkout.tree_to_try(source, self.repositories(offline=offline), self.work)
+
+    def to_build(self, source: Released) -> str:
+        return checkout.tree_of(source, self.repositories(), self.work)
+
+    def kept(self) -> list[str]:
+        """The whole files in the cache."""
+        return [path.name for path in (self.cache / "pypi").glob("*/*")]
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+    monkeypatch.setattr(tenacity.nap.time, "sleep", lambda _: None)
+    with served() as index:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
+        yield Shelf(index, tmp_path)
+
+
+def test_the_tree_is_that_of_the_whole_wheel_for_a_part_of_its_bytes(shelf: Shelf) -> None:
+    source = shelf.put()
+    tree, note = shelf.to_try(source)
+    assert "thing 1.0 was read in part" in note
+    assert shelf.index.sent < 2_500_000
+    assert shelf.kept() == []
+    assert shelf.to_build(source) == tree
+    assert shelf.kept() == ["thing-1.0-py3-none-any.whl"]
+
+
+def test_what_was_read_once_is_not_read_again(shelf: Shelf) -> None:
+    source = shelf.put()
+    found = shelf.to_try(source)
+    shelf.index.asked.clear()
+    assert shelf.to_try(source) == found
+    assert shelf.to_try(source, offline=True) == found
+    assert shelf.index.asked == []
+    # A build had all of it, verified: from now on that is what patches are tried on.
+    shelf.to_build(source)
+    assert shelf.to_try(source) == (found[0], "")
+    (path,) = (shelf.cache / "pypi").glob("*/*")
+    path.unlink()
+    path.parent.rmdir()
+    assert shelf.to_try(source, offline=True) == (found[0], "")
+
+
+def test_offline_what_was_never_read_is_named(shelf: Shelf) -> None:
+    with pytest.raises(FetchError, match=r"not in the cache: thing 1\.0"):
+        shelf.to_try(shelf.put(), offline=True)
+
+
+@pytest.mark.parametrize("fault", ["none", "other", 416])
+def test_a_server_that_gives_no_parts_gives_all_of_it(shelf: Shelf, fault: str | int) -> None:
+    source = shelf.put()
+    shelf.index.ranges = fault != "none"
+    shelf.index.faults = [fault, "other"] if fault == 416 else ["", fault]
+    _, note = shelf.to_try(source)
+    assert note == ""
+    assert any("thing 1.0 is fetched as a whole: " in said for said in shelf.said)
+    assert shelf.kept() == ["thing-1.0-py3-none-any.whl"]
+
+
+@pytest.mark.parametrize("faults", [[503], [429, 500], ["", "cut"], ["cut", "", 503]])
+def test_a_server_that_falters_is_asked_again(shelf: Shelf, faults: list[int | str]) -> None:
+    source = shelf.put()
+    shelf.index.faults = list(faults)
+    _, note = shelf.to_try(source)
+    assert "was read in part" in note
+    assert shelf.index.faults == []
+
+
+def test_a_server_that_says_no_is_told(shelf: Shelf) -> None:
+    source = shelf.put()
+    shelf.index.faults = [403]
+    with pytest.raises(FetchError, match=r"cannot fetch thing 1\.0"):
+        shelf.to_try(source)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("thing/part7.py", "thing/part7.py is not what its RECORD says"), ("", "METADATA is not")],
+)
+def test_parts_that_are_not_those_of_the_record_make_it_fetch_all(
+    shelf: Shelf, path: str, said: str
+) -> None:
+    """The wheel is the pinned one, and its RECORD, or what the index says of it, is wrong."""
+    content = wheel("thing", "1.0", FILES, recorded={path: b"other"})
+    metadata = {} if path else {"core-metadata": {"sha256": "0" * 64}}
+    source = shelf.put(content, **metadata)
+    tree, note = shelf.to_try(source)
+    assert note == ""
+    assert any(said in line for line in shelf.said)
+    assert tree == shelf.to_build(source)
+
+
+def test_what_was_altered_is_refused(shelf: Shelf) -> None:
+    source = shelf.put()
+    other = {**FILES, "thing/part7.py": b"import os\n"}
+    (name,) = shelf.index.files
+    page = shelf.index.page("thing")["files"]
+    shelf.index.about[name] = {"hashes": page[0]["hashes"]}
+    shelf.index.files[name] = wheel("thing", "1.0", other, recorded=FILES)
+    with pytest.raises(FetchError, match="is not what was pinned"):
+        shelf.to_try(source)
+
+
+@pytest.mark.parametrize("path", ["../owned.py", "/tmp/owned-by-wheel.py"])
+def test_a_hostile_wheel_is_refused(shelf: Shelf, path: str) -> None:
+    with pytest.raises(FetchError, match="outside"):
+        shelf.to_try(shelf.put(wheel("thing", "1.0", {path: b"x\n", **TEXTS})))
+    assert not [*shelf.folder.rglob("owned*"), *Path("/tmp").glob("owned-by-wheel*")]
+
+
+@pytest.mark.parametrize("content", [b"no zip", b"", b"PK\x05\x06" + b"\xff" * 18])
+def test_a_broken_wheel_is_refused(shelf: Shelf, content: bytes) -> None:
+    with pytest.raises(FetchError):
+        shelf.to_try(shelf.put(content or b" "))
+
+
+def test_trees_that_are_damaged_are_made_anew(shelf: Shelf) -> None:
+    source = shelf.put()
+    tree, _ = shelf.to_try(source)
+    for file in (shelf.cache / "git" / "trees.git" / "objects").glob("??/*"):
+        file.chmod(0o600)
+        file.write_bytes(b"")
+    repositories = shelf.repositories()
+
+    def read() -> bytes | None:
+        found, _ = checkout.tree_to_try(source, repositories, shelf.work)
+        assert found == tree
+        return repositories.scratch.file(found, "thing/part2.py")
+
+    with pytest.raises(GitError):
+        read()
+    assert repositories.sound(read) == TEXTS["thing/part2.py"]
+
+
+@pytest.mark.network
+def test_a_wheel_of_the_real_index(tmp_path: Path) -> None:
+    digest = "8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254"  # six 1.16.0
+    source = Released(Locked("six", "1.16.0", digest), ".", texts_only=True)
+    with served() as index:
+        shelf = Shelf(index, tmp_path)
+        tree, note = shelf.to_try(source)
+        assert "six 1.16.0 was read in part" in note
+        assert shelf.to_build(source) == tree

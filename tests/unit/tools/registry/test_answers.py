@@ -1,0 +1,183 @@
+"""What a registry may answer: nothing of it makes another error than one that explains itself."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from hypothesis import given
+from requests.structures import CaseInsensitiveDict
+
+from builder.errors import BuilderError, RegistryError
+from builder.publish.tag_history import MOVE, Move, notes_among
+from builder.tools.registry import answers
+from builder.tools.registry.client import Manifest, blobs_of
+from builder.tools.web.client import Answer, followed
+from builder.tools.web.errors import WebError, retry_after, seconds_since, time_span
+from support.damaged import DIGEST, damaged, fuzzed, seeds
+
+DESCRIPTOR = {
+    "mediaType": answers.IMAGE_MANIFEST,
+    "digest": DIGEST,
+    "size": 5,
+    "artifactType": "a/b",
+    "annotations": {"builder.move.before": DIGEST},
+    "platform": {"os": "linux", "architecture": "amd64"},
+}
+NOTED = {"tag": "a", "before": DIGEST, "number": "1", "by": "night", "reason": "x", "version": "1"}
+NOTE = {
+    **DESCRIPTOR,
+    "artifactType": MOVE,
+    "annotations": {f"builder.move.{name}": value for name, value in NOTED.items()},
+}
+MANIFEST = {
+    "schemaVersion": 2,
+    "mediaType": answers.IMAGE_MANIFEST,
+    "config": DESCRIPTOR,
+    "layers": [DESCRIPTOR],
+    "subject": DESCRIPTOR,
+    "annotations": {"a": "b"},
+}
+CONFIGURATION = {"created": "2026-01-01T00:00:00Z", "config": {"Labels": {"a": "b"}}}
+ERRORS = {"errors": [{"code": "DENIED", "message": "no", "detail": None}]}
+
+
+def answer(content: bytes = b"", **headers: str) -> Answer:
+    named = CaseInsensitiveDict({k.replace("_", "-"): v for k, v in headers.items()})
+    return Answer("GET", "https://r.example.invalid/v2/x/tags/list", 200, "OK", named, content)
+
+
+def moves_noted(content: bytes) -> list[Move]:
+    return list(notes_among(answers.referrers(answer(content), "x"), DIGEST))
+
+
+def index_digests(content: bytes) -> list[str]:
+    return [each.digest for each in Manifest(content, "").body.manifests or []]
+
+
+DOCUMENTS: list[tuple[Any, Any]] = [
+    (MANIFEST, lambda content: list(blobs_of(Manifest(content, "")))),
+    (MANIFEST, lambda content: Manifest(content, "").parsed().get("config")),
+    ({"manifests": [DESCRIPTOR], "mediaType": answers.INDEX}, index_digests),
+    (CONFIGURATION, lambda content: answers.checked(answers.Configuration, content, "x").config),
+    ({"tags": ["a", "b"]}, lambda content: answers.tags(answer(content), "x")),
+    ({"manifests": [DESCRIPTOR]}, lambda content: answers.referrers(answer(content), "x")),
+    ({"manifests": [NOTE]}, moves_noted),
+    ({"token": "abc", "access_token": "abc"}, lambda content: answers.token(answer(content), "x")),
+    (ERRORS, answers.error_text),
+]
+
+
+@fuzzed
+@given(seeds)
+def test_no_document_of_a_registry_is_an_internal_error(seed: bytes) -> None:
+    for good, read in DOCUMENTS:
+        with suppress(BuilderError):
+            read(damaged(good, seed))
+
+
+HEADERS = [
+    *("5", "\u00b2", "9" * 400, str(time.time() + 60), formatdate(time.time() + 60, usegmt=True)),
+    *(
+        "Mon, 01 Jan 0001 00:00:00 +9999",
+        "Mon, 01 Jan 9999 23:59:59 -9999",
+        "</v2/x?n=1>; rel=next",
+    ),
+    *(
+        "https://[::1",
+        "//h:99999/x",
+        "http://h/x",
+        "file:///x",
+        'Bearer realm="https://h",service="x"',
+    ),
+    *("application/json; charset=utf-8", DIGEST, "Bearer realm=", "\x00", "Mon, 32 Foo 2026"),
+]
+
+
+@fuzzed
+@given(seeds)
+def test_no_header_of_a_registry_is_an_internal_error(seed: bytes) -> None:
+    good, at = HEADERS[seed[0] % len(HEADERS)], seed[1] % 40
+    value = good[:at] + seed[3 : 3 + seed[2] % 4].decode("latin-1") + good[at + seed[2] % 2 :]
+    told = answer(b"", Location=value, Link=f"<{value}>; rel=next", Content_Type=value)
+    for read in (answers.upload_address, answers.next_page):
+        with suppress(RegistryError):
+            read(told, "x")
+    with suppress(WebError):
+        followed(told, value, elsewhere=True)
+    asked = retry_after(value)
+    assert asked is None or asked >= 0
+    assert time_span(asked or 0.0)
+    assert isinstance(seconds_since(value), float | None)
+    answers.challenge(value)
+    assert answers.media_type(told.headers).isprintable()
+    assert answers.digest(CaseInsensitiveDict({"Docker-Content-Digest": value})) in {"", value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("number", odd) for odd in ("9" * 40, "9" * 10, "\u0663", "\u00b2", "-1", "", "1\n")),
+        *(("before", odd) for odd in ("latest", "sha256:5", "../x", f"{DIGEST}\n")),
+        ("tag", "a b"),
+    ],
+)
+def test_what_is_no_note_of_a_move_is_left_out(name: str, value: str) -> None:
+    (good,) = moves_noted(json.dumps({"manifests": [NOTE]}).encode())
+    assert (good.number, good.before, good.by_night) == (1, DIGEST, True)
+    odd = {**NOTE, "annotations": {**NOTE["annotations"], f"builder.move.{name}": value}}
+    assert moves_noted(json.dumps({"manifests": [odd]}).encode()) == []
+
+
+@pytest.mark.parametrize("nested", [b"[", b'{"config":', b'{"a":[', b'{"manifests":['])
+def test_what_is_nested_too_deep_is_damaged(nested: bytes) -> None:
+    for _, read in DOCUMENTS[:-1]:
+        with pytest.raises(RegistryError, match="is damaged"):
+            read(nested * 200_000)
+    assert answers.error_text(nested * 200_000) == ""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"[]", b"[null]", b'{"manifests":[null]}', b'{"manifests":[{"size":5}]}'),
+        b'{"manifests":[{"digest":"%s","annotations":{"before":5}}]}' % DIGEST.encode(),
+    ],
+)
+def test_a_damaged_list_of_referrers(content: bytes) -> None:
+    with pytest.raises(RegistryError, match="list of referrers of me/x is damaged") as caught:
+        answers.referrers(answer(content), "me/x")
+    assert caught.value.why
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "given", ["s3cret\nSet-Cookie: x", "s3cret\x00", "s3cret\u202e", "s3 cret"]
+)
+def test_a_token_that_is_no_token_is_not_shown(given: str) -> None:
+    from json import dumps
+
+    with pytest.raises(RegistryError, match="the token for x is damaged") as caught:
+        answers.token(answer(dumps({"token": given}).encode()), "x")
+    assert "s3" not in str(caught.value)
+    assert "s3" not in repr(caught.value.__context__)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("5", 5.0), ("0", 0.0), ("\u00b2", None), ("", None), ("soon", None), ("-1", None)],
+)
+def test_retry_after_in_seconds(value: str, seconds: float | None) -> None:
+    assert retry_after(value) == seconds
+
+
+def test_retry_after_as_a_point_in_time() -> None:
+    for value in (formatdate(time.time() + 60, usegmt=True), str(int(time.time()) + 60)):
+        asked = retry_after(value)
+        assert asked is not None
+        assert 55 < asked <= 61
+    assert retry_after(formatdate(time.time() - 60, usegmt=True)) == 0.0

@@ -1,0 +1,167 @@
+"""Recipes at one state of their upstream, and how far a channel is behind it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from builder.errors import RecipeError
+from builder.nightly.channels import channels
+from builder.recipes.schema import Track
+from builder.settings import Settings
+from builder.tools.git.repositories import Repositories
+from builder.upstream import snapshot
+from builder.upstream import track as tracking
+from builder.upstream.snapshot import version_of
+from builder.upstream.track import Target
+from support import catalogues, upstreams
+from support.fixtures import REPOSITORY
+
+COMMIT = "3f2a91c0d" + "0" * 31
+DIGEST = "sha256:" + "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("target", "version"),
+    [
+        (Target("b9831", COMMIT, "tag"), "nightly-b9831"),
+        (Target("v0.1.2", COMMIT, "tag"), "nightly-v0.1.2"),
+        (Target("release/1.0--rc.1_", COMMIT, "tag"), "nightly-release-1.0-rc.1"),
+        (Target("main", COMMIT, "branch"), "nightly-3f2a91c0d"),
+        (Target("x/y:z", DIGEST, "image"), "nightly-abababababab"),
+    ],
+)
+def test_what_a_night_is_called(target: Target, version: str) -> None:
+    assert version_of("nightly", target) == version
+
+
+def test_a_recipe_is_frozen_at_a_commit() -> None:
+    found = catalogues.load(REPOSITORY)
+    entry = found.engine("llama-cpp-master")
+    target = Target("b10000", COMMIT, "tag")
+    frozen = snapshot.at_commit(found, entry, target, 10000, version_of("master", target))
+    assert frozen.name == "llama-cpp-master-b10000"
+    recipe = frozen.catalogue.engine("llama-cpp-master-b10000").recipe
+    assert recipe is not None
+    assert (recipe.source.commit, recipe.source.ref) == (COMMIT, "b10000")  # type: ignore[union-attr]
+    assert recipe.llama is not None
+    assert recipe.llama.build_number == 10000
+    assert recipe.image.tags == ["master-b10000"]
+    # Built again years later and pushed, it moves nothing.
+    assert recipe.image.moving == []
+    assert recipe.track is None
+    lines = frozen.entry.text.splitlines()
+    assert lines[0].startswith("#:schema")
+    assert lines[1] == f"# Frozen from llama-cpp-master: b10000 was {COMMIT}."
+    assert snapshot.farm_commit(REPOSITORY) in lines[2]
+    # All else stays, comments included; the catalogue that it came from has it not.
+    before, after = tomllib.loads(entry.text), tomllib.loads(frozen.entry.text)
+    assert before["probe"] == after["probe"]
+    assert "# ggml's cmake makes 120a of it" in frozen.entry.text
+    assert "llama-cpp-master-b10000" not in found.engines
+    assert frozen.entry.problems == ()
+
+
+def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:
+    found = catalogues.load(REPOSITORY)
+    target = Target("vllm/vllm-openai:nightly", DIGEST, "image")
+    entry = found.engine("vllm-nightly")
+    frozen = snapshot.at_image(found, entry, target, version_of("nightly", target))
+    assert frozen.name == "vllm-nightly-abababababab"
+    base = frozen.catalogue.base("vllm-openai-nightly-abababababab").recipe
+    assert base is not None
+    assert base.published is not None
+    assert (base.published.digest, base.published.note) == (DIGEST, None)
+    written = frozen.write(tmp_path)
+    assert written == tmp_path / "vllm-nightly-abababababab.toml"
+    assert set(frozen.files) == {
+        "vllm-nightly-abababababab.toml",
+        "bases/vllm-openai-nightly-abababababab.toml",
+    }
+    assert 'base    = "vllm-openai-nightly-abababababab"' in written.read_text()
+    of_git = found.engine("llama-cpp-master")
+    with pytest.raises(RecipeError, match=r"cuda-13\.0 is no published image"):
+        snapshot.at_image(found, of_git, target, "x")
+
+
+def test_a_patch_that_goes_leaves_its_probe() -> None:
+    found = catalogues.load(REPOSITORY)
+    entry = found.engine("atomic-b8995")
+    target = Target("main", COMMIT, "branch")
+    frozen = snapshot.at_commit(found, entry, target, 1, "nightly-x")
+    before = frozen.entry.recipe
+    assert before is not None
+    assert before.patch
+    text = frozen.entry.text.replace("[[patch]]", '[[patch]]\nprobe = { file = "/x/y" }', 1)
+    frozen = snapshot.Frozen(
+        snapshot._entry(text, frozen.entry.file, type(before)), None, frozen.catalogue, target
+    )
+    left = snapshot.without(frozen, [0])
+    after = left.entry.recipe
+    assert after is not None
+    assert len(after.patch) == len(before.patch) - 1
+    assert left.dropped == (before.patch[0].name,)
+    assert len(after.probe) == len(before.probe) + 1
+    assert left.catalogue.engine(left.name).text == left.entry.text
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    found = catalogues.load(REPOSITORY)
+    with pytest.raises(RecipeError, match="would be frozen as llama-cpp-b9831, which is a recipe"):
+        snapshot.at_commit(
+            found, found.engine("llama-cpp-master"), Target("b1", COMMIT, "tag"), 1, "b9831"
+        )
+
+
+def test_what_was_frozen_and_thawed_can_be_frozen_again() -> None:
+    found = catalogues.load(REPOSITORY)
+    entry, target = found.engine("llama-cpp-master"), Target("b9900", COMMIT, "tag")
+    frozen = snapshot.at_commit(found, entry, target, 1, "master-b9900")
+    again = snapshot.at_commit(frozen.catalogue, entry, target, 2, "master-b9900")
+    assert again.name == frozen.name
+    assert again.catalogue.engine(again.name).text == again.entry.text != frozen.entry.text
+
+
+def test_which_channels_there_are() -> None:
+    found = catalogues.load(REPOSITORY)
+    settings = Settings(namespace="me")
+    assert [(each.entry.name, each.repository, each.tag) for each in channels(found, settings)] == [
+        ("llama-cpp-master", "me/llama-cpp", "master"),
+        ("vllm-nightly", "me/vllm-sm120", "nightly"),
+    ]
+    with pytest.raises(RecipeError, match=r"llama-cpp-b9831 has no channel"):
+        channels(found, settings, ["llama-cpp-b9831"])
+
+
+def test_how_far_a_channel_is_behind(tmp_path: Path) -> None:
+    tree = upstreams.Upstream(tmp_path / "upstream")
+    day = 86400
+    tree.clock = 1_700_000_000  # 2023-11-14
+    first = tree.commit("one", a="1\n")
+    tree.git("tag", "b9")
+    # A branch of old commits that is merged much later.
+    tree.git("checkout", "--quiet", "-b", "side")
+    tree.commit("old work", b="1\n")
+    tree.git("checkout", "--quiet", "main")
+    tree.clock += 30 * day
+    tree.git("merge", "--quiet", "--no-ff", "side")
+    merged = tree.head()
+    tree.clock += 5 * day
+    tree.git("tag", "b10")
+    last = tree.commit("two", a="2\n")
+    tree.git("tag", "b11")
+    repositories = Repositories(tmp_path / "cache", tmp_path / "work", print)
+    branch, tags = Track(branch="main"), Track(tag="b*")
+
+    def lag(commit: str, track: Track) -> tuple[str, int, str]:
+        target = tracking.tracked(tree.url, track, repositories)
+        found = tracking.behind(tree.url, commit, target, track, repositories)
+        return found.target.name, found.ahead, found.since
+
+    assert lag(first, branch) == ("main", 3, "2023-12-14")
+    assert lag(first, tags) == ("b11", 3, "2023-12-14")  # since b10 was there
+    assert lag(merged, tags) == ("b11", 1, "2023-12-19")
+    assert lag(last, tags) == ("b11", 0, "")
+    assert lag(last, branch) == ("main", 0, "")

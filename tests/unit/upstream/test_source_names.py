@@ -1,0 +1,45 @@
+"""What a recipe names of its source, held against real trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builder.tools.git.scratch import Scratch
+from builder.upstream.source_names import absent_paths, absent_submodules, naming
+from support.catalogues import load
+from support.fixtures import REPOSITORY
+from support.upstreams import Upstream
+
+
+def test_directories_and_submodules_that_a_source_lacks(tmp_path: Path) -> None:
+    recipe = load(REPOSITORY).engine("lucebox-f12a87c").recipe
+    assert recipe is not None
+    upstream = Upstream(tmp_path / "upstream")
+    upstream.commit("one", **{"dflash/CMakeLists.txt": "x\n", "dflash/script": "x\n"})
+    scratch = Scratch(tmp_path / "scratch.git")
+    scratch.see([upstream.folder / ".git" / "objects"])
+    tree = scratch.tree_of(upstream.head())
+    submodule = ("source", "submodule", "dflash/deps/llama.cpp")
+    assert [path for path, _ in absent_submodules(recipe, scratch, tree)] == [submodule]
+    assert [path for path, _ in absent_paths(recipe, scratch, tree)] == [
+        ("cmake", 1, "source"),
+        ("layout", "keep", 0),
+    ]
+    part = Upstream(tmp_path / "part")
+    part.commit("part", **{"CMakeLists.txt": "x\n"})
+    upstream.git("submodule", "--quiet", "add", part.url, "dflash/deps/llama.cpp")
+    upstream.commit("two", **{"dflash/scripts/server.py": "x\n"})
+    tree = scratch.tree_of(upstream.head())
+    assert [*absent_submodules(recipe, scratch, tree)] == []
+    scratch.see([part.folder / ".git" / "objects"])
+    whole = scratch.compose(tree, {"dflash/deps/llama.cpp": scratch.tree_of(part.head())})
+    assert [*absent_paths(recipe, scratch, whole)] == []
+
+
+def test_what_still_names_an_old_release() -> None:
+    recipe = load(REPOSITORY).engine("vllm-0.19.1").recipe
+    assert recipe is not None
+    named = {path for path, _ in naming(recipe, "0.19.1")}
+    assert {("version",), ("base",), ("overlay", "version"), ("image", "tags", 0)} <= named
+    assert not {path[0] for path in named} & {"notes", "cuda"}
+    assert [*naming(recipe, "9.1")] == []
