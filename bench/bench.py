@@ -107,7 +107,7 @@ def sizes() -> list[dict[str, object]]:
     """Bytes of the base's runtime and of every engine that is built here."""
     run = new_run()
     rows: list[dict[str, object]] = []
-    for entry in run.catalogue.engines.values():
+    for entry in run.catalog.engines.values():
         assert entry.recipe is not None
         rendered = pipeline.resolve(run, entry.name)
         assert rendered.base is not None

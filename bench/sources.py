@@ -1,4 +1,4 @@
-"""What exact sources cost: the pinned tree against a full clone, the patch doctor on a catalogue.
+"""What exact sources cost: the pinned tree against a full clone, the patch doctor on a catalog.
 
 Needs git, no engine and no network: the repositories are made here.
 
@@ -22,7 +22,7 @@ from builder import families, settings
 from builder.recipes import catalog
 from builder.tools.git.repositories import Repositories
 from builder.upstream.compatibility import diagnose
-from builder.upstream.session import desk
+from builder.upstream.session import open_session
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FILES = 400
@@ -163,7 +163,7 @@ def doctor(
     middle = git(Path(url.removeprefix("file://")), "rev-parse", "main~200")
 
     def examine(*, offline: bool) -> int:
-        with desk(found, chosen, lambda _: None, offline=offline) as opened:
+        with open_session(found, chosen, lambda _: None, offline=offline) as opened:
             cases = [opened.case(entry) for entry in found.engines.values()]
             return sum(len(list(diagnose(case, [middle]))) for case in cases)
 

@@ -85,7 +85,7 @@ class Problem:
 
 
 class RecipeError(BuilderError):
-    """A recipe, or the catalogue of recipes, is wrong."""
+    """A recipe, or the catalog of recipes, is wrong."""
 
     exit_code = 3
 
@@ -123,7 +123,7 @@ class BuildError(BuilderError):
     exit_code = 6
 
 
-class ProofError(BuilderError):
+class SmokeError(BuilderError):
     """The image was made and is not what the recipe promises."""
 
     exit_code = 7
@@ -189,7 +189,7 @@ EXIT_CODES: dict[int, str] = {
     WorldError.exit_code: "this machine lacks something (see `builder doctor`)",
     FetchError.exit_code: "an input could not be fetched, or differs from its pin",
     BuildError.exit_code: "the build failed",
-    ProofError.exit_code: "the image was built and a proof failed",
+    SmokeError.exit_code: "the image was built and a proof failed",
     UntriedError.exit_code: "a proof could not be tried",
     BusyError.exit_code: "another run is at work on the same recipe",
     SpaceError.exit_code: "not enough disk space",

@@ -33,7 +33,7 @@ def farm_root(named: Path | None = None) -> Path:
             return folder
     raise RecipeError(
         "there is no recipes/ directory here or above",
-        hint="change into a checkout of the farm, or name one with --catalogue DIR",
+        hint="change into a checkout of the farm, or name one with --catalog DIR",
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import smoke
-from builder.errors import BuilderError, FetchError, ProofError, UntriedError, WorldError
+from builder.errors import BuilderError, FetchError, SmokeError, UntriedError, WorldError
 from builder.images import build as image_build
 from builder.images import context
 from builder.images.build import Log, Watch
@@ -23,18 +23,18 @@ from builder.plan.inputs import BasePlan, Plan, RegistryRoot
 from builder.plan.resolve import plan
 from builder.platforms import Platforms, architecture
 from builder.publish.remote_image import CREATED
-from builder.recipes.catalog import Catalogue
+from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 from builder.records import record
 from builder.records.record import Record
 from builder.settings import Settings
 from builder.smoke.contents import Foundation
-from builder.smoke.gpu import Trial
+from builder.smoke.gpu import GpuTest
 from builder.smoke.verdict import Check, Verdict
 from builder.sources import gather
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
-from builder.tools.files import alone, need_space, workspace
+from builder.tools.files import named_lock, require_space, workspace
 
 BASE_NAME = "org.opencontainers.image.base.name"
 BASE_DIGEST = "org.opencontainers.image.base.digest"
@@ -45,13 +45,13 @@ WORK_SPACE = 2.0  # GiB in the cache directory: CUDA's wheels, the source, a sav
 class Run:
     """What a run is given beside the recipe, and the times of its stages (seconds)."""
 
-    catalogue: Catalogue
+    catalog: Catalog
     settings: Settings
     say: Callable[[str], None]
     watch: Watch
     judged: Callable[[str, Verdict], None] = lambda *_: None
     """Told of every verdict, good or not, before anything follows from it."""
-    trial: Trial | None = None
+    gpu_test: GpuTest | None = None
     """What is tried with a GPU; None: nothing."""
     rebuild: bool = False
     offline: bool = False
@@ -82,7 +82,7 @@ def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rende
 
     Raises ``RecipeError``, ``WorldError`` or ``FetchError``.
     """
-    entry = run.catalogue.engine(name)
+    entry = run.catalog.engine(name)
     assert entry.recipe is not None
     machine = build_architecture or buildx.builder(run.settings.buildx).architecture
     found = architecture(machine)
@@ -90,7 +90,7 @@ def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rende
         raise WorldError(f"builder does not compile on {machine}", hint="use amd64 or arm64")
     platforms = Platforms(found)
     root = base_image.choose(
-        run.catalogue,
+        run.catalog,
         entry.recipe.base,
         platforms,
         run.settings.debian_root,
@@ -98,12 +98,12 @@ def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rende
         ask=build_architecture is None,
         offline=run.offline,
     )
-    return render(plan(run.catalogue, entry, platforms, root))
+    return render(plan(run.catalog, entry, platforms, root))
 
 
 def contract_of(recipe: Recipe) -> str:
     """sha256 over what the image must prove."""
-    parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artefact"}
+    parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artifact"}
     promises = recipe.model_dump(mode="json", include=parts) | {"proofs": smoke.PROOFS}
     return hashlib.sha256(json.dumps(promises, sort_keys=True).encode()).hexdigest()
 
@@ -111,12 +111,12 @@ def contract_of(recipe: Recipe) -> str:
 def build(run: Run, name: str) -> Outcome:
     """Build the image of a recipe, prove it and give it its names; or find it already there.
 
-    Raises a ``BuilderError`` of the kind that says what went wrong; ``ProofError`` when the image
+    Raises a ``BuilderError`` of the kind that says what went wrong; ``SmokeError`` when the image
     was built and is not what the recipe promises.
     """
-    run.catalogue.engine(name)  # a wrong recipe is told also where no engine answers
-    _need_digests(docker.engine())
-    run.settings.need_directories()
+    run.catalog.engine(name)  # a wrong recipe is told also where no engine answers
+    _require_digests(docker.engine())
+    run.settings.require_directories()
     with run.stage("plan"):
         rendered = resolve(run, name)
         known = None if run.rebuild else recognise(run, rendered)
@@ -124,7 +124,7 @@ def build(run: Run, name: str) -> Outcome:
         return Outcome(known, built=False, proved=False)
     assert isinstance(rendered.plan, Plan)
     recipe = rendered.plan.recipe
-    with alone(run.settings.cache_dir, recipe.name), workspace(run.settings.cache_dir) as work:
+    with named_lock(run.settings.cache_dir, recipe.name), workspace(run.settings.cache_dir) as work:
         known = None if run.rebuild else recognise(run, rendered)
         if known is not None:
             return Outcome(known, built=False, proved=False)
@@ -132,8 +132,8 @@ def build(run: Run, name: str) -> Outcome:
         if found is not None:
             run.say(f"{recipe.name} is built; what it promises is proved anew")
             return Outcome(_prove_again(run, rendered, found, work), built=False)
-        _need_disk(run, recipe.build.disk, f"the build of {recipe.name}")
-        need_space(work, WORK_SPACE, f"the inputs of {recipe.name}")
+        _require_disk(run, recipe.build.disk, f"the build of {recipe.name}")
+        require_space(work, WORK_SPACE, f"the inputs of {recipe.name}")
         log = Log(_log_path(run.settings.state_dir, recipe.name))
         try:
             return _build(run, rendered, work, log)
@@ -141,7 +141,7 @@ def build(run: Run, name: str) -> Outcome:
             log.close()
 
 
-def _need_digests(engine: docker.Engine) -> None:
+def _require_digests(engine: docker.Engine) -> None:
     if not engine.containerd_store:
         raise WorldError(
             "the engine keeps its images in the classic store, without manifest digests",
@@ -151,10 +151,10 @@ def _need_digests(engine: docker.Engine) -> None:
         )
 
 
-def _need_disk(run: Run, gib: float, what: str) -> None:
+def _require_disk(run: Run, gib: float, what: str) -> None:
     """Raise ``SpaceError`` where the engine compiles, and has too little disk."""
     if buildx.builder(run.settings.buildx).own:
-        need_space(docker.engine().root, gib, what)
+        require_space(docker.engine().root, gib, what)
 
 
 def _log_path(state: Path, name: str) -> Path:
@@ -235,7 +235,7 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Outcome:
     run.judged(name, verdict)
     if not verdict.good:
         _write(run, rendered, (found.reference,), found.labels, verdict, found.log)
-        raise proof_error(name, found.reference, verdict)
+        raise smoke_error(name, found.reference, verdict)
     references = references_of(run, rendered)
     for reference in references:
         docker.tag(found.reference, reference)
@@ -298,7 +298,7 @@ def subject_of(run: Run, rendered: Rendered, reference: str, digest: str) -> smo
     recipe, stages = rendered.plan.recipe, rendered.base.plan.stages
     devel = base_image.image_of(rendered.base, "devel") if "devel" in stages else None
     foundation = _foundation(rendered)
-    return smoke.Subject(reference, digest, recipe, labels, devel, run.trial, foundation)
+    return smoke.Subject(reference, digest, recipe, labels, devel, run.gpu_test, foundation)
 
 
 def _foundation(rendered: Rendered) -> Foundation | None:
@@ -358,13 +358,13 @@ def _record(
     )
 
 
-def proof_error(name: str, reference: str, verdict: Verdict) -> BuilderError:
+def smoke_error(name: str, reference: str, verdict: Verdict) -> BuilderError:
     """The error that names every check that failed, or else every one that could not be tried."""
     kept = f"the image is {reference}: it is kept to look at"
     count = len(verdict.checks)
     if verdict.failures:
         what = f"{name} is built, and {len(verdict.failures)} of {count} checks failed"
-        return ProofError(what, _lines(verdict.failures), kept)
+        return SmokeError(what, _lines(verdict.failures), kept)
     what = f"{name} is built, and {len(verdict.untried)} of {count} checks could not be tried"
     return UntriedError(what, _lines(verdict.untried), kept)
 
@@ -480,7 +480,7 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
     if all(base_image.in_engine(rendered, stage) for stage in images):
         return images
     cache = run.settings.cache_dir
-    with alone(cache, f"base-{rendered.plan.name}", wait=run.say):
+    with named_lock(cache, f"base-{rendered.plan.name}", wait=run.say):
         missing = {
             stage: reference
             for stage, reference in images.items()
@@ -493,7 +493,7 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
                 "build it once where the network is: `builder build hello-sm120` does",
             )
         if missing:
-            _need_disk(run, rendered.plan.recipe.build.disk, f"the base {rendered.plan.name}")
+            _require_disk(run, rendered.plan.recipe.build.disk, f"the base {rendered.plan.name}")
             run.say(f"building the base {rendered.plan.name} ({rendered.short_key})")
             labels = labels_of_base(rendered)
             if plan.recipe.published is not None:
@@ -529,7 +529,7 @@ def judge(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Reco
     return _write(run, rendered, references, found.labels, verdict, log)
 
 
-def prove_pulled(run: Run, rendered: Rendered, reference: str, work: Path) -> Record:
+def check_pulled(run: Run, rendered: Rendered, reference: str, work: Path) -> Record:
     """Prove an image that a registry gave the engine; its record, which is not written.
 
     Raises ``UntriedError`` when not even the image can be read, and like ``build_base``.
@@ -553,6 +553,6 @@ def _prove_again(run: Run, rendered: Rendered, found: docker.Image, work: Path) 
     """Judge an image that is there, and give it all its names where it is good."""
     judged = judge(run, rendered, found, work)
     if not judged.verdict.good:
-        raise proof_error(judged.recipe, judged.references[0], judged.verdict)
+        raise smoke_error(judged.recipe, judged.references[0], judged.verdict)
     _give_names(judged.references, found.digest)
     return judged

@@ -22,7 +22,7 @@ from pydantic_settings import (
 
 from builder.errors import WorldError
 from builder.recipes.schema.fields import REPOSITORY
-from builder.tools.files import need_writable
+from builder.tools.files import require_writable
 
 API = r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$"
 
@@ -108,7 +108,7 @@ class Settings(BaseSettings):
         """The repository of an image, with the namespace."""
         return f"{self.namespace}/{name}" if self.namespace else name
 
-    def need_directories(self) -> None:
+    def require_directories(self) -> None:
         """Make the cache's and the state's directory.
 
         Raises ``WorldError`` where one cannot be made, or not be written to.
@@ -116,7 +116,7 @@ class Settings(BaseSettings):
         for name in ("cache_dir", "state_dir"):
             folder: Path = getattr(self, name)
             hint = f"set BUILDER_{name.upper()} to a directory that you can write to"
-            need_writable(folder, hint)
+            require_writable(folder, hint)
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:

@@ -24,7 +24,7 @@ from builder.plan import base_image, published_image
 from builder.plan.dockerfile import Rendered
 from builder.plan.inputs import BasePlan, Plan, RegistryRoot
 from builder.tools.docker import engine as docker
-from builder.tools.files import alone, need_space, need_writable
+from builder.tools.files import named_lock, require_space, require_writable
 
 ENGINES, BASES = "engines", "bases"
 OURS = ".builder"
@@ -75,8 +75,8 @@ def bake(run: Run, names: Sequence[str], folder: Path, architecture: str | None 
     where the directory holds something else, or not even one recipe is left; ``BusyError`` where
     another run bakes into it.
     """
-    run.settings.need_directories()
-    with alone(run.settings.cache_dir, lock_of(folder)):
+    run.settings.require_directories()
+    with named_lock(run.settings.cache_dir, lock_of(folder)):
         return _bake(run, names, folder, architecture)
 
 
@@ -86,15 +86,15 @@ def lock_of(folder: Path) -> str:
 
 
 def _bake(run: Run, names: Sequence[str], folder: Path, architecture: str | None) -> Baked:
-    _need_place(folder)
-    need_space(folder, SPACE, f"the contexts below {folder}")
-    wanted = list(dict.fromkeys(run.catalogue.engine(name).name for name in names))
+    _require_place(folder)
+    require_space(folder, SPACE, f"the contexts below {folder}")
+    wanted = list(dict.fromkeys(run.catalog.engine(name).name for name in names))
     left_out: dict[str, BuilderError] = {}
     groups: dict[str, list[str]] = {"default": [], BASES: []}
     candidates = {}
     with _new(folder) as waiting:
         oven = _Oven(run, waiting)
-        for name in wanted or run.catalogue.engines:
+        for name in wanted or run.catalog.engines:
             try:
                 rendered = pipeline.resolve(run, name, architecture)
                 target = _engine(oven, rendered)
@@ -120,9 +120,9 @@ def _bake(run: Run, names: Sequence[str], folder: Path, architecture: str | None
     return Baked(folder / FILE, finished, candidates, left_out)
 
 
-def _need_place(folder: Path) -> None:
+def _require_place(folder: Path) -> None:
     """Raise ``WorldError`` where nothing can be written, or something stands that is not ours."""
-    need_writable(folder)
+    require_writable(folder)
     file, contexts = folder / FILE, folder / CONTEXTS
     ours = {contexts: (contexts / OURS).is_file(), file: bakefile.written_here(file)}
     for path, own in ours.items():

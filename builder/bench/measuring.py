@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from builder.bench.results import Generation, Point
-from builder.servers.api_flavor import Dialect
+from builder.servers.api_flavor import ApiFlavor
 from builder.servers.client import Client, Stream, UnansweredError, piece_of
 
 # What this community publishes its figures with is such a prompt, in words of our own.
@@ -52,7 +52,7 @@ class Settings:
 
 def measure(
     client: Client,
-    dialect: Dialect,
+    api_flavor: ApiFlavor,
     settings: Settings,
     *,
     model: str = "",
@@ -62,7 +62,7 @@ def measure(
     """Warm up, then run; ``say`` is told of each run.  Raises ``UnansweredError``."""
     done: list[Generation] = []
     for number in range(settings.warm_ups + settings.runs):
-        run = generate(client, dialect, settings, settings.seed + number, model)
+        run = generate(client, api_flavor, settings, settings.seed + number, model)
         done.append(run)
         warm = number < settings.warm_ups
         name = f"warm-up {number + 1}" if warm else f"run {number - settings.warm_ups + 1}"
@@ -76,11 +76,11 @@ def _drafts(run: Generation) -> str:
 
 
 def generate(
-    client: Client, dialect: Dialect, settings: Settings, seed: int, model: str = ""
+    client: Client, api_flavor: ApiFlavor, settings: Settings, seed: int, model: str = ""
 ) -> Generation:
     """One answer; raises ``UnansweredError`` where there is none, or it breaks off."""
     before = _counters(client)
-    stream = client.stream(dialect.chat, _body(settings, seed, model), settings.seconds)
+    stream = client.stream(api_flavor.chat, _body(settings, seed, model), settings.seconds)
     if not stream.finished:
         raise UnansweredError(f"the answer broke off after {len(stream.events)} pieces")
     after = _counters(client)

@@ -14,11 +14,11 @@ from typing import Any
 from builder import __version__
 from builder.bench.measuring import Settings, measure
 from builder.bench.results import Benchmark, Point
-from builder.errors import ProofError, UntriedError, WorldError
+from builder.errors import SmokeError, UntriedError, WorldError
 from builder.recipes.schema import Serve
-from builder.servers.api_flavor import DIALECTS
+from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client, UnansweredError
-from builder.servers.server import Load, NotServingError, Server, given, launched
+from builder.servers.server import NotServingError, Server, ServeSpec, given, launched
 from builder.tools.docker import containers, gpus
 from builder.tools.docker import engine as docker
 
@@ -49,7 +49,7 @@ def of_image(
     """Start the image's server once for each size of the context, and measure.
 
     ``fill`` is the share of the context that stands before the prompt, from 0 to below 1.  Raises
-    ``ProofError`` where the server does not serve, ``UntriedError`` where it cannot be started.
+    ``SmokeError`` where the server does not serve, ``UntriedError`` where it cannot be started.
     """
     containers.reap()
     offered = gpus.offered()
@@ -61,7 +61,7 @@ def of_image(
     points: list[Point] = []
     seen: tuple[gpus.Gpu, ...] = ()
     for context in contexts:
-        load = Load(
+        load = ServeSpec(
             target.model,
             context,
             target.draft,
@@ -75,7 +75,7 @@ def of_image(
             seen = gpus.seen(server.container) if offered else ()
             filled = replace(settings, fill=int(context * fill))
             points.append(_point(server.client, target.serve, filled, "", context, say))
-    load = Load(target.model, 0, target.draft, gpus=gpus.ALL if offered else None)
+    load = ServeSpec(target.model, 0, target.draft, gpus=gpus.ALL if offered else None)
     subject = {
         "image": target.reference,
         "digest": target.image.digest,
@@ -90,7 +90,7 @@ def of_url(url: str, model: str, key: str, settings: Settings, say: Say) -> Benc
     """Measure a server that runs elsewhere and speaks OpenAI's API.
 
     ``model`` is the name that it is asked for; empty: the only one that it lists.  Raises
-    ``WorldError`` where it does not answer, ``ProofError`` where it stops to.
+    ``WorldError`` where it does not answer, ``SmokeError`` where it stops to.
     """
     client = Client(url, key)
     try:
@@ -101,7 +101,7 @@ def of_url(url: str, model: str, key: str, settings: Settings, say: Say) -> Benc
     if not model and len(listed) != 1:
         raise WorldError(f"{url} has {len(listed)} models", ", ".join(listed), "name one: --name")
     name = model or listed[0]
-    serve = Serve(dialect="openai")
+    serve = Serve(api_flavor="openai")
     point = _point(client, serve, settings, name, None, say)
     return _benchmark({"url": url}, {"model": {"name": name}}, {}, settings.as_json(), [point])
 
@@ -110,7 +110,7 @@ def _ready(server: Server, target: Target) -> None:
     try:
         server.wait(LOADING)
     except NotServingError as error:
-        raise ProofError(
+        raise SmokeError(
             f"{target.reference} does not serve {target.model.name}", str(error)
         ) from error
 
@@ -119,10 +119,10 @@ def _point(
     client: Client, serve: Serve, settings: Settings, model: str, context: int | None, say: Say
 ) -> Point:
     try:
-        dialect = DIALECTS[serve.dialect]
-        return measure(client, dialect, settings, model=model, context=context, say=say)
+        api_flavor = API_FLAVORS[serve.api_flavor]
+        return measure(client, api_flavor, settings, model=model, context=context, say=say)
     except UnansweredError as error:
-        raise ProofError("the server did not answer a run", str(error)) from error
+        raise SmokeError("the server did not answer a run", str(error)) from error
 
 
 def _benchmark(

@@ -15,7 +15,7 @@ from builder.recipes.catalog import Entry
 from builder.recipes.schema import GitSource, Recipe, checked_ref
 from builder.tools.git.bisection import roots_of
 from builder.upstream import track
-from builder.upstream.session import Desk
+from builder.upstream.session import SourceSession
 
 ABBREVIATED = re.compile(r"[0-9a-f]{7,40}")
 
@@ -57,7 +57,7 @@ def source_of(entry: Entry[Recipe]) -> str:
 
 
 def state_of(
-    run: Run, at: Desk, entry: Entry[Recipe], url: str, asked: Asked, *, anew: bool
+    run: Run, at: SourceSession, entry: Entry[Recipe], url: str, asked: Asked, *, anew: bool
 ) -> State:
     """What is known of the question, or nothing yet; ``anew``: nothing, whatever is known.
 
@@ -69,18 +69,20 @@ def state_of(
     """
     whole = asked.good is not None and asked.bad is not None
     known = None if anew and whole else bisect_state.read(run.settings.state_dir, entry.name)
-    inputs = bisect_state.inputs_of(run.catalogue, entry)
+    inputs = bisect_state.inputs_of(run.catalog, entry)
     if known is None:
         state = State(_question(at, entry, url, asked, inputs))
     elif anew:
         state = State(_again(at, url, asked, known.question, inputs))
     else:
         state = _gone_on_with(run, at, url, asked, known, inputs)
-    _need_folder(run, state.question)
+    _require_folder(run, state.question)
     return state
 
 
-def _question(at: Desk, entry: Entry[Recipe], url: str, asked: Asked, inputs: str) -> Question:
+def _question(
+    at: SourceSession, entry: Entry[Recipe], url: str, asked: Asked, inputs: str
+) -> Question:
     if asked.good is None or asked.bad is None:
         raise QuestionError(f"no bisect of {entry.name} is under way", hint="say --good A --bad B")
     good, bad = (_end(at, url, name) for name in (asked.good, asked.bad))
@@ -89,7 +91,7 @@ def _question(at: Desk, entry: Entry[Recipe], url: str, asked: Asked, inputs: st
     return Question(entry.name, good, bad, *way, inputs)
 
 
-def _again(at: Desk, url: str, asked: Asked, old: Question, inputs: str) -> Question:
+def _again(at: SourceSession, url: str, asked: Asked, old: Question, inputs: str) -> Question:
     """What was asked before, but for what is said now."""
     test, folder = old.test, old.folder
     if asked.test is not None:
@@ -106,7 +108,7 @@ def _again(at: Desk, url: str, asked: Asked, old: Question, inputs: str) -> Ques
     )
 
 
-def _need_folder(run: Run, question: Question) -> None:
+def _require_folder(run: Run, question: Question) -> None:
     """A test means what it meant where it was asked for: names in it may lead from there."""
     if question.test is None:
         return
@@ -120,10 +122,12 @@ def _need_folder(run: Run, question: Question) -> None:
         run.say(f"the test runs in {question.folder}, where the bisect began")
 
 
-def _gone_on_with(run: Run, at: Desk, url: str, asked: Asked, known: State, inputs: str) -> State:
+def _gone_on_with(
+    run: Run, at: SourceSession, url: str, asked: Asked, known: State, inputs: str
+) -> State:
     """What is known, where it answers what is asked."""
     old = known.question
-    _need_same(at, url, asked, old)
+    _require_same(at, url, asked, old)
     if old.inputs != inputs:
         raise QuestionError(
             f"{old.recipe}, its base or a patch has changed since its bisect began",
@@ -134,7 +138,7 @@ def _gone_on_with(run: Run, at: Desk, url: str, asked: Asked, known: State, inpu
     return known
 
 
-def _need_same(at: Desk, url: str, asked: Asked, old: Question) -> None:
+def _require_same(at: SourceSession, url: str, asked: Asked, old: Question) -> None:
     """Raise ``QuestionError`` unless what is asked is what was asked, or nothing in particular."""
     ends = ((asked.good, old.good), (asked.bad, old.bad))
     bare = asked == Asked()
@@ -152,12 +156,12 @@ def _need_same(at: Desk, url: str, asked: Asked, old: Question) -> None:
     )
 
 
-def _is_end(at: Desk, url: str, name: str, end: End) -> bool:
+def _is_end(at: SourceSession, url: str, name: str, end: End) -> bool:
     """Whether a name means an end; a branch that has moved on still does."""
     return name in {end.name, end.commit} or _end(at, url, name).commit == end.commit
 
 
-def _end(at: Desk, url: str, name: str) -> End:
+def _end(at: SourceSession, url: str, name: str) -> End:
     try:
         return End(name, track.resolve(url, checked_ref(name), at.repositories).commit)
     except FetchError as error:
@@ -166,7 +170,7 @@ def _end(at: Desk, url: str, name: str) -> End:
         raise
 
 
-def roots_between(at: Desk, question: Question) -> list[str]:
+def roots_between(at: SourceSession, question: Question) -> list[str]:
     """Where the histories of the ends part, if not at the good one: git-bisect needs it good.
 
     Raises ``QuestionError`` where there is nothing between the ends.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from builder import pipeline
 from builder.bisect.state import SHORT, BuildFails, Judgement, Trace
-from builder.errors import BuilderError, BuildError, GoneError, PatchError, ProofError, UntriedError
+from builder.errors import BuilderError, BuildError, GoneError, PatchError, SmokeError, UntriedError
 from builder.images.build import BreakdownError
 from builder.pipeline import Run
 from builder.plan.dockerfile import Rendered
@@ -25,7 +25,7 @@ from builder.records import record
 from builder.tools.docker import engine as docker
 from builder.upstream import snapshot
 from builder.upstream.patch_state import Finding
-from builder.upstream.session import Desk
+from builder.upstream.session import SourceSession
 from builder.upstream.snapshot import Frozen
 from builder.upstream.track import Target
 
@@ -69,7 +69,7 @@ class Candidate:
         return self.frozen.target.commit
 
 
-def candidate(run: Run, at: Desk, entry: Entry[Recipe], commit: str) -> Candidate:
+def candidate(run: Run, at: SourceSession, entry: Entry[Recipe], commit: str) -> Candidate:
     """A recipe at a commit whose history is there, without the patches that it has already.
 
     Raises ``PatchError`` where another one does not fit, ``GoneError`` where a part of the
@@ -78,11 +78,11 @@ def candidate(run: Run, at: Desk, entry: Entry[Recipe], commit: str) -> Candidat
     number = int(at.repositories.scratch.text("rev-list", "--count", commit))
     target = Target(commit, commit, "commit")
     version = f"{PREFIX}-{commit[:SHORT]}"
-    frozen = snapshot.at_commit(run.catalogue, entry, target, number, version)
+    frozen = snapshot.at_commit(run.catalog, entry, target, number, version)
     frozen, unfit = snapshot.fitted(frozen, at)
     if unfit:
         raise PatchError(_line(unfit[0]))
-    own = replace(run, catalogue=frozen.catalogue, seconds={})
+    own = replace(run, catalog=frozen.catalog, seconds={})
     return Candidate(own, frozen, pipeline.resolve(own, frozen.name))
 
 
@@ -135,7 +135,7 @@ def _proved(subject: Candidate, how: How) -> Judgement:
     """What the build and the proofs say."""
     try:
         pipeline.build(subject.run, subject.frozen.name)
-    except ProofError as error:
+    except SmokeError as error:
         return Judgement("bad", _first(error))
     except BreakdownError as error:
         raise UntriedError(

@@ -22,9 +22,9 @@ from builder.pipeline import Run
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import Recipe
 from builder.settings import Settings
-from builder.tools.files import alone
+from builder.tools.files import named_lock
 from builder.tools.git.bisection import Bisection, Commit, described
-from builder.upstream.session import Desk, desk
+from builder.upstream.session import SourceSession, open_session
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _Session:
     """A bisect at work: what is known, and how more comes to be known."""
 
     def __init__(
-        self, run: Run, at: Desk, entry: Entry[Recipe], state: State, options: Options
+        self, run: Run, at: SourceSession, entry: Entry[Recipe], state: State, options: Options
     ) -> None:
         self.run, self.at, self.entry, self.state = run, at, entry, state
         self.keep = options.keep
@@ -142,12 +142,12 @@ def bisect(run: Run, name: str, asked: Asked, options: Options) -> Outcome:
     nothing of a commit, and stops: ``WorldError``, ``SpaceError``, ``FetchError``,
     ``UntriedError``.
     """
-    entry = run.catalogue.engine(name)
+    entry = run.catalog.engine(name)
     url = source_of(entry)
-    run.settings.need_directories()
+    run.settings.require_directories()
     with (
         _alone(run.settings, entry.name),
-        desk(run.catalogue, run.settings, run.say, offline=False) as at,
+        open_session(run.catalog, run.settings, run.say, offline=False) as at,
     ):
         state = state_of(run, at, entry, url, asked, anew=options.restart)
         at.repositories.walk(url, state.question.good.commit, state.question.bad.commit)
@@ -158,7 +158,7 @@ def bisect(run: Run, name: str, asked: Asked, options: Options) -> Outcome:
         if options.restart:
             _sweep(run.settings, entry.name, keep=options.keep)
         try:
-            _need_ends(session, roots, trust=options.trust_ends)
+            _require_ends(session, roots, trust=options.trust_ends)
             return _search(session, roots, skip)
         except BaseException:
             session.stopped()
@@ -167,11 +167,11 @@ def bisect(run: Run, name: str, asked: Asked, options: Options) -> Outcome:
 
 @contextmanager
 def _alone(settings: Settings, name: str) -> Iterator[None]:
-    with alone(settings.state_dir / "bisect", f"the bisect of {name}"):
+    with named_lock(settings.state_dir / "bisect", f"the bisect of {name}"):
         yield
 
 
-def _need_ends(session: _Session, roots: Sequence[str], *, trust: bool) -> None:
+def _require_ends(session: _Session, roots: Sequence[str], *, trust: bool) -> None:
     """Try the ends, or trust them; raise ``QuestionError`` where one is not what it must be.
 
     A wrong end is not noticed on the way: the answer would be wrong, and look right.
@@ -224,7 +224,7 @@ def _search(session: _Session, roots: Sequence[str], skip: Sequence[str]) -> Out
     return _outcome(session.at, session.state, found)
 
 
-def _begun(at: Desk, state: State, roots: Sequence[str]) -> Bisection:
+def _begun(at: SourceSession, state: State, roots: Sequence[str]) -> Bisection:
     """git's bisect, told of the ends."""
     question = state.question
     good = [root for root in roots if (step := state.judged(root)) and step.word == "good"]
@@ -263,7 +263,7 @@ def _leave_out(session: _Session, commit: str) -> None:
         session.knows(session.state.with_step(step))
 
 
-def _outcome(at: Desk, state: State, found: Bisection) -> Outcome:
+def _outcome(at: SourceSession, state: State, found: Bisection) -> Outcome:
     left, commits = len(found.open()), found.candidates()
     word: Literal["found", "undecided", "open"] = "open"
     candidates: list[Commit] = []
@@ -278,13 +278,13 @@ def known(run: Run, name: str) -> Outcome:
 
     Raises ``QuestionError`` where none is under way, ``FetchError`` where the history is gone.
     """
-    entry = run.catalogue.engine(name)
+    entry = run.catalog.engine(name)
     url = source_of(entry)
     state = bisect_state.read(run.settings.state_dir, entry.name)
     if state is None:
         raise QuestionError(f"no bisect of {entry.name} is under way")
     question = state.question
-    with desk(run.catalogue, run.settings, run.say, offline=False) as at:
+    with open_session(run.catalog, run.settings, run.say, offline=False) as at:
         at.repositories.walk(url, question.good.commit, question.bad.commit)
         found = _begun(at, state, roots_between(at, question))
         _replay(found, state)
@@ -315,7 +315,7 @@ def reset(run: Run, name: str, *, keep: bool) -> None:
     Raises ``BusyError`` while it goes on, ``RecipeError`` where there is neither.
     """
     if name not in bisect_state.under_way(run.settings.state_dir):
-        name = run.catalogue.engine(name).name
+        name = run.catalog.engine(name).name
     with _alone(run.settings, name):
         _sweep(run.settings, name, keep=keep)
         bisect_state.forget(run.settings.state_dir, name)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from builder.errors import BuilderError
 from builder.plan.resolve import resolve_patches
-from builder.recipes.catalog import Catalogue, Entry
+from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
 from builder.tools.files import keep_json
 from builder.tools.git.bisection import Commit, Word
@@ -173,13 +173,13 @@ def forget(state_dir: Path, recipe: str) -> None:
     path_of(state_dir, recipe).unlink(missing_ok=True)
 
 
-def inputs_of(catalogue: Catalogue, entry: Entry[Recipe]) -> str:
+def inputs_of(catalog: Catalog, entry: Entry[Recipe]) -> str:
     """sha256 of a recipe, its bases and its patches: judgements hold for these.
 
     Raises ``RecipeError`` when one of them cannot be read.
     """
     assert entry.recipe is not None
-    texts = [entry.text, *(catalogue.base(n).text for n in catalogue.chain(entry.recipe.base))]
-    patches = [patch.inputs() for patch in resolve_patches(entry, catalogue.root)]
+    texts = [entry.text, *(catalog.base(n).text for n in catalog.chain(entry.recipe.base))]
+    patches = [patch.inputs() for patch in resolve_patches(entry, catalog.root)]
     told = json.dumps([texts, patches], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()

@@ -28,7 +28,7 @@ from builder.plan.dockerfile import Rendered, render
 from builder.plan.inputs import Plan
 from builder.plan.resolve import plan
 from builder.platforms import Platforms
-from builder.recipes.catalog import Catalogue, Entry
+from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
 from builder.tools import archives
 from builder.tools.git import executable as git
@@ -78,27 +78,27 @@ class Job:
     """The same (sha256, hex) of what the recipe itself says, without base and builder."""
 
 
-def jobs(catalogue: Catalogue, names: Sequence[str] = (), *, tracked: bool = False) -> list[Job]:
+def jobs(catalog: Catalog, names: Sequence[str] = (), *, tracked: bool = False) -> list[Job]:
     """A job for each of these recipes, or for all; ``tracked`` leaves those without a channel.
 
     Raises ``RecipeError`` when one of them is wrong, or is named and has no channel to be tracked.
     """
-    if not names and catalogue.problems():
-        raise RecipeError("some recipes are wrong", problems=catalogue.problems())
-    entries = {entry.name: entry for entry in map(catalogue.engine, names or catalogue.engines)}
+    if not names and catalog.problems():
+        raise RecipeError("some recipes are wrong", problems=catalog.problems())
+    entries = {entry.name: entry for entry in map(catalog.engine, names or catalog.engines)}
     if tracked and names:
         channels.tracked(entries.values())
-    found = [_job(catalogue, entry) for entry in entries.values()]
+    found = [_job(catalog, entry) for entry in entries.values()]
     return [job for job in found if job.channel or not tracked]
 
 
-def _job(catalogue: Catalogue, entry: Entry[Recipe]) -> Job:
+def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
     recipe = entry.recipe
     assert recipe is not None
     platforms = Platforms("amd64")
-    root = base_image.choose(catalogue, recipe.base, platforms, "auto", lambda _: None, ask=False)
-    rendered = render(plan(catalogue, entry, platforms, root))
-    disk = disk_of(catalogue, recipe)
+    root = base_image.choose(catalog, recipe.base, platforms, "auto", lambda _: None, ask=False)
+    rendered = render(plan(catalog, entry, platforms, root))
+    disk = disk_of(catalog, recipe)
     return Job(
         recipe=recipe.name,
         engine=recipe.engine,
@@ -113,13 +113,13 @@ def _job(catalogue: Catalogue, entry: Entry[Recipe]) -> Job:
     )
 
 
-def disk_of(catalogue: Catalogue, recipe: Recipe) -> float:
+def disk_of(catalog: Catalog, recipe: Recipe) -> float:
     """GiB that a fresh machine needs for a recipe: what each of its bases says that it takes, what
     the recipe says, the inputs, and the job's own.
 
     It is never too little: a base's figure is what building it takes, more than what stays.
     """
-    bases = [catalogue.base(name).recipe for name in catalogue.chain(recipe.base)]
+    bases = [catalog.base(name).recipe for name in catalog.chain(recipe.base)]
     said = [base.build.disk for base in bases if base is not None]
     return sum(said) + recipe.build.disk + WORK_SPACE + OWN
 
@@ -206,7 +206,7 @@ def _asked(tree: Path) -> dict[str, dict[str, Any]] | str:
             check=False,
             timeout=PATIENCE,
             cwd=tree,
-            env=os.environ | {"PYTHONPATH": path, "BUILDER_CATALOGUE": str(tree)},
+            env=os.environ | {"PYTHONPATH": path, "BUILDER_CATALOG": str(tree)},
         )
     except subprocess.TimeoutExpired:
         return f"it did not answer within {PATIENCE:.0f} s"

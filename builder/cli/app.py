@@ -29,7 +29,7 @@ from builder.cli.options import (
     EVERYDAY,
     PLUMBING,
     BuilderOption,
-    CatalogueOption,
+    CatalogOption,
     JsonOption,
     JunitOption,
     OfflineOption,
@@ -37,7 +37,7 @@ from builder.cli.options import (
     SummaryOption,
     app,
     build_architecture,
-    catalogue_at,
+    catalog_at,
     new_run,
     print_json,
     reporter,
@@ -75,12 +75,12 @@ def _main(
 
 
 @app.command("list", rich_help_panel=EVERYDAY)
-def list_recipes(catalogue: CatalogueOption = None, as_json: JsonOption = False) -> None:
+def list_recipes(catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
     """List all recipes: name, family, base and what the engine is.
 
     The problems of a wrong recipe are listed too; then the exit code is 3.
     """
-    found = catalogue_at(catalogue)
+    found = catalog_at(catalog)
     if as_json:
         print_json(
             {
@@ -114,7 +114,7 @@ def list_recipes(catalogue: CatalogueOption = None, as_json: JsonOption = False)
 @app.command(rich_help_panel=EVERYDAY)
 def show(
     recipe: RecipeName,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     dockerfile: Annotated[
         bool, typer.Option("--dockerfile", help="Print the rendered Dockerfile instead.")
     ] = False,
@@ -130,7 +130,7 @@ def show(
     from builder import pipeline
     from builder.cli import console
 
-    run = new_run(catalogue)
+    run = new_run(catalog)
     try:
         rendered = pipeline.resolve(run, recipe, build_architecture())
     except FetchError as error:
@@ -163,9 +163,7 @@ def _describe(rendered: Any) -> dict[str, Any]:
 
 
 @app.command(rich_help_panel=EVERYDAY)
-def explain(
-    recipe: RecipeName, catalogue: CatalogueOption = None, as_json: JsonOption = False
-) -> None:
+def explain(recipe: RecipeName, catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
     """Explain what the image of a recipe is made of, and why.
 
     It shows the source; the patches, each with its reason and when it can be dropped; every cmake
@@ -175,7 +173,7 @@ def explain(
     from builder.cli import console
     from builder.plan.explain import explained
 
-    told = explained(catalogue_at(catalogue), recipe)
+    told = explained(catalog_at(catalog), recipe)
     if as_json:
         print_json(told)
     else:
@@ -185,7 +183,7 @@ def explain(
 @app.command(rich_help_panel=EVERYDAY)
 def build(
     recipe: RecipeName,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     rebuild: Annotated[
         bool,
         typer.Option(
@@ -210,7 +208,7 @@ def build(
             "--output",
             metavar="DIR",
             file_okay=False,
-            help="Also write an artefact's files (a library, not an engine) to this directory.",
+            help="Also write an artifact's files (a library, not an engine) to this directory.",
         ),
     ] = None,
     junit: JunitOption = None,
@@ -227,21 +225,21 @@ def build(
     from builder import pipeline
     from builder.cli import console
     from builder.images import export
-    from builder.smoke.gpu import Trial
+    from builder.smoke.gpu import GpuTest
 
     run = new_run(
-        catalogue,
+        catalog,
         rebuild=rebuild,
         offline=offline,
         jobs=jobs,
         builder=builder,
         judged=reporter(junit, summary),
     )
-    run.trial = Trial()
-    wanted = run.catalogue.engine(recipe).recipe
+    run.gpu_test = GpuTest()
+    wanted = run.catalog.engine(recipe).recipe
     assert wanted is not None
     if output is not None:
-        export.need_artefact(wanted, output)
+        export.require_artifact(wanted, output)
     with console.BuildProgress() as progress:
         run.say, run.watch = progress.say, progress.watch
         outcome = pipeline.build(run, recipe)
@@ -291,7 +289,7 @@ def schema(
     """Print the JSON Schema of recipes, for editors.
 
     An editor with TOML support finds it by the first line of a recipe:
-    #:schema ../schemas/recipe.schema.json
+    #:schema schemas/recipe.schema.json
     """
     from builder.recipes.schema import json_schema
 

@@ -10,7 +10,7 @@ import typer
 from builder.cli.options import (
     PLUMBING,
     BuilderOption,
-    CatalogueOption,
+    CatalogOption,
     JsonOption,
     OfflineOption,
     app,
@@ -37,7 +37,7 @@ def bake(
             metavar="RECIPE", help="Names of recipes. Default: all whose inputs can be fetched."
         ),
     ] = None,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     builder: BuilderOption = None,
     offline: OfflineOption = False,
     as_json: JsonOption = False,
@@ -56,7 +56,7 @@ def bake(
     from builder.bake import bake as baking
     from builder.cli import console
 
-    run = new_run(catalogue, builder=builder, offline=offline)
+    run = new_run(catalog, builder=builder, offline=offline)
     done = baking.bake(run, recipes or [], output.absolute(), build_architecture())
     if as_json:
         print_json(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from builder.cli.options import EVERYDAY, CatalogueOption, JsonOption, app, new_run, print_json
+from builder.cli.options import EVERYDAY, CatalogOption, JsonOption, app, new_run, print_json
 from builder.errors import RecipeError, WorldError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def run_benchmark(
         ),
     ] = None,
     plot: PlotOption = None,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure an image, or a server by its URL: run by run, one request at a time.
@@ -153,7 +153,7 @@ def run_benchmark(
             contexts = benchmarks.contexts_of(context)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--context") from error
-        chosen = _image(catalogue, target, model, draft, flags or [])
+        chosen = _image(catalog, target, model, draft, flags or [])
         found = benchmarks.of_image(chosen, contexts, settings, fill, console.say)
     if save is not None:
         _save(save, found)
@@ -171,14 +171,14 @@ def _without_image(model: Path | None, draft: Path | None, flags: list[str] | No
 
 
 def _image(
-    catalogue: Path | None, name: str, model: Path | None, draft: Path | None, flags: list[str]
+    catalog: Path | None, name: str, model: Path | None, draft: Path | None, flags: list[str]
 ) -> Target:
     from builder.bench.run import Target
     from builder.images import lookup
 
     if model is None:
         raise typer.BadParameter("an image needs a model to serve", param_hint="--model")
-    run = new_run(catalogue)
+    run = new_run(catalog)
     reference, image, recipe = lookup.served(run, name)
     if recipe.serve is None or recipe.image.port is None:
         raise RecipeError(f"{recipe.name} does not say how its server is started", hint="[serve]")

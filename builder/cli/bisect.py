@@ -11,7 +11,7 @@ import typer
 from builder.cli.options import (
     SOURCES,
     BuilderOption,
-    CatalogueOption,
+    CatalogOption,
     JsonOption,
     RecipeName,
     app,
@@ -33,7 +33,7 @@ class BuildFails(StrEnum):
 @app.command(rich_help_panel=SOURCES)
 def bisect(
     recipe: RecipeName,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     builder: BuilderOption = None,
     good: Annotated[
         str | None,
@@ -118,10 +118,10 @@ def bisect(
     from builder.bisect import run as bisect_run
     from builder.bisect.ask import Asked
     from builder.cli import console
-    from builder.smoke.gpu import Trial
+    from builder.smoke.gpu import GpuTest
 
-    run = new_run(catalogue, jobs=jobs, builder=builder)
-    run.trial = Trial()
+    run = new_run(catalog, jobs=jobs, builder=builder)
+    run.gpu_test = GpuTest()
     if reset:
         bisect_run.reset(run, recipe, keep=keep)
         return

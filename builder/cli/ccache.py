@@ -11,7 +11,7 @@ import typer
 from builder.cli.options import (
     PLUMBING,
     BuilderOption,
-    CatalogueOption,
+    CatalogOption,
     JsonOption,
     RecipeName,
     app,
@@ -38,7 +38,7 @@ def save(
             metavar="FILE", dir_okay=False, help="A tar file; an existing one is replaced."
         ),
     ],
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     builder: BuilderOption = None,
     limit: Annotated[
         float,
@@ -60,7 +60,7 @@ def save(
     from builder.images import ccache as compiler_cache
     from builder.tools.files import workspace
 
-    run = new_run(catalogue, builder=builder)
+    run = new_run(catalog, builder=builder)
     image = compiler_cache.place(run, pipeline.resolve(run, recipe))
     if image is None:
         _nothing(recipe, as_json)
@@ -78,7 +78,7 @@ def load(
         Path,
         typer.Argument(metavar="FILE", dir_okay=False, help="A file that `ccache save` wrote."),
     ],
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     builder: BuilderOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -93,7 +93,7 @@ def load(
     from builder.images import ccache as compiler_cache
     from builder.tools.files import workspace
 
-    run = new_run(catalogue, builder=builder)
+    run = new_run(catalog, builder=builder)
     image = compiler_cache.place(run, pipeline.resolve(run, recipe))
     if image is None:
         _nothing(recipe, as_json)

@@ -36,7 +36,7 @@ from builder.records.record import Record
 from builder.records.reports import STATES as PROOF_STATES
 from builder.smoke.verdict import Verdict
 from builder.upstream.patch_state import STATES, Finding
-from builder.upstream.pins import Standing
+from builder.upstream.pins import PinStatus
 from builder.upstream.pull_requests import Drift
 from builder.upstream.session import Change
 from builder.upstream.track import Lag, Target
@@ -390,7 +390,7 @@ def _named(target: Target) -> str:
     return target.name if target.kind == "release" else f"{target.name} {target.commit[:9]}"
 
 
-def standings(found: Sequence[Standing]) -> None:
+def pin_statuses(found: Sequence[PinStatus]) -> None:
     """Pins, and whether they can still be fetched."""
     rows = [
         (

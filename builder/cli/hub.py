@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 from builder.cli.options import (
     PUBLISHING,
-    CatalogueOption,
+    CatalogOption,
     DryRunOption,
     JsonOption,
     RecipeName,
     app,
-    catalogue_at,
+    catalog_at,
     print_json,
     repository_of,
 )
@@ -20,7 +20,7 @@ from builder.cli.options import (
 @app.command(rich_help_panel=PUBLISHING)
 def describe(
     recipe: RecipeName,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -28,7 +28,7 @@ def describe(
 
     It is made from all recipes whose images are in that repository and have a tag there: what the
     engine is and for which GPUs, how it is run, each tag with its pin, its patches and their
-    reasons, what was proved, licences and notes. What is too long is cut at a paragraph, and says
+    reasons, what was proved, licenses and notes. What is too long is cut at a paragraph, and says
     so. With --dry-run Docker Hub is not asked, and all recipes of the repository are described.
     The token must have the scopes Read, Write and Delete. The exit code is 12 when Docker Hub
     refuses, and for any other registry, which has no descriptions; 5 when it does not answer.
@@ -40,7 +40,7 @@ def describe(
     from builder.tools.registry.credentials import HUB
     from builder.tools.registry.hub import Hub
 
-    recipes = catalogue_at(catalogue)
+    recipes = catalog_at(catalog)
     found = recipes.engine(recipe).recipe
     assert found is not None
     repository = repository_of(recipes, recipe)

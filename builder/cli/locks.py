@@ -10,11 +10,11 @@ import typer
 
 from builder.cli.options import (
     SOURCES,
-    CatalogueOption,
+    CatalogOption,
     DryRunOption,
     JsonOption,
     app,
-    catalogue_at,
+    catalog_at,
     print_json,
 )
 
@@ -33,7 +33,7 @@ Lockable = Annotated[
 @app.command(rich_help_panel=SOURCES)
 def lock(
     name: Lockable,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     python: Annotated[
         str | None,
         typer.Option(
@@ -58,8 +58,8 @@ def lock(
     from builder.upstream.resolve_lock import lockable, make
 
     chosen = settings.load()
-    chosen.need_directories()
-    made = make(lockable(catalogue_at(catalogue), name), python, chosen.cache_dir, console.say)
+    chosen.require_directories()
+    made = make(lockable(catalog_at(catalog), name), python, chosen.cache_dir, console.say)
     if as_json:
         files = [asdict(file) for file in made.files]
         print_json({"file": str(made.file), "size": made.size, "files": files})
@@ -75,7 +75,7 @@ def lock(
 @app.command(rich_help_panel=SOURCES)
 def pin(
     base: Annotated[str, typer.Argument(metavar="BASE", help="A base that starts from an image")],
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Write the digest that a base's image has in the registry today into the base.
@@ -87,7 +87,7 @@ def pin(
     from builder.plan.published_image import pinned
     from builder.recipes.edit import difference, write
 
-    entry = catalogue_at(catalogue).base(base)
+    entry = catalog_at(catalog).base(base)
     text = pinned(entry)
     told = difference(entry.text, text, entry.file.name, entry.file.name)
     console.line(told or f"{base} is pinned to that already")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.options import PLUMBING, CatalogueOption, JsonOption, app, catalogue_at, print_json
+from builder.cli.options import PLUMBING, CatalogOption, JsonOption, app, catalog_at, print_json
 
 
 @app.command(rich_help_panel=PLUMBING)
@@ -16,13 +16,13 @@ def matrix(
         list[str] | None,
         typer.Argument(metavar="RECIPE", help="Names of recipes. Default: all."),
     ] = None,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     changed_since: Annotated[
         str | None,
         typer.Option(
             metavar="REV",
             help="Only recipes whose image, or whose checks, changed since this commit of the "
-            "catalogue's repository.",
+            "catalog's repository.",
         ),
     ] = None,
     own: Annotated[
@@ -66,7 +66,7 @@ def matrix(
         raise typer.BadParameter(
             "it says which changes count: name --changed-since, too", None, None, "--own"
         )
-    found = catalogue_at(catalogue)
+    found = catalog_at(catalog)
     jobs = matrices.jobs(found, recipes or (), tracked=tracked)
     if changed_since is not None:
         with tempfile.TemporaryDirectory() as work:

@@ -11,11 +11,11 @@ import typer
 from builder.cli.options import (
     PUBLISHING,
     BuilderOption,
-    CatalogueOption,
+    CatalogOption,
     JsonOption,
     SummaryOption,
     app,
-    catalogue_at,
+    catalog_at,
     new_run,
     print_json,
     reporter,
@@ -34,7 +34,7 @@ Recipes = Annotated[
 @app.command(rich_help_panel=PUBLISHING)
 def nightly(
     recipes: Recipes = None,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     builder: BuilderOption = None,
     summary: SummaryOption = None,
     as_json: JsonOption = False,
@@ -50,11 +50,11 @@ def nightly(
     tag, where `builder status` reads it.
     """
     from builder.cli import console, tables
-    from builder.nightly.run import need_good, tonight
-    from builder.smoke.gpu import Trial
+    from builder.nightly.run import require_good, tonight
+    from builder.smoke.gpu import GpuTest
 
-    run = new_run(catalogue, builder=builder, judged=reporter(None, summary))
-    run.trial = Trial()
+    run = new_run(catalog, builder=builder, judged=reporter(None, summary))
+    run.gpu_test = GpuTest()
     nights = []
     with console.BuildProgress() as progress:
         run.say, run.watch = progress.say, progress.watch
@@ -62,13 +62,13 @@ def nightly(
             nights.append(night)
             progress.say(f"{night.recipe}: {night.outcome}: {night.reason or night.upstream}")
     _tell([asdict(night) for night in nights], tables.of_nights(nights), summary, as_json)
-    need_good(nights)
+    require_good(nights)
 
 
 @app.command(rich_help_panel=PUBLISHING)
 def status(
     recipes: Recipes = None,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     channels: Annotated[
         bool, typer.Option("--channels", help="Only recipes that have a channel.")
     ] = False,
@@ -85,17 +85,17 @@ def status(
     """
     from builder import settings
     from builder.cli import console, tables
-    from builder.nightly.status import need_fresh, statuses
-    from builder.upstream.session import desk
+    from builder.nightly.status import require_fresh, statuses
+    from builder.upstream.session import open_session
 
-    found = catalogue_at(catalogue)
+    found = catalog_at(catalog)
     chosen = settings.load()
-    with desk(found, chosen, console.say, offline=False) as at:
+    with open_session(found, chosen, console.say, offline=False) as at:
         asked = statuses(found, chosen, recipes or [], at.repositories, only_channels=channels)
         told = list(asked)
     as_data = [{"state": each.state, **asdict(each)} for each in told]
     _tell(as_data, tables.of_statuses(told), summary, as_json)
-    need_fresh(told)
+    require_fresh(told)
 
 
 def _tell(

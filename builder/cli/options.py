@@ -17,7 +17,7 @@ from builder.farm import farm_root
 
 if TYPE_CHECKING:
     from builder.pipeline import Run
-    from builder.recipes.catalog import Catalogue
+    from builder.recipes.catalog import Catalog
     from builder.settings import Settings
     from builder.smoke.verdict import Verdict
     from builder.tools.registry.client import Repository
@@ -77,12 +77,12 @@ def _named_as_started(command: Any) -> None:
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or of an engine with one version")
 ]
-CatalogueOption = Annotated[
+CatalogOption = Annotated[
     Path | None,
     typer.Option(
-        "--catalogue",
+        "--catalog",
         metavar="DIR",
-        envvar="BUILDER_CATALOGUE",
+        envvar="BUILDER_CATALOG",
         help="The repository that contains recipes/. Default: the one around the working "
         "directory, else the one that builder was installed from.",
     ),
@@ -187,7 +187,7 @@ def summaries(summary: Path | None) -> list[Path]:
     return [Path(file) for file in named if file]
 
 
-def catalogue_at(folder: Path | None) -> Catalogue:
+def catalog_at(folder: Path | None) -> Catalog:
     """Read all recipes; raises ``RecipeError`` where there are none to be found."""
     from builder import families
     from builder.recipes import catalog
@@ -197,7 +197,7 @@ def catalogue_at(folder: Path | None) -> Catalogue:
     return catalog.load(farm_root(folder), engines, bases)
 
 
-def repository_of(recipes: Catalogue, name: str) -> Repository:
+def repository_of(recipes: Catalog, name: str) -> Repository:
     """The repository of a recipe's images.
 
     Raises ``RecipeError`` for an unknown recipe, ``RegistryError`` where it would be Docker's own.
@@ -230,7 +230,7 @@ def new_run(
     chosen = chosen.model_copy(update={k: v for k, v in given.items() if v is not None})
     progress = console.BuildProgress()
     return Run(
-        catalogue_at(folder),
+        catalog_at(folder),
         chosen,
         progress.say,
         progress.watch,

@@ -9,7 +9,7 @@ import typer
 
 from builder.cli.options import (
     EVERYDAY,
-    CatalogueOption,
+    CatalogOption,
     JsonOption,
     JunitOption,
     SummaryOption,
@@ -31,7 +31,7 @@ def smoke(
             metavar="RECIPE|IMAGE", help="Name of a recipe whose image was built, or any image"
         ),
     ],
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -82,10 +82,10 @@ def smoke(
     """
     from builder import pipeline
     from builder.images import lookup
-    from builder.smoke.gpu import Trial
+    from builder.smoke.gpu import GpuTest
 
-    run = new_run(catalogue, judged=reporter(junit, summary))
-    run.trial = Trial(model, draft, runs, warm_ups, gpu)
+    run = new_run(catalog, judged=reporter(junit, summary))
+    run.gpu_test = GpuTest(model, draft, runs, warm_ups, gpu)
     judged = lookup.prove(run, target, recipe)
     if as_json:
         print_json(judged.as_json())
@@ -94,7 +94,7 @@ def smoke(
 
         console.verdict(judged.verdict)
     if not judged.verdict.good:
-        raise pipeline.proof_error(judged.name, judged.reference, judged.verdict)
+        raise pipeline.smoke_error(judged.name, judged.reference, judged.verdict)
 
 
 @app.command(rich_help_panel=EVERYDAY)
@@ -102,9 +102,9 @@ def check(
     recipes: Annotated[
         list[str] | None, typer.Argument(metavar="RECIPE", help="Default: all")
     ] = None,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Warnings are errors: for CI of a catalogue.")
+        bool, typer.Option("--strict", help="Warnings are errors: for CI of a catalog.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -116,8 +116,8 @@ def check(
     from builder.cli import console
     from builder.plan import lint
 
-    run = new_run(catalogue)
-    names = recipes or list(run.catalogue.engines)
+    run = new_run(catalog)
+    names = recipes or list(run.catalog.engines)
     found = [lint.check(run, name) for name in names]
     if as_json:
         print_json(

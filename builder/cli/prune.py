@@ -9,11 +9,11 @@ import typer
 
 from builder.cli.options import (
     PUBLISHING,
-    CatalogueOption,
+    CatalogOption,
     JsonOption,
     RecipeName,
     app,
-    catalogue_at,
+    catalog_at,
     print_json,
 )
 
@@ -33,7 +33,7 @@ def prune(
     signed: Annotated[
         bool, typer.Option("--signed", help="Also what is signed goes, and its signature with it.")
     ] = False,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show which old nightlies of a recipe's channel are no longer needed; delete them if told so.
@@ -56,11 +56,11 @@ def prune(
     from builder.publish import prune as pruning
     from builder.publish import push
     from builder.publish.survey import survey
-    from builder.tools.files import alone
+    from builder.tools.files import named_lock
     from builder.tools.registry.credentials import HUB
     from builder.tools.registry.hub import Hub
 
-    recipes, chosen = catalogue_at(catalogue), settings.load()
+    recipes, chosen = catalog_at(catalog), settings.load()
     (own,) = channels.channels(recipes, chosen, [recipe])
     repository = push.opened(own.repository, console.say)
     on_hub = repository.registry == HUB
@@ -70,12 +70,12 @@ def prune(
         if entry.recipe and chosen.repository(entry.recipe.image.repository) == own.repository
         for name in (entry.recipe.version, *entry.recipe.image.tags, *entry.recipe.image.moving)
     }
-    chosen.need_directories()
+    chosen.require_directories()
     file = pruning.path_of(chosen.state_dir, repository)
     gone: tuple[str, ...] = ()
     with ExitStack() as held:
         for lock in (push.NIGHTLY, push.TAGS) if delete else ():
-            held.enter_context(alone(chosen.cache_dir, lock))
+            held.enter_context(named_lock(chosen.cache_dir, lock))
         images = survey(repository, own.tag)
         plan = pruning.plan(images, own.tag, keep, signed=signed, names=names)
         if delete and on_hub:

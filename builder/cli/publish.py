@@ -9,12 +9,12 @@ import typer
 
 from builder.cli.options import (
     PUBLISHING,
-    CatalogueOption,
+    CatalogOption,
     ChannelTag,
     JsonOption,
     RecipeName,
     app,
-    catalogue_at,
+    catalog_at,
     new_run,
     print_json,
     reference_option,
@@ -46,7 +46,7 @@ Reason = Annotated[
 @app.command(rich_help_panel=PUBLISHING)
 def push(
     recipe: RecipeName,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     replace: Annotated[
         str | None,
         typer.Option(
@@ -85,12 +85,12 @@ def push(
     from builder.publish.attachments import release
     from builder.tools.files import workspace
 
-    run = new_run(catalogue)
+    run = new_run(catalog)
     if check:
         _check(recipe, run, as_json=as_json)
         return
     rendered, record = proved(run, recipe)
-    entry = run.catalogue.engine(recipe)
+    entry = run.catalog.engine(recipe)
     assert entry.recipe is not None
     tags = pushing.tags_of(record, entry.recipe)
     files = {entry.file.name: entry.text}
@@ -114,7 +114,7 @@ def _check(recipe: str, run: Run, *, as_json: bool) -> None:
     from builder.publish.verdicts import require_signing
     from builder.tools.files import workspace
 
-    repository = repository_of(run.catalogue, recipe)
+    repository = repository_of(run.catalog, recipe)
     with workspace(run.settings.cache_dir) as work:
         require_signing(run.settings, work)
     repository.require_push()
@@ -134,7 +134,7 @@ def promote(
         str | None,
         reference_option("--to", "Default: the recipe's own immutable tag."),
     ] = None,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Move a tag to an image that the registry has already, by digest.
@@ -147,21 +147,21 @@ def promote(
     """
     from builder.publish import push as pushing
 
-    repository = _repository(recipe, catalogue, moving=tag)
+    repository = _repository(recipe, catalog, moving=tag)
     with _alone():
         _tell_what_is_checked(to)
-        wanted = to or _found_by_key(recipe, catalogue, repository)
+        wanted = to or _found_by_key(recipe, catalog, repository)
         done = pushing.move(repository, tag, wanted, reason)
     _tell(done, as_json)
 
 
-def _found_by_key(recipe: str, catalogue: CatalogueOption, repository: Repository) -> str:
+def _found_by_key(recipe: str, catalog: CatalogOption, repository: Repository) -> str:
     """The digest of the recipe's verified image in the registry, or its tag where there is none."""
     from builder import pipeline
     from builder.images.verified import find_verified
     from builder.tools.files import workspace
 
-    run = new_run(catalogue)
+    run = new_run(catalog)
     rendered = pipeline.resolve(run, recipe)
     with workspace(run.settings.cache_dir) as work:
         found = find_verified(run, rendered, repository, work)
@@ -177,7 +177,7 @@ def rollback(
         str | None,
         reference_option("--to", "Default: what the tag was before its last move."),
     ] = None,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Move a tag back to what it was, by digest; a second time to what it was before that.
@@ -190,7 +190,7 @@ def rollback(
     from builder.publish import push as pushing
     from builder.publish.tag_history import previous
 
-    repository = _repository(recipe, catalogue, moving=tag)
+    repository = _repository(recipe, catalog, moving=tag)
     with _alone():
         _tell_what_is_checked(to)
         wanted = to or previous(repository, tag)
@@ -202,7 +202,7 @@ def rollback(
 def history(
     recipe: RecipeName,
     tag: ChannelTag,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Tell how a tag came to where it is: each move with its reason, newest first.
@@ -212,11 +212,11 @@ def history(
     is 12 when there is no such tag.
     """
     from builder.cli import console
-    from builder.publish.tag_history import moves, need_tag
+    from builder.publish.tag_history import moves, require_tag
 
-    repository = _repository(recipe, catalogue)
+    repository = _repository(recipe, catalog)
     found = moves(repository, tag)
-    there = found[0].digest if found else need_tag(repository, tag)
+    there = found[0].digest if found else require_tag(repository, tag)
     if as_json:
         print_json([asdict(move) for move in found])
         return
@@ -228,11 +228,11 @@ def history(
         console.line(f"before that it was {found[-1].before}")
 
 
-def _repository(recipe: str, catalogue: CatalogueOption, *, moving: str = "") -> Repository:
+def _repository(recipe: str, catalog: CatalogOption, *, moving: str = "") -> Repository:
     """The repository of a recipe's images, in which a tag may be moved."""
     from builder.publish import push as pushing
 
-    recipes = catalogue_at(catalogue)
+    recipes = catalog_at(catalog)
     found = recipes.engine(recipe).recipe
     assert found is not None
     repository = repository_of(recipes, recipe)
@@ -246,11 +246,11 @@ def _alone() -> AbstractContextManager[None]:
     """Nothing else gives a tag here meanwhile, or deletes what it is moved to."""
     from builder import settings
     from builder.publish.push import TAGS
-    from builder.tools.files import alone
+    from builder.tools.files import named_lock
 
     chosen = settings.load()
-    chosen.need_directories()
-    return alone(chosen.cache_dir, TAGS)
+    chosen.require_directories()
+    return named_lock(chosen.cache_dir, TAGS)
 
 
 def _tell_what_is_checked(to: str | None) -> None:

@@ -10,12 +10,12 @@ import typer
 
 from builder.cli.options import (
     PUBLISHING,
-    CatalogueOption,
+    CatalogOption,
     DryRunOption,
     RecipeName,
     Reference,
     app,
-    catalogue_at,
+    catalog_at,
     new_run,
     reference_option,
     repository_of,
@@ -48,7 +48,7 @@ From = Annotated[
 @app.command(rich_help_panel=PUBLISHING)
 def sbom(
     recipe: RecipeName,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     form: Annotated[
         Format,
         typer.Option(
@@ -81,46 +81,46 @@ def sbom(
         Format.PROVENANCE: documents_of.PROVENANCE,
     }[form]
     if published is None:
-        text = _made(recipe, catalogue, kind)
+        text = _made(recipe, catalog, kind)
     else:
-        text = _attached(recipe, catalogue, published, kind)[0].content.decode("utf-8", "replace")
+        text = _attached(recipe, catalog, published, kind)[0].content.decode("utf-8", "replace")
     if output is None:
         typer.echo(text, nl=False)
     else:
         _write(output, text)
 
 
-def _made(recipe: str, catalogue: Path | None, kind: str) -> str:
+def _made(recipe: str, catalog: Path | None, kind: str) -> str:
     """A document of the image in the engine."""
     from builder.images.lookup import proved
     from builder.publish.attachments import documents
     from builder.tools.files import workspace
 
-    run = new_run(catalogue)
+    run = new_run(catalog)
     rendered, record = proved(run, recipe)
     with workspace(run.settings.cache_dir) as work:
         return documents(rendered, record, work)[kind]
 
 
-def _attached(recipe: str, catalogue: Path | None, reference: str, kind: str) -> list[File]:
+def _attached(recipe: str, catalog: Path | None, reference: str, kind: str) -> list[File]:
     """What is attached to an image of the registry."""
     from builder.publish.attachments import attached
 
-    return attached(repository_of(catalogue_at(catalogue), recipe), reference, kind)
+    return attached(repository_of(catalog_at(catalog), recipe), reference, kind)
 
 
 @app.command(rich_help_panel=PUBLISHING)
 def thaw(
     recipe: RecipeName,
     reference: Reference,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             metavar="DIR",
             file_okay=False,
-            help="Write the recipe to this directory. Default: recipes/ of the catalogue.",
+            help="Write the recipe to this directory. Default: recipes/ of the catalog.",
         ),
     ] = None,
     dry_run: DryRunOption = False,
@@ -135,8 +135,8 @@ def thaw(
     from builder.publish import attachments
     from builder.recipes.edit import write
 
-    folder = output or farm_root(catalogue) / "recipes"
-    found = _attached(recipe, catalogue, reference, attachments.RECIPE)
+    folder = output or farm_root(catalog) / "recipes"
+    found = _attached(recipe, catalog, reference, attachments.RECIPE)
     texts = {folder / name: text for name, text in attachments.recipe_texts(found).items()}
     for file, text in texts.items():
         if dry_run:
@@ -150,10 +150,10 @@ def thaw(
 
 
 def _write(output: Path, text: str) -> None:
-    from builder.tools.files import whole
+    from builder.tools.files import atomic_write
 
     try:
-        with whole(output) as waiting:
+        with atomic_write(output) as waiting:
             waiting.write_text(text, "utf-8")
     except OSError as error:
         raise WorldError(f"{output} cannot be written", error.strerror or str(error)) from error

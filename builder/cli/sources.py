@@ -11,23 +11,23 @@ import typer
 
 from builder.cli.options import (
     SOURCES,
-    CatalogueOption,
+    CatalogOption,
     DryRunOption,
     JsonOption,
     OfflineOption,
     RecipeName,
     app,
-    catalogue_at,
+    catalog_at,
     print_json,
 )
 from builder.errors import FetchError, PatchError, RecipeError
 
 if TYPE_CHECKING:
-    from builder.recipes.catalog import Catalogue, Entry
+    from builder.recipes.catalog import Catalog, Entry
     from builder.recipes.schema import Recipe
     from builder.upstream.patch_state import Finding
     from builder.upstream.pull_requests import Drift
-    from builder.upstream.session import Desk
+    from builder.upstream.session import SourceSession
     from builder.upstream.track import Lag
 
 SomeRecipe = Annotated[
@@ -36,12 +36,12 @@ SomeRecipe = Annotated[
 
 
 @contextmanager
-def _desk(catalogue: Catalogue, *, offline: bool) -> Iterator[Desk]:
+def _desk(catalog: Catalog, *, offline: bool) -> Iterator[SourceSession]:
     from builder import settings
     from builder.cli import console
-    from builder.upstream.session import desk
+    from builder.upstream.session import open_session
 
-    with desk(catalogue, settings.load(), console.say, offline=offline) as opened:
+    with open_session(catalog, settings.load(), console.say, offline=offline) as opened:
         yield opened
 
 
@@ -61,19 +61,19 @@ def _raise_together(failures: list[str], what: str) -> None:
         raise FetchError(f"{what}: {count} failed", "\n".join(failures))
 
 
-def _chosen(catalogue: Catalogue, name: str | None) -> list[Entry[Recipe]]:
+def _chosen(catalog: Catalog, name: str | None) -> list[Entry[Recipe]]:
     """The recipe of that name, or all; raises ``RecipeError`` where one of them is wrong."""
     if name is not None:
-        return [catalogue.engine(name)]
-    if catalogue.problems():
-        raise RecipeError("some recipes are wrong", problems=catalogue.problems())
-    return list(catalogue.engines.values())
+        return [catalog.engine(name)]
+    if catalog.problems():
+        raise RecipeError("some recipes are wrong", problems=catalog.problems())
+    return list(catalog.engines.values())
 
 
 @app.command(rich_help_panel=SOURCES)
 def patches(
     recipe: SomeRecipe = None,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     against: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,14 +102,14 @@ def patches(
     from builder.cli import console
     from builder.upstream.compatibility import diagnose
 
-    found = catalogue_at(catalogue)
+    found = catalog_at(catalog)
     findings: list[Finding] = []
     notes: list[str] = []
     failures: list[str] = []
-    with _desk(found, offline=offline) as desk:
+    with _desk(found, offline=offline) as session:
         for entry in _chosen(found, recipe):
             with _alone(failures, entry.name):
-                case = desk.case(entry)
+                case = session.case(entry)
                 if case.patches:
                     findings += diagnose(case, against or [])
                     notes += [f"{entry.name}: {note}" for note in dict.fromkeys(case.notes)]
@@ -129,7 +129,7 @@ def freeze(
     pull: Annotated[
         int, typer.Option("--pull", metavar="N", min=1, help="Number of the pull request.")
     ],
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     repository: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Repository of the pull request. Default: the source's."),
@@ -157,11 +157,11 @@ def freeze(
     from builder.cli import console
     from builder.upstream.update import freeze as frozen
 
-    found = catalogue_at(catalogue)
+    found = catalog_at(catalog)
     entry = found.engine(recipe)
-    with _desk(found, offline=False) as desk:
-        change = frozen(desk, entry, pull, repository=repository, onto=onto, why=why)
-        findings = desk.findings(change)
+    with _desk(found, offline=False) as session:
+        change = frozen(session, entry, pull, repository=repository, onto=onto, why=why)
+        findings = session.findings(change)
     console.change(change, findings)
     if not dry_run:
         change.write()
@@ -170,7 +170,7 @@ def freeze(
 @app.command(rich_help_panel=SOURCES)
 def drift(
     recipe: SomeRecipe = None,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -185,14 +185,14 @@ def drift(
     from builder.cli import console
     from builder.upstream.pull_requests import drift as drifted
 
-    found = catalogue_at(catalogue)
+    found = catalog_at(catalog)
     api = settings.load().github_api
     changes: list[Drift] = []
     failures: list[str] = []
-    with _desk(found, offline=offline) as desk:
+    with _desk(found, offline=offline) as session:
         for entry in _chosen(found, recipe):
             with _alone(failures, entry.name):
-                changes += drifted(desk.case(entry), api)
+                changes += drifted(session.case(entry), api)
     if as_json:
         print_json([{**asdict(change), "state": change.state} for change in changes])
     else:
@@ -203,7 +203,7 @@ def drift(
 @app.command(rich_help_panel=SOURCES)
 def update(
     recipe: RecipeName,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     to: Annotated[
         str | None,
         typer.Option(
@@ -229,11 +229,11 @@ def update(
     from builder.upstream.update import judge
     from builder.upstream.update import update as updated
 
-    found = catalogue_at(catalogue)
+    found = catalog_at(catalog)
     entry = found.engine(recipe)
-    with _desk(found, offline=False) as desk:
-        change = updated(desk, entry, to)
-        problems, findings = judge(desk, entry, change)
+    with _desk(found, offline=False) as session:
+        change = updated(session, entry, to)
+        problems, findings = judge(session, entry, change)
     console.change(change, findings)
     bad = _misfits(findings)
     written = not dry_run and (force or not (bad or problems))
@@ -260,7 +260,7 @@ def _misfits(findings: list[Finding]) -> list[str]:
 @app.command(rich_help_panel=SOURCES)
 def outdated(
     recipe: SomeRecipe = None,
-    catalogue: CatalogueOption = None,
+    catalog: CatalogOption = None,
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -271,14 +271,14 @@ def outdated(
     from builder.cli import console
     from builder.upstream import track
 
-    found = catalogue_at(catalogue)
+    found = catalog_at(catalog)
     rows: list[tuple[str, Lag]] = []
     failures: list[str] = []
-    with _desk(found, offline=offline) as desk:
+    with _desk(found, offline=offline) as session:
         for entry in _chosen(found, recipe):
             assert entry.recipe is not None
             with _alone(failures, entry.name):
-                lag = track.lag(entry.recipe, desk.repositories)
+                lag = track.lag(entry.recipe, session.repositories)
                 rows += [(entry.name, lag)] if lag is not None else []
     if as_json:
         print_json([{"recipe": name, **asdict(lag)} for name, lag in rows])
@@ -289,7 +289,7 @@ def outdated(
 
 @app.command("verify-pins", rich_help_panel=SOURCES)
 def verify_pins(
-    recipe: SomeRecipe = None, catalogue: CatalogueOption = None, as_json: JsonOption = False
+    recipe: SomeRecipe = None, catalog: CatalogOption = None, as_json: JsonOption = False
 ) -> None:
     """Check that every pinned input can still be fetched from where the recipe says.
 
@@ -299,26 +299,27 @@ def verify_pins(
     from builder.cli import console
     from builder.upstream.pins import verify
 
-    found = catalogue_at(catalogue)
+    found = catalog_at(catalog)
     names = [entry.name for entry in _chosen(found, recipe)]
-    with _desk(found, offline=False) as desk:
-        standings = list(verify(found, names, desk.workshop.work))
+    with _desk(found, offline=False) as session:
+        pin_statuses = list(verify(found, names, session.context.work))
     if as_json:
-        print_json([asdict(standing) for standing in standings])
+        print_json([asdict(standing) for standing in pin_statuses])
     else:
-        console.standings(standings)
-    bad = [each for each in standings if each.state != "ok"]
+        console.pin_statuses(pin_statuses)
+    bad = [each for each in pin_statuses if each.state != "ok"]
     if bad:
         gone = sum(each.state == "gone" for each in bad)
         raise FetchError(
-            f"of {len(standings)} pins {gone} are gone, {len(bad) - gone} could not be asked for",
+            f"of {len(pin_statuses)} pins {gone} are gone, "
+            f"{len(bad) - gone} could not be asked for",
             "\n".join(f"{each.recipe}: {each.kind} {each.what}: {each.why}" for each in bad),
             "a mirror that has them still builds: see `builder mirror` and --offline",
         )
 
 
 @app.command(rich_help_panel=SOURCES)
-def mirror(recipe: SomeRecipe = None, catalogue: CatalogueOption = None) -> None:
+def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
     """Fetch and keep every pinned input, so that none can vanish.
 
     The cache directory (BUILDER_CACHE_DIR) then has bare mirrors of the repositories with the
@@ -329,13 +330,13 @@ def mirror(recipe: SomeRecipe = None, catalogue: CatalogueOption = None) -> None
     from builder.cli import console
     from builder.upstream import pins
 
-    found = catalogue_at(catalogue)
+    found = catalog_at(catalog)
     failures: list[str] = []
     entries = _chosen(found, recipe)
-    with _desk(found, offline=False) as desk:
+    with _desk(found, offline=False) as session:
         for entry in entries:
             with _alone(failures, entry.name):
-                for line in pins.mirror(desk.case(entry), entry):
+                for line in pins.mirror(session.case(entry), entry):
                     console.line(f"{entry.name}: {line}")
         bases = dict.fromkeys(
             base
@@ -345,6 +346,6 @@ def mirror(recipe: SomeRecipe = None, catalogue: CatalogueOption = None) -> None
         for name in bases:
             base = found.base(name)
             with _alone(failures, name):
-                for line in pins.mirror_base(base, desk.settings.cache_dir, console.say):
+                for line in pins.mirror_base(base, session.settings.cache_dir, console.say):
                     console.line(f"{name}: {line}")
     _raise_together(failures, "mirror")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from builder.families import (
-    artefact,
+    artifact,
     cmake,
     cuda_wheels,
     debian_root,
@@ -25,7 +25,7 @@ from builder.families import (
 from builder.families.compiling import Layer
 from builder.families.package_paths import PackagePaths
 from builder.platforms import Platforms
-from builder.recipes.lockfile import Locked
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BaseRecipe, Recipe
 
 Findings = Iterable[tuple[tuple[str | int, ...], str]]
@@ -59,7 +59,7 @@ class EngineFamily(Protocol):
 
     def packages(
         self, recipe: Recipe, folder: Path, platforms: Platforms
-    ) -> Mapping[str, tuple[Locked, ...]]:
+    ) -> Mapping[str, tuple[PinnedFile, ...]]:
         """Files of PyPI by the named context that holds them; lock paths start at ``folder``."""
         ...
 
@@ -89,7 +89,7 @@ class BaseFamily(Protocol):
 
     def packages(
         self, recipe: BaseRecipe, folder: Path, platforms: Platforms
-    ) -> Mapping[str, tuple[Locked, ...]]:
+    ) -> Mapping[str, tuple[PinnedFile, ...]]:
         """Files of PyPI by the named context that holds them; lock paths start at ``folder``."""
         ...
 
@@ -99,7 +99,7 @@ class BaseFamily(Protocol):
 
 
 ENGINES: dict[str, EngineFamily] = {
-    "artefact": artefact,
+    "artifact": artifact,
     "cmake": cmake,
     "llama-cpp": llama_cpp,
     "ggml-python": ggml_python,

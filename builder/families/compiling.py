@@ -10,7 +10,7 @@ from builder.errors import RecipeError
 from builder.families.package_paths import PackagePaths
 from builder.platforms import GNU_TRIPLETS, Platforms
 from builder.recipes import lockfile
-from builder.recipes.lockfile import Lock, Locked
+from builder.recipes.lockfile import Lock, PinnedFile
 from builder.recipes.schema import AddPatch, Cmake, InstalledSource, Recipe
 
 Definitions = Mapping[str, str | int | bool]
@@ -105,7 +105,7 @@ TABLES = {
     "overlay": "[overlay]",
     "start": "[[start]]",
     "layout": "[layout]",
-    "artefact": "[artefact]",
+    "artifact": "[artifact]",
 }
 """Parts of a recipe that only some families know."""
 
@@ -137,7 +137,7 @@ def no_packages(
     recipe: Recipe,  # noqa: ARG001
     folder: Path,  # noqa: ARG001
     platforms: Platforms,  # noqa: ARG001
-) -> Mapping[str, tuple[Locked, ...]]:
+) -> Mapping[str, tuple[PinnedFile, ...]]:
     """Nothing from PyPI beside the source: ``packages`` of a family that needs none."""
     return {}
 

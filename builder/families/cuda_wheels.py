@@ -8,7 +8,7 @@ from typing import Any
 
 from builder.families.standing import foreign
 from builder.platforms import GNU_TRIPLETS, Platforms
-from builder.recipes.lockfile import Locked
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BaseRecipe, Wheel
 
 TEMPLATE = "cuda-wheels.Dockerfile.j2"
@@ -38,15 +38,15 @@ def packages(
     recipe: BaseRecipe,
     folder: Path,  # noqa: ARG001
     platforms: Platforms,
-) -> Mapping[str, tuple[Locked, ...]]:
+) -> Mapping[str, tuple[PinnedFile, ...]]:
     """The toolchain's wheels of the build platform, and the libraries' of the target."""
     toolchain = tuple(
-        Locked(wheel.name, wheel.version, wheel.sha256[platforms.build])
+        PinnedFile(wheel.name, wheel.version, wheel.sha256[platforms.build])
         for wheel in recipe.wheel
         if platforms.build in wheel.sha256
     )
     libraries = tuple(
-        Locked(wheel.name, wheel.version, wheel.sha256[platforms.target])
+        PinnedFile(wheel.name, wheel.version, wheel.sha256[platforms.target])
         for wheel in recipe.wheel
         if wheel.library
     )

@@ -21,7 +21,7 @@ from builder.families.compiling import (
 )
 from builder.families.llama_cpp import ALWAYS
 from builder.platforms import GNU_TRIPLETS, Platforms
-from builder.recipes.lockfile import Locked
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import Cmake, Image, Recipe
 
 TEMPLATE = "ggml-python.Dockerfile.j2"
@@ -76,7 +76,7 @@ def complete(recipe: Recipe) -> Recipe:
 
 def packages(
     recipe: Recipe, folder: Path, platforms: Platforms
-) -> Mapping[str, tuple[Locked, ...]]:
+) -> Mapping[str, tuple[PinnedFile, ...]]:
     """The wheels of the server."""
     assert recipe.python is not None
     return {

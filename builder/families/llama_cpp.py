@@ -45,7 +45,7 @@ COMMIT_DIGITS = 9
 PORT = 8080
 
 SERVE = Serve(
-    dialect="llama-server",
+    api_flavor="llama-server",
     arguments=["--model", "{model}", "--ctx-size", "{context}"],
     gpu=["--n-gpu-layers", "99"],
     verbose=["--verbosity", "4"],  # newer trees tell nothing of layers by default

@@ -16,7 +16,7 @@ from builder.families.compiling import (
     unused,
 )
 from builder.platforms import Platforms
-from builder.recipes.lockfile import Locked
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import PypiSource, Recipe
 
 TEMPLATE = "python-sdist.Dockerfile.j2"
@@ -45,7 +45,7 @@ def complete(recipe: Recipe) -> Recipe:
 
 def packages(
     recipe: Recipe, folder: Path, platforms: Platforms
-) -> Mapping[str, tuple[Locked, ...]]:
+) -> Mapping[str, tuple[PinnedFile, ...]]:
     """The wheels that the lock names for the build and for the runtime."""
     assert recipe.python is not None
     locked = native_lock(recipe.name, folder / recipe.python.lock, platforms)

@@ -8,7 +8,7 @@ from pathlib import Path
 from builder.families.compiling import native_lock
 from builder.families.standing import foreign, no_variables
 from builder.platforms import Platforms
-from builder.recipes.lockfile import Locked
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BaseRecipe
 
 variables = no_variables
@@ -29,7 +29,7 @@ def check(recipe: BaseRecipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 def packages(
     recipe: BaseRecipe, folder: Path, platforms: Platforms
-) -> Mapping[str, tuple[Locked, ...]]:
+) -> Mapping[str, tuple[PinnedFile, ...]]:
     """The wheels that the lock names."""
     assert recipe.python is not None
     return {"wheels": native_lock(recipe.name, folder / recipe.python.lock, platforms).runtime}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.platforms import Platforms
-from builder.recipes.lockfile import Locked
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BaseRecipe
 
 TABLES = {
@@ -32,7 +32,7 @@ def no_packages(
     recipe: BaseRecipe,  # noqa: ARG001
     folder: Path,  # noqa: ARG001
     platforms: Platforms,  # noqa: ARG001
-) -> Mapping[str, tuple[Locked, ...]]:
+) -> Mapping[str, tuple[PinnedFile, ...]]:
     """``packages`` of a family that takes nothing from PyPI."""
     return {}
 

@@ -97,7 +97,8 @@ def variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:  # noq
     command += ["--package", overlay.package, "--version", overlay.version]
     if recipe.start:
         steps = [
-            {"run": step.run, "says": step.says, "seconds": step.seconds} for step in recipe.start
+            {"run": step.run, "says": step.contains, "seconds": step.seconds}
+            for step in recipe.start
         ]
         command += ["--start", json.dumps(steps)]
     return {"lay_over": command}

@@ -16,7 +16,7 @@ from builder.platforms import architecture
 from builder.settings import Settings
 from builder.tools import apt
 from builder.tools.docker import engine as docker
-from builder.tools.files import standing
+from builder.tools.files import nearest_existing
 from builder.tools.git import executable as git
 
 ENOUGH_DISK = 30.0  # GiB: base 6, a real engine's build tree and layers 12, room to breathe
@@ -127,7 +127,7 @@ def _cores() -> Finding:
 
 
 def _disk(what: str, folder: Path) -> Finding:
-    free = shutil.disk_usage(standing(folder)).free / 2**30
+    free = shutil.disk_usage(nearest_existing(folder)).free / 2**30
     found = f"{free:.1f} GiB free at {folder}"
     if free < ENOUGH_DISK:
         advice = f"a real engine needs up to {ENOUGH_DISK:.0f} GiB: `docker system df`"

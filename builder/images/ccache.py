@@ -24,7 +24,7 @@ from builder.pipeline import Run, build_base
 from builder.plan.dockerfile import Rendered, exec_form
 from builder.tools.docker import buildx
 from builder.tools.docker.buildx import Builder
-from builder.tools.files import says_full, whole
+from builder.tools.files import atomic_write, says_full
 
 ID = "builder-ccache"
 """The cache mount of every template that compiles."""
@@ -69,7 +69,7 @@ def place(run: Run, rendered: Rendered) -> str | None:
     """
     if not mounted(rendered) or rendered.base is None:
         return None
-    run.settings.need_directories()
+    run.settings.require_directories()
     base = rendered.base
     log = Log(run.settings.state_dir / "logs" / f"base-{base.plan.name}-{base.short_key}.log")
     try:
@@ -102,7 +102,7 @@ def save(
         "FROM scratch\nCOPY --from=kept /kept/ /\n"
     )
     try:
-        with whole(file) as waiting:
+        with atomic_write(file) as waiting:
             what = f"keep the compiler cache in {file}"
             output = buildx.fields("type=tar", f"dest={waiting}")
             named = [_devel(image, work, builder)]

@@ -44,12 +44,12 @@ def prove(run: Run, target: str, recipe: str | None = None) -> Judged:
     recipe that it names by its label, or else to what holds for every image.  Raises
     ``WorldError`` where the engine does not have the image.
     """
-    run.settings.need_directories()
+    run.settings.require_directories()
     if recipe is None and _is_recipe(run, target):
         return _prove_recipe(run, target)
     found = _any_image(target)
     named = recipe or found.labels.get("builder.recipe", "")
-    known = recipe is not None or named in run.catalogue.engines
+    known = recipe is not None or named in run.catalog.engines
     with workspace(run.settings.cache_dir) as work:
         subject = _subject_of_image(run, target, found, named if known else None)
         verdict = smoke.prove(subject, work)
@@ -58,8 +58,8 @@ def prove(run: Run, target: str, recipe: str | None = None) -> Judged:
 
 
 def _is_recipe(run: Run, name: str) -> bool:
-    engines = {entry.recipe.engine for entry in run.catalogue.engines.values() if entry.recipe}
-    return name in {*run.catalogue.engines, *engines}
+    engines = {entry.recipe.engine for entry in run.catalog.engines.values() if entry.recipe}
+    return name in {*run.catalog.engines, *engines}
 
 
 def _subject_of_image(
@@ -67,7 +67,7 @@ def _subject_of_image(
 ) -> smoke.Subject:
     if recipe is None:
         run.say("no recipe says what this image must be: only what holds for every image is proved")
-        return smoke.Subject(reference, found.digest, trial=run.trial)
+        return smoke.Subject(reference, found.digest, gpu_test=run.gpu_test)
     rendered = resolve(run, recipe)
     if found.labels.get("builder.key") != rendered.key:
         run.say(f"the image was not built from {rendered.plan.name} as it is now")
@@ -102,7 +102,7 @@ def served(run: Run, target: str) -> tuple[str, docker.Image, Recipe]:
         assert isinstance(rendered.plan, Plan)
         return *_built_image(run, rendered), rendered.plan.recipe
     found = _any_image(target)
-    recipe = run.catalogue.engine(found.labels.get("builder.recipe", target)).recipe
+    recipe = run.catalog.engine(found.labels.get("builder.recipe", target)).recipe
     assert recipe is not None
     return target, found, complete(recipe)
 

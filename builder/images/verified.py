@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder import pipeline
-from builder.errors import BuilderError, ProofError, RegistryError, UntriedError
+from builder.errors import BuilderError, RegistryError, SmokeError, UntriedError
 from builder.pipeline import Run
 from builder.plan.dockerfile import Rendered
 from builder.plan.inputs import Plan
@@ -45,7 +45,7 @@ def find_verified(
 
     An image that neither this machine's record nor a signed verdict speaks for is pulled and
     proved.  Raises ``RegistryError`` where an index or another image stands under that tag,
-    ``ProofError`` or ``UntriedError`` where the image is refused, ``FetchError``.
+    ``SmokeError`` or ``UntriedError`` where the image is refused, ``FetchError``.
     """
     own = pipeline.own_tag(run, rendered)
     digest = repository.told(own)
@@ -59,7 +59,7 @@ def find_verified(
     run.say(f"{own} in the registry has no verdict that counts here: it is pulled and proved")
     try:
         kept = _proved(run, rendered, f"{repository.name}@{digest}", work)
-    except (ProofError, UntriedError) as error:
+    except (SmokeError, UntriedError) as error:
         raise _refused(error, repository, own, digest) from error
     record.write(run.settings.state_dir, kept, apart=True)
     return Verified(digest, kept)
@@ -116,14 +116,14 @@ def _require_key(repository: Repository, own: str, digest: str, key: str) -> Non
 def _proved(run: Run, rendered: Rendered, reference: str, work: Path) -> Record:
     """Have the engine pull an image, and prove it.
 
-    Raises ``ProofError`` or ``UntriedError`` where a check fails or could not be tried.
+    Raises ``SmokeError`` or ``UntriedError`` where a check fails or could not be tried.
     """
     folder = work / "pulled"
     folder.mkdir()
     with in_engine(reference):
-        kept = pipeline.prove_pulled(run, rendered, reference, folder)
+        kept = pipeline.check_pulled(run, rendered, reference, folder)
     if not kept.verdict.good:
-        raise pipeline.proof_error(rendered.plan.name, reference, kept.verdict)
+        raise pipeline.smoke_error(rendered.plan.name, reference, kept.verdict)
     return kept
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from builder import settings
 from builder.errors import FetchError, RecipeError
-from builder.recipes.catalog import Catalogue, Entry
+from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import GitSource, Recipe, Track
 from builder.settings import Settings
 from builder.tools.git.repositories import Repositories
@@ -40,13 +40,13 @@ class Channel:
             )
 
 
-def channels(catalogue: Catalogue, settings: Settings, names: Sequence[str] = ()) -> list[Channel]:
+def channels(catalog: Catalog, settings: Settings, names: Sequence[str] = ()) -> list[Channel]:
     """The channels of these recipes, or of all that are right.
 
     Raises ``RecipeError`` where one that is named has none.
     """
-    named = {entry.name for entry in tracked(map(catalogue.engine, names))}
-    right = [entry for entry in catalogue.engines.values() if entry.recipe and not entry.problems]
+    named = {entry.name for entry in tracked(map(catalog.engine, names))}
+    right = [entry for entry in catalog.engines.values() if entry.recipe and not entry.problems]
     all_of_them = [found for entry in right if (found := _channel(entry, settings)) is not None]
     movers: dict[tuple[str, str], set[str]] = defaultdict(set)
     for channel in all_of_them:
@@ -101,14 +101,14 @@ def newest(channel: Channel, repositories: Repositories) -> Target:
 def published(image: str, say: Callable[[str], None]) -> Target:
     """What the tag of a published image leads to.  Raises ``FetchError``."""
     name, _, tag = image.rpartition(":")
-    digest = Repository(name, say, settings.load().token_hosts).leads_to(tag)
+    digest = Repository(name, say, settings.load().token_hosts).head_digest(tag)
     if not digest:
         raise FetchError(f"{name} has no tag {tag}", hint="correct [track] of the recipe")
     return Target(image, digest, "image")
 
 
 def frozen(
-    catalogue: Catalogue, channel: Channel, target: Target, repositories: Repositories
+    catalog: Catalog, channel: Channel, target: Target, repositories: Repositories
 ) -> Frozen:
     """The recipe of a channel at a state of its upstream.
 
@@ -116,13 +116,13 @@ def frozen(
     """
     version = snapshot.version_of(channel.tag, target)
     if target.kind == "image":
-        return snapshot.at_image(catalogue, channel.entry, target, version)
+        return snapshot.at_image(catalog, channel.entry, target, version)
     source = _recipe(channel).source
     assert isinstance(source, GitSource)
     number = 0
     if _recipe(channel).llama is not None:
         number = tracking.build_number(source.git, target.commit, repositories)
-    return snapshot.at_commit(catalogue, channel.entry, target, number, version)
+    return snapshot.at_commit(catalog, channel.entry, target, number, version)
 
 
 def _recipe(channel: Channel) -> Recipe:

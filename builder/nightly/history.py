@@ -17,7 +17,7 @@ from builder.errors import GoneError, RegistryError
 from builder.publish import referrers
 from builder.tools.registry.client import Repository
 
-NIGHTS = "application/vnd.builder.nights.v1+json"
+NIGHTLY_RUNS = "application/vnd.builder.nights.v1+json"
 MOST = 100
 LARGEST = 4_000_000  # bytes
 LONGEST_REASON = 600  # characters
@@ -74,7 +74,7 @@ def nights(repository: Repository, channel: str) -> list[Night]:
     body = kept.body
     try:
         (layer,) = body.layers or []
-        ours = body.artifactType == NIGHTS and layer.size <= LARGEST
+        ours = body.artifactType == NIGHTLY_RUNS and layer.size <= LARGEST
         return parsed(repository.blob(layer.digest) if ours else b"another artifact")
     except (ValueError, GoneError) as error:
         raise RegistryError(
@@ -101,8 +101,8 @@ def write(repository: Repository, night: Night) -> None:
         known = []
     night = replace(night, reason=_without_paths(night.reason))
     content = json.dumps([asdict(each) for each in [night, *known][:MOST]], indent=1).encode()
-    file = referrers.File("nights.json", NIGHTS, content)
-    referrers.store(repository, tag_of(night.channel), NIGHTS, [file])
+    file = referrers.File("nights.json", NIGHTLY_RUNS, content)
+    referrers.store(repository, tag_of(night.channel), NIGHTLY_RUNS, [file])
 
 
 def _without_paths(text: str) -> str:

@@ -27,11 +27,11 @@ from builder.publish.tag_history import moves
 from builder.publish.verdicts import require_signing, trust_of
 from builder.records import crashes
 from builder.tools.docker import engine as docker
-from builder.tools.files import alone, workspace
+from builder.tools.files import named_lock, workspace
 from builder.tools.registry.client import Repository
 from builder.upstream import snapshot
 from builder.upstream.patch_state import Finding
-from builder.upstream.session import Desk, desk
+from builder.upstream.session import SourceSession, open_session
 from builder.upstream.snapshot import Frozen
 from builder.upstream.track import Target
 
@@ -56,13 +56,13 @@ def tonight(run: Run, names: Sequence[str] = ()) -> Iterator[Night]:
     recipe without a channel, ``RegistryError`` where no namespace is set, ``BusyError`` where
     another night goes on, on this machine.
     """
-    run.settings.need_directories()
-    found = channels.channels(run.catalogue, run.settings, names)
+    run.settings.require_directories()
+    found = channels.channels(run.catalog, run.settings, names)
     for channel in found:
         push.opened(channel.repository, run.say)  # a setting that lacks fails once
     with workspace(run.settings.cache_dir) as work:
         require_signing(run.settings, work)
-    with alone(run.settings.cache_dir, push.NIGHTLY):
+    with named_lock(run.settings.cache_dir, push.NIGHTLY):
         for channel in found:
             yield _night(run, channel)
         if not names:
@@ -71,7 +71,7 @@ def tonight(run: Run, names: Sequence[str] = ()) -> Iterator[Night]:
 
 def _wrong(run: Run) -> Iterator[Night]:
     """Of a recipe that cannot be read nobody knows whether it has a channel."""
-    for entry in run.catalogue.engines.values():
+    for entry in run.catalog.engines.values():
         if entry.problems:
             yield Night(entry.name, "", "failed", _now(), 0.0, reason=str(entry.problems[0]))
 
@@ -92,10 +92,10 @@ def _night(run: Run, channel: Channel) -> Night:
         channel.need_alone()
         opened = push.opened(channel.repository, run.say)
         progress.digest = opened.told(channel.tag)
-        opened.need_clock()
+        opened.require_clock()
         opened.require_push()
         repository = opened
-        with desk(run.catalogue, run.settings, run.say, offline=run.offline) as at:
+        with open_session(run.catalog, run.settings, run.say, offline=run.offline) as at:
             _move_on(run, channel, at, repository, progress)
     except Exception as error:
         progress.reason = _reason(run, error)
@@ -148,13 +148,13 @@ def _joined(*parts: str) -> str:
 
 
 def _move_on(
-    run: Run, channel: Channel, at: Desk, repository: Repository, progress: _Progress
+    run: Run, channel: Channel, at: SourceSession, repository: Repository, progress: _Progress
 ) -> None:
     """Have the channel lead to an image of what upstream has, unless it does, or must not."""
     before = progress.digest
     progress.target = channels.newest(channel, at.repositories)
     frozen = _frozen(run, channel, at, progress.target)
-    digest = _image(run, frozen, repository, at.workshop.work)
+    digest = _image(run, frozen, repository, at.context.work)
     if digest == before:
         progress.outcome = "unchanged"
         return
@@ -172,15 +172,15 @@ def _move_on(
 
 def _tags_locked(run: Run) -> AbstractContextManager[None]:
     """Nobody on this machine gives a tag by hand meanwhile; where somebody does, it is waited."""
-    return alone(run.settings.cache_dir, push.TAGS, wait=run.say)
+    return named_lock(run.settings.cache_dir, push.TAGS, wait=run.say)
 
 
-def _frozen(run: Run, channel: Channel, at: Desk, target: Target) -> Frozen:
+def _frozen(run: Run, channel: Channel, at: SourceSession, target: Target) -> Frozen:
     """The recipe of tonight, without the patches that upstream has.
 
     Raises ``PatchError`` where another one does not fit.
     """
-    frozen = channels.frozen(run.catalogue, channel, target, at.repositories)
+    frozen = channels.frozen(run.catalog, channel, target, at.repositories)
     frozen, unfit = snapshot.fitted(frozen, at)
     if unfit:
         raise PatchError(
@@ -198,7 +198,7 @@ def _line(found: Finding) -> str:
 
 def _image(run: Run, frozen: Frozen, repository: Repository, work: Path) -> str:
     """The digest of a frozen recipe's image in the registry: the one there, or a new one."""
-    tonight = replace(run, catalogue=frozen.catalogue, seconds={})
+    tonight = replace(run, catalog=frozen.catalog, seconds={})
     rendered = pipeline.resolve(tonight, frozen.name)
     there = find_verified(tonight, rendered, repository, work)
     if there is not None:
@@ -230,7 +230,7 @@ def _held(repository: Repository, tag: str, digest: str) -> str:
 
 def _tidy(run: Run, channel: Channel) -> None:
     """Take the names of older nights' images out of the engine, which removes the images."""
-    names = {each.tag for each in channels.channels(run.catalogue, run.settings)}
+    names = {each.tag for each in channels.channels(run.catalog, run.settings)}
     ages = {}
     for name in docker.names(f"{channel.repository}:{channel.tag}-*"):
         tag = name.rpartition(":")[2]
@@ -242,7 +242,7 @@ def _tidy(run: Run, channel: Channel) -> None:
         docker.untag(name.rpartition("-")[0])
 
 
-def need_good(nights: Sequence[Night]) -> None:
+def require_good(nights: Sequence[Night]) -> None:
     """Raise ``NightError`` with every channel that failed."""
     failed = [night for night in nights if not night.good]
     if failed:

@@ -16,7 +16,7 @@ from builder.nightly.channels import Channel
 from builder.nightly.history import Night
 from builder.publish.push import opened
 from builder.publish.remote_image import Served, served
-from builder.recipes.catalog import Catalogue, Entry
+from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import GitSource, Recipe
 from builder.settings import Settings
 from builder.tools.git.executable import COMMIT
@@ -75,7 +75,7 @@ class Status:
 
 
 def statuses(
-    catalogue: Catalogue,
+    catalog: Catalog,
     settings: Settings,
     names: Sequence[str],
     repositories: Repositories,
@@ -87,8 +87,8 @@ def statuses(
     What cannot be asked for is told by the status, and so is a recipe that is wrong.  Raises
     ``RecipeError`` for a name of none.
     """
-    entries = [catalogue.engine(name) for name in names] or list(catalogue.engines.values())
-    of_channels = {each.entry.name: each for each in channels.channels(catalogue, settings)}
+    entries = [catalog.engine(name) for name in names] or list(catalog.engines.values())
+    of_channels = {each.entry.name: each for each in channels.channels(catalog, settings)}
     for entry in entries:
         channel = of_channels.get(entry.name)
         if entry.problems or entry.recipe is None:
@@ -116,7 +116,7 @@ def _of_channel(channel: Channel, repositories: Repositories) -> Status:
         repository = opened(channel.repository, repositories.say)
         status = replace(status, served=served(repository, channel.tag))
         nights = history.nights(repository, channel.tag)
-        repository.need_clock()
+        repository.require_clock()
     except BuilderError as error:
         problems.append(str(error))
     status = replace(
@@ -141,7 +141,7 @@ def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Reposito
         repository = opened(name, repositories.say)
         there = served(repository, tag)
         status = replace(status, served=there)
-        repository.need_clock()
+        repository.require_clock()
         if not isinstance(recipe.source, GitSource):
             return replace(status, commits=0, days=0)
         target = tracking.tracked(recipe.source.git, recipe.track, repositories)
@@ -219,7 +219,7 @@ def _behind_channel(
     return _Behind(target, lag.ahead, lag.since)
 
 
-def need_fresh(found: Sequence[Status]) -> None:
+def require_fresh(found: Sequence[Status]) -> None:
     """Raise ``StaleError`` with every channel that is behind for longer than it may be, has no
     image, or cannot be asked for."""
     bad = [each for each in found if each.channel and each.state in {"stale", "empty", "unknown"}]

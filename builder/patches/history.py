@@ -187,7 +187,7 @@ class History(Past):
 
     # Who changed what
 
-    def bringers(self, piece: Piece, files: Sequence[FileDiff], tree: str) -> list[str]:
+    def introducing_commits(self, piece: Piece, files: Sequence[FileDiff], tree: str) -> list[str]:
         """Who brought what a diff does, where its lines stand in ``tree`` as it leaves them."""
         best: tuple[int, str] = (0, "")
         for file in files:
@@ -206,7 +206,7 @@ class History(Past):
                 best = max(best, *((1, name) for name in self.removers(file.path, piece)[:1]))
         return [best[1]] if best[0] else []
 
-    def changers(self, conflicts: Iterable[Conflict], tree: str, piece: Piece) -> list[str]:
+    def changing_commits(self, conflicts: Iterable[Conflict], tree: str, piece: Piece) -> list[str]:
         """Who changed the lines that a patch expects, newest first."""
         names: dict[str, None] = {}
         for conflict in conflicts:

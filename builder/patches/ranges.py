@@ -29,7 +29,9 @@ class Piece:
     """The last lines that a script printed."""
 
 
-def _need_ancestor(repositories: Repositories, name: str, url: str, base: str, head: str) -> None:
+def _require_ancestor(
+    repositories: Repositories, name: str, url: str, base: str, head: str
+) -> None:
     repositories.walk(url, head)
     if not repositories.scratch.lacks([base]) and repositories.sound(
         lambda: repositories.scratch.is_ancestor(base, head)
@@ -47,7 +49,7 @@ def between(repositories: Repositories, planned: PlannedPatch, base: str, head: 
 
     Raises ``PatchError`` where the first is no ancestor of the second, ``FetchError``.
     """
-    _need_ancestor(repositories, planned.name, planned.url, base, head)
+    _require_ancestor(repositories, planned.name, planned.url, base, head)
     return diff_of(repositories, planned.url, base, head, planned.name)
 
 
@@ -69,7 +71,7 @@ def picked(repositories: Repositories, planned: PlannedPatch, pick: Pick) -> Ite
     Raises ``PatchError`` for a merge and for a range that is none, ``FetchError``.
     """
     span = f"{pick.after}..{pick.to}"
-    _need_ancestor(repositories, planned.name, planned.url, pick.after, pick.to)
+    _require_ancestor(repositories, planned.name, planned.url, pick.after, pick.to)
     listing = repositories.sound(
         lambda: repositories.scratch.text("log", "--reverse", "--format=%H %P%x09%s", span)
     )

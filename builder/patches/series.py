@@ -37,7 +37,7 @@ class HalfDoneError(PatchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class PatchContext:
     """What patches are made and tried with.
 
     ``image`` is the engine's image that scripts run in; None where there is none.
@@ -54,7 +54,7 @@ class Workshop:
         return self.repositories.scratch
 
 
-def apply_all(workshop: Workshop, tree: str, patches: tuple[PlannedPatch, ...]) -> str:
+def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...]) -> str:
     """Apply patches in order; return the new tree.
 
     Raises ``PatchError`` for the first one that does not fit or changes nothing, ``FetchError``
@@ -62,16 +62,14 @@ def apply_all(workshop: Workshop, tree: str, patches: tuple[PlannedPatch, ...]) 
     """
     for planned in patches:
         if planned.patch.expect == "absent":
-            need_absence(workshop, planned, tree)
-            workshop.say(
-                f"{planned.name} is not applied: what it changes is not there, as expected"
-            )
+            require_absence(context, planned, tree)
+            context.say(f"{planned.name} is not applied: what it changes is not there, as expected")
             continue
         before = tree
-        for piece in pieces(workshop, planned, tree):
-            files = files_of(planned, piece, workshop.say)
+        for piece in pieces(context, planned, tree):
+            files = files_of(planned, piece, context.say)
             fate = attempt(
-                workshop.scratch,
+                context.scratch,
                 tree,
                 files,
                 fuzz=planned.patch.fuzz,
@@ -80,33 +78,33 @@ def apply_all(workshop: Workshop, tree: str, patches: tuple[PlannedPatch, ...]) 
             if fate.state not in FITS:
                 raise _refusal(planned, piece, fate)
             for path, hunk, moved in fate.offsets:
-                workshop.say(f"{piece.name}: hunk {hunk} of {path} applies {moved:+} lines away")
+                context.say(f"{piece.name}: hunk {hunk} of {path} applies {moved:+} lines away")
             tree = fate.tree
         if tree == before:
             raise PatchError(
                 f"{planned.name} changes nothing", hint="drop it, or mend it: see `builder patches`"
             )
-        workshop.say(f"{planned.name} is applied")
+        context.say(f"{planned.name} is applied")
     return tree
 
 
-def need_absence(workshop: Workshop, planned: PlannedPatch, tree: str) -> None:
+def require_absence(context: PatchContext, planned: PlannedPatch, tree: str) -> None:
     """Raise ``PatchError`` where a tree has a file that an absent patch would change."""
     paths: list[str] = []
     if isinstance(planned.patch, ScriptPatch):
         paths = planned.patch.script.edits
     else:
-        for piece in pieces(workshop, planned, tree):
-            paths += targets_of(files_of(planned, piece, workshop.say))
+        for piece in pieces(context, planned, tree):
+            paths += targets_of(files_of(planned, piece, context.say))
     if not paths:
         raise PatchError(
             f"{planned.name} only adds files: nothing of it can be absent",
             hint='apply it (without expect = "absent"), or drop it',
         )
-    if not is_absent(workshop.scratch, tree, paths):
+    if not is_absent(context.scratch, tree, paths):
         raise PatchError(
             f"{planned.name} is expected to be absent, and what it changes is there",
-            ", ".join(item.path for item in workshop.scratch.items(tree, *paths)),
+            ", ".join(item.path for item in context.scratch.items(tree, *paths)),
             "apply it (without expect), or drop it: see `builder patches`",
         )
 
@@ -140,55 +138,55 @@ def files_of(planned: PlannedPatch, piece: Piece, say: Say) -> list[FileDiff]:
     return kept
 
 
-def pieces(workshop: Workshop, planned: PlannedPatch, tree: str) -> Iterator[Piece]:
+def pieces(context: PatchContext, planned: PlannedPatch, tree: str) -> Iterator[Piece]:
     """The diffs that a patch consists of; a script's is what it makes of ``tree``.
 
     Raises like ``apply_all``.
     """
     match planned.patch:
         case PullPatch(base=base, head=head, pull=pull):
-            text = between(workshop.repositories, planned, base, head)
+            text = between(context.repositories, planned, base, head)
             yield Piece(planned.name, text, planned.url, base, head, pull)
         case PickPatch(pick=pick):
-            yield from picked(workshop.repositories, planned, pick)
+            yield from picked(context.repositories, planned, pick)
         case ScriptPatch(script=script):
-            yield _scripted(workshop, planned, script, tree)
+            yield _scripted(context, planned, script, tree)
         case AddPatch(add=add):
-            yield Piece(planned.name, _added(workshop.repositories, planned, add, tree))
+            yield Piece(planned.name, _added(context.repositories, planned, add, tree))
         case _:
             yield Piece(planned.name, planned.content)
 
 
-def _scripted(workshop: Workshop, planned: PlannedPatch, script: Script, tree: str) -> Piece:
+def _scripted(context: PatchContext, planned: PlannedPatch, script: Script, tree: str) -> Piece:
     """Run a script on a copy of the tree, sealed off; what it changed is the diff.
 
     Raises ``PatchError`` when it fails, does not end, changes nothing, or does not print what the
     recipe says.
     """
-    if is_absent(workshop.scratch, tree, script.edits):
+    if is_absent(context.scratch, tree, script.edits):
         raise AbsentError(
             f"{planned.name} finds nothing to edit",
             f"not there: {', '.join(script.edits)}",
             'drop it, or say expect = "absent" where that is known',
         )
-    program = _program(workshop.repositories, planned, script)
-    if workshop.image is None:
+    program = _program(context.repositories, planned, script)
+    if context.image is None:
         raise UntriedError(
             f"{planned.name} runs in a container, and there is no image for it yet",
             hint="build the recipe's base first: `builder build` does",
         )
-    folder = workshop.work / f"script-{uuid4().hex}"
+    folder = context.work / f"script-{uuid4().hex}"
     folder.mkdir()
     try:
         copy = folder / "tree"
-        workshop.repositories.sound(lambda: workshop.scratch.export(tree, copy))
+        context.repositories.sound(lambda: context.scratch.export(tree, copy))
         file = folder / Path(script.path).name
         file.write_bytes(program)
         file.chmod(0o755)
-        done = _run_script(workshop.image, planned.name, script, file, copy)
-        changed = _taken(workshop.scratch, planned.name, copy)
-        text = workshop.scratch.diff(tree, changed)
-        touched = workshop.scratch.changes(tree, changed)
+        done = _run_script(context.image, planned.name, script, file, copy)
+        changed = _taken(context.scratch, planned.name, copy)
+        text = context.scratch.diff(tree, changed)
+        touched = context.scratch.changes(tree, changed)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     printed = tuple(done.output.strip().splitlines()[-MOST_PRINTED:])
@@ -225,7 +223,7 @@ def _require_success(
             f"it printed:\n{printed}" if printed else "it printed nothing",
             "drop it, or pin a revision that fits the source",
         )
-    missing = [text for text in script.says if text not in done.output]
+    missing = [text for text in script.contains if text not in done.output]
     if missing:
         raise HalfDoneError(
             f"{name} exited 0 and did not print {', '.join(map(repr, missing))}",

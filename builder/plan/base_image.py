@@ -10,7 +10,7 @@ from builder.plan.dockerfile import Rendered, render
 from builder.plan.inputs import RegistryRoot, RootChoice
 from builder.plan.resolve import bootstrapped_root, plan_base
 from builder.platforms import Platforms
-from builder.recipes.catalog import Catalogue
+from builder.recipes.catalog import Catalog
 from builder.recipes.schema import BaseRecipe, Root
 from builder.tools.docker import engine as docker
 
@@ -26,20 +26,20 @@ def in_engine(rendered: Rendered, stage: str) -> bool:
     return found is not None and found.labels.get("builder.key") == rendered.key
 
 
-def root_recipe(catalogue: Catalogue, base: str) -> BaseRecipe:
+def root_recipe(catalog: Catalog, base: str) -> BaseRecipe:
     """The recipe of the Debian root, or of the published image, below ``base``.
 
     Raises ``RecipeError`` where there is none.
     """
-    for name in catalogue.chain(base):
-        recipe = catalogue.base(name).recipe
+    for name in catalog.chain(base):
+        recipe = catalog.base(name).recipe
         if recipe is not None and (recipe.root is not None or recipe.published is not None):
             return recipe
     raise RecipeError(f"the base {base} stands on no Debian root and on no published image")
 
 
 def choose(
-    catalogue: Catalogue,
+    catalog: Catalog,
     base: str,
     platforms: Platforms,
     way: str,
@@ -57,14 +57,14 @@ def choose(
     does not make every engine anew; else it tries the registry, then mmdebstrap.  Raises
     ``FetchError`` when "registry" is asked for and does not answer.
     """
-    recipe = root_recipe(catalogue, base)
+    recipe = root_recipe(catalog, base)
     if recipe.published is not None:
         return published_image.choose(recipe.published, say, ask=ask, offline=offline)
-    return _debian(catalogue, recipe, platforms, way, say, ask=ask, offline=offline)
+    return _debian(catalog, recipe, platforms, way, say, ask=ask, offline=offline)
 
 
 def _debian(
-    catalogue: Catalogue,
+    catalog: Catalog,
     recipe: BaseRecipe,
     platforms: Platforms,
     way: str,
@@ -84,7 +84,7 @@ def _debian(
     if way == "auto":
         for choice in (pinned, bootstrapped):
             if choice is not None:
-                plan = plan_base(catalogue, recipe.name, platforms, choice)
+                plan = plan_base(catalog, recipe.name, platforms, choice)
                 if in_engine(render(plan), "root"):
                     return choice
     found = pinned if offline else _from_registry(root, say)

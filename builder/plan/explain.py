@@ -10,7 +10,7 @@ from builder.families.compiling import definition_value
 from builder.plan.inputs import where
 from builder.plan.resolve import complete, resolve_patches
 from builder.platforms import Platforms
-from builder.recipes.catalog import Catalogue
+from builder.recipes.catalog import Catalog
 from builder.recipes.schema import (
     AddPatch,
     ArchiveSource,
@@ -31,12 +31,12 @@ from builder.recipes.schema import (
 )
 
 
-def explained(catalogue: Catalogue, name: str) -> dict[str, Any]:
+def explained(catalog: Catalog, name: str) -> dict[str, Any]:
     """What there is to say of a recipe, as JSON data.
 
     Raises ``RecipeError`` when there is no such recipe, or it is wrong.
     """
-    entry = catalogue.engine(name)
+    entry = catalog.engine(name)
     assert entry.recipe is not None
     recipe = complete(entry.recipe)
     family = families.ENGINES[recipe.family]
@@ -60,18 +60,18 @@ def explained(catalogue: Catalogue, name: str) -> dict[str, Any]:
                 "installed_as": _installed_as(planned.patch),
                 "proved_by": _probe(planned.patch.probe) if planned.patch.probe else "",
             }
-            for planned in resolve_patches(entry, catalogue.root)
+            for planned in resolve_patches(entry, catalog.root)
         ],
         "starts": [
             {
                 "run": " ".join(step.run),
                 "why": step.why,
                 "drop_when": step.drop_when or "",
-                "prints": list(step.says),
+                "prints": list(step.contains),
             }
             for step in recipe.start
         ],
-        "bases": [_base(catalogue, base) for base in catalogue.chain(recipe.base)],
+        "bases": [_base(catalog, base) for base in catalog.chain(recipe.base)],
         "family": recipe.family,
         "family_is": (family.__doc__ or "").splitlines()[0].replace("`", ""),
         "definitions": [
@@ -132,7 +132,7 @@ def _allowed(patch: dict[str, Any]) -> list[str]:
 
 
 def _says(patch: Patch) -> list[str]:
-    return list(patch.script.says) if isinstance(patch, ScriptPatch) else []
+    return list(patch.script.contains) if isinstance(patch, ScriptPatch) else []
 
 
 def _installed_as(patch: Patch) -> str:
@@ -140,8 +140,8 @@ def _installed_as(patch: Patch) -> str:
     return str(distribution) if distribution else ""
 
 
-def _base(catalogue: Catalogue, name: str) -> dict[str, Any]:
-    base = catalogue.base(name).recipe
+def _base(catalog: Catalog, name: str) -> dict[str, Any]:
+    base = catalog.base(name).recipe
     assert base is not None
     return {
         "name": base.name,
@@ -166,12 +166,12 @@ def _probe(probe: Probe) -> str:
     """A promise in one line."""
     match probe:
         case RunProbe():
-            said = [f"says {text!r}" for text in probe.says]
+            said = [f"says {text!r}" for text in probe.contains]
             said += [f"matches /{pattern}/" for pattern in probe.matches]
-            said += [f"does not say {text!r}" for text in probe.says_not]
+            said += [f"does not say {text!r}" for text in probe.excludes]
             return ", ".join([f"{' '.join(probe.run)} exits {probe.status}", *said])
         case OptionProbe():
-            said = _listed("has", probe.has) + _listed("lacks", probe.lacks)
+            said = _listed("has", probe.has) + _listed("lacks", probe.missing)
             return ", ".join([f"{probe.option} is {_not(probe.absent)}in --help", *said])
         case LibraryProbe():
             said = _listed("has code for", probe.architectures) + _listed("needs", probe.needs)
@@ -183,7 +183,7 @@ def _probe(probe: Probe) -> str:
             names = " or ".join([probe.library, *probe.alternatives])
             return ", ".join([f"{names} is there", *said])
         case FileProbe():
-            said = _listed("has", probe.has) + _listed("lacks", probe.lacks)
+            said = _listed("has", probe.has) + _listed("lacks", probe.missing)
             said += [f"matches /{pattern}/" for pattern in probe.matches]
             said += [f"sha256 {probe.sha256}"] if probe.sha256 else []
             said += [f"no longer sha256 {probe.sha256_not}"] if probe.sha256_not else []
@@ -191,7 +191,7 @@ def _probe(probe: Probe) -> str:
         case PythonProbe():
             inside = f", in {probe.inside}" if probe.inside else ""
             said = _listed("defines", probe.defines)
-            said += _listed("has", probe.has) + _listed("lacks", probe.lacks)
+            said += _listed("has", probe.has) + _listed("lacks", probe.missing)
             return ", ".join([f"{probe.python}{inside} is Python", *said])
 
 
@@ -201,7 +201,7 @@ def _limits(recipe: Recipe) -> list[str]:
     said = [f"at most {most} MB {what}" for what, most in limits if most is not None]
     said += [f"driver {recipe.cuda.driver} or newer is enough"] if recipe.cuda.driver else []
     said += ["the server serves a model and ends on SIGTERM"] if recipe.serve else []
-    undefined = recipe.artefact.undefined if recipe.artefact else {}
+    undefined = recipe.artifact.undefined if recipe.artifact else {}
     said += [f"{name} may be undefined: {why}" for name, why in undefined.items()]
     return said + [f"{each.path} may break {each.proof}: {each.why}" for each in recipe.accept]
 

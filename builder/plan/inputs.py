@@ -12,7 +12,7 @@ from typing import Any, Literal
 from builder import families
 from builder.families.package_paths import PackagePaths
 from builder.platforms import Platforms
-from builder.recipes.lockfile import Locked
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
     ArchiveSource,
     BaseRecipe,
@@ -48,10 +48,10 @@ class GitCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class PypiFile:
     """A file of PyPI; the source is ``subdirectory`` of what it holds."""
 
-    file: Locked
+    file: PinnedFile
     subdirectory: str
     texts_only: bool = False
     """Without shared objects and archives: only texts can be patched."""
@@ -74,7 +74,7 @@ class Archive:
     subdirectory: str
 
 
-SourceChoice = SourceTree | GitCommit | Released | Archive | Installed
+SourceChoice = SourceTree | GitCommit | PypiFile | Archive | Installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,8 @@ class PlannedPatch:
         for kind in ("pick", "script", "add"):
             for name in ("git", "seconds"):
                 data.get(kind, {}).pop(name, None)
+        if "script" in data:  # Keys outlive the names of fields.
+            data["script"]["says"] = data["script"].pop("contains")
         if not data.get("pick", {}).get("without", True):
             del data["pick"]["without"]
         if self.scope is not None:
@@ -138,7 +140,7 @@ class BasePlan:
     recipe: BaseRecipe
     file: Path
     platforms: Platforms
-    packages: Mapping[str, tuple[Locked, ...]]
+    packages: Mapping[str, tuple[PinnedFile, ...]]
     dockerfiles: Path
     """Directory of the templates, and of the scripts in ``scripts/``."""
     scripts: Mapping[str, str]
@@ -188,7 +190,7 @@ class Plan:
     platforms: Platforms
     source: SourceChoice
     patches: tuple[PlannedPatch, ...]
-    packages: Mapping[str, tuple[Locked, ...]]
+    packages: Mapping[str, tuple[PinnedFile, ...]]
     dockerfiles: Path
     scripts: Mapping[str, str]
     base: BasePlan
@@ -216,7 +218,7 @@ class Plan:
                 return identity
             case GitCommit(commit=commit):
                 return commit
-            case Released(file=file):
+            case PypiFile(file=file):
                 return file.sha256
             case Archive(sha256=digest):
                 return digest
@@ -269,7 +271,7 @@ def _part_of(source: SourceChoice) -> str:
     match source:
         case GitCommit(submodules=False):
             return "without submodules"
-        case Released(subdirectory=folder) | Archive(subdirectory=folder) if folder != ".":
+        case PypiFile(subdirectory=folder) | Archive(subdirectory=folder) if folder != ".":
             return folder
     return ""
 

@@ -29,7 +29,7 @@ def check(run: Run, name: str) -> Checked:
 
     Nothing is fetched.  Raises ``RecipeError`` where there is no such recipe.
     """
-    entry = run.catalogue.engines.get(name) or run.catalogue.engine(name)
+    entry = run.catalog.engines.get(name) or run.catalog.engine(name)
     try:
         pipeline.resolve(run, entry.name, BUILD_ARCHITECTURE)
     except BuilderError as error:

@@ -22,14 +22,14 @@ from builder.plan.inputs import (
     Installed,
     Plan,
     PlannedPatch,
-    Released,
+    PypiFile,
     RootChoice,
     SourceChoice,
     SourceTree,
 )
 from builder.platforms import Platforms
-from builder.recipes.catalog import Catalogue, Entry
-from builder.recipes.lockfile import Locked
+from builder.recipes.catalog import Catalog, Entry
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
     AddPatch,
     ArchiveSource,
@@ -57,7 +57,7 @@ def bootstrapped_root(recipe: BaseRecipe) -> BootstrappedRoot:
     return BootstrappedRoot(recipe.root.suite, recipe.root.as_of, tuple(recipe.root.packages))
 
 
-def _need_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
+def _require_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
     missing = [stage for stage in stages if stage not in base.stages]
     if missing:
         message = f"{base.name} has no stage {' and no stage '.join(missing)} to stand on"
@@ -67,19 +67,19 @@ def _need_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
         )
 
 
-def plan_base(catalogue: Catalogue, name: str, platforms: Platforms, root: RootChoice) -> BasePlan:
+def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoice) -> BasePlan:
     """Resolve a base and what it stands on.
 
     Raises ``RecipeError`` when one of them is wrong.
     """
-    entry = catalogue.base(name)
+    entry = catalog.base(name)
     recipe = entry.recipe
     assert recipe is not None
     family = families.BASES[recipe.family]
-    below = plan_base(catalogue, recipe.base, platforms, root) if recipe.base else None
+    below = plan_base(catalog, recipe.base, platforms, root) if recipe.base else None
     if below is not None:
-        _need_stages(entry, below, *family.STANDS_ON)
-    folder = dockerfiles(catalogue.root)
+        _require_stages(entry, below, *family.STANDS_ON)
+    folder = dockerfiles(catalog.root)
     return BasePlan(
         recipe=recipe,
         file=entry.file,
@@ -92,9 +92,7 @@ def plan_base(catalogue: Catalogue, name: str, platforms: Platforms, root: RootC
     )
 
 
-def plan(
-    catalogue: Catalogue, entry: Entry[Recipe], platforms: Platforms, root: RootChoice
-) -> Plan:
+def plan(catalog: Catalog, entry: Entry[Recipe], platforms: Platforms, root: RootChoice) -> Plan:
     """Resolve an engine's recipe; ``root`` is the Debian root that its bases stand on.
 
     Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
@@ -103,15 +101,15 @@ def plan(
     assert entry.recipe is not None
     recipe = complete(entry.recipe)
     family = families.ENGINES[recipe.family]
-    base = plan_base(catalogue, recipe.base, platforms, root)
-    _need_stages(entry, base, *family.STANDS_ON)
-    folder = dockerfiles(catalogue.root)
+    base = plan_base(catalog, recipe.base, platforms, root)
+    _require_stages(entry, base, *family.STANDS_ON)
+    folder = dockerfiles(catalog.root)
     return Plan(
         recipe=recipe,
         file=entry.file,
         platforms=platforms,
-        source=resolve_source(recipe, catalogue.root),
-        patches=resolve_patches(entry, catalogue.root),
+        source=resolve_source(recipe, catalog.root),
+        patches=resolve_patches(entry, catalog.root),
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
         scripts=_scripts(folder / "scripts", family.SCRIPTS),
@@ -137,7 +135,7 @@ def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
             return GitCommit(source.git, source.commit, source.submodules, source.submodule)
         case PypiSource(pypi=name, version=version, sha256=digest, subdirectory=folder):
             laid_over = families.ENGINES[recipe.family].scope(recipe) is not None
-            return Released(Locked(name, version, digest), folder, texts_only=laid_over)
+            return PypiFile(PinnedFile(name, version, digest), folder, texts_only=laid_over)
         case ArchiveSource(archive=url, sha256=digest, subdirectory=folder):
             return Archive(url, digest, folder)
         case InstalledSource(installed=name):

@@ -139,7 +139,7 @@ def attached(repository: Repository, reference: str, kind: str) -> list[File]:
 
     Raises ``RegistryError`` where there is no such image, or nothing of that kind.
     """
-    digest = repository.leads_to(reference)
+    digest = repository.head_digest(reference)
     if not digest:
         raise RegistryError(f"{repository.name} has no {reference}")
     found = [each for each in referrers(repository, digest) if each.get("artifactType") == kind]

@@ -19,7 +19,7 @@ from builder.plan.explain import explained
 from builder.plan.inputs import where
 from builder.plan.resolve import complete
 from builder.publish.remote_image import REVISION
-from builder.recipes.catalog import Catalogue
+from builder.recipes.catalog import Catalog
 from builder.recipes.schema import AddPatch, Patch, PullPatch, Recipe, ScriptPatch
 from builder.smoke.gpu import capability_of
 from builder.tools.registry.hub import FULL, SHORT
@@ -69,14 +69,14 @@ class _Version:
 
 
 def described(
-    catalogue: Catalogue, repository: str, name: str, there: Collection[str] | None = None
+    catalog: Catalog, repository: str, name: str, there: Collection[str] | None = None
 ) -> Description:
     """The description of the images that recipes call ``repository``, and people ``name``.
 
     Only of versions that have one of the tags ``there``; None: of all.  Raises ``RecipeError``
     where one of the recipes is wrong, ``RegistryError`` where none is left.
     """
-    versions = _versions(catalogue, repository, there)
+    versions = _versions(catalog, repository, there)
     if not versions:
         raise RegistryError(
             f"{name} has no tag of a recipe yet",
@@ -88,7 +88,7 @@ def described(
         ("## How to run it", _running(newest, name)),
         ("## Tags", [*_tags(versions), _immutable(newest)]),
         ("## What was proved", _proved(versions)),
-        ("## Licences", [_listed(_licences(catalogue, versions))]),
+        ("## Licenses", [_listed(_licenses(catalog, versions))]),
         ("## To know", _items(versions, "notes")),
     ]
     return Description(
@@ -99,21 +99,19 @@ def described(
     )
 
 
-def _versions(
-    catalogue: Catalogue, repository: str, there: Collection[str] | None
-) -> list[_Version]:
+def _versions(catalog: Catalog, repository: str, there: Collection[str] | None) -> list[_Version]:
     names = [
         entry.name
-        for entry in catalogue.engines.values()
+        for entry in catalog.engines.values()
         if entry.recipe is not None and entry.recipe.image.repository == repository
     ]
     found = []
     for name in names:
-        entry = catalogue.engine(name)
+        entry = catalog.engine(name)
         assert entry.recipe is not None
         # What a recipe follows is said where its tags are.
         pinned = replace(entry, recipe=entry.recipe.model_copy(update={"track": None}))
-        told = explained(replace(catalogue, engines={name: pinned}), name)
+        told = explained(replace(catalog, engines={name: pinned}), name)
         version = _Version(complete(entry.recipe), told)
         if there is None or not set(version.tags).isdisjoint(there):
             found.append(version)
@@ -181,9 +179,9 @@ def _opening(versions: Sequence[_Version]) -> list[str]:
 
 def _running(version: _Version, name: str) -> list[str]:
     recipe, reference = version.recipe, f"{name}:{version.tags[0]}"
-    if recipe.artefact is not None:
+    if recipe.artifact is not None:
         lines = [f"id=$(docker create {reference} none)"]
-        lines += [f"docker cp $id:/{file} ." for file in recipe.artefact.names]
+        lines += [f"docker cp $id:/{file} ." for file in recipe.artifact.names]
         return ["It holds files, and runs nothing:", _console([*lines, "docker rm $id"])]
     image, serve = recipe.image, recipe.serve
     arguments = [*serve.arguments, *serve.gpu] if serve is not None else []
@@ -298,13 +296,13 @@ def _items(versions: Sequence[_Version], what: str) -> list[str]:
     ]
 
 
-def _licences(catalogue: Catalogue, versions: Sequence[_Version]) -> list[str]:
-    """The licences, each with the engine, or the bases, that are under it."""
+def _licenses(catalog: Catalog, versions: Sequence[_Version]) -> list[str]:
+    """The licenses, each with the engine, or the bases, that are under it."""
     under: dict[str, set[str]] = {}
     for each in versions:
         under.setdefault(each.recipe.license, set()).add(each.recipe.engine)
-        for name in catalogue.chain(each.recipe.base):
-            base = catalogue.base(name).recipe
+        for name in catalog.chain(each.recipe.base):
+            base = catalog.base(name).recipe
             assert base is not None
             under.setdefault(base.license, set()).add(base.name)
     return [

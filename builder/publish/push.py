@@ -129,7 +129,7 @@ def push(record: Record, tags: Tags, how: Pushing) -> Published:
     repository = opened(tags.repository, how.say)
     digest = how.there or record.digest
     before = {tag: _led_to(repository, tag, tags, how) for tag in (tags.own, *tags.fixed)}
-    repository.need_clock()
+    repository.require_clock()
     replaced = {tag: there for tag, there in before.items() if there not in {"", digest}}
     _require_free(record, tags.repository, digest, replaced, how.replace)
     if how.there and how.there != record.digest:
@@ -300,7 +300,7 @@ def require_leads_to(
 
     ``by_content``: what is there is fetched, which Docker Hub counts as a pull.
     """
-    found = repository.leads_to(tag) if by_content else repository.told(tag)
+    found = repository.head_digest(tag) if by_content else repository.told(tag)
     if found != digest:
         raise RegistryError(
             f"{repository.name}:{tag} is not what was pushed",
@@ -330,7 +330,7 @@ def move(
             f"{tag} is no tag that moves", "it says what it holds", "name a channel: latest, ..."
         )
     wanted = repository.manifest(to)
-    repository.need_clock()
+    repository.require_clock()
     if wanted is None:
         raise RegistryError(
             f"{repository.name} has no {to}",

@@ -174,7 +174,7 @@ def previous(repository: Repository, tag: str) -> str:
     """
     found = before(repository, tag)
     if not found:
-        need_tag(repository, tag)
+        require_tag(repository, tag)
         raise RegistryError(
             f"what {repository.name}:{tag} was before is not known",
             hint="say it: --to DIGEST, or --to TAG",
@@ -204,7 +204,7 @@ def way_back(known: Sequence[Move]) -> str:
     return been[-2] if len(been) > 1 else ""
 
 
-def need_tag(repository: Repository, tag: str) -> str:
+def require_tag(repository: Repository, tag: str) -> str:
     """The digest that a tag leads to; raises ``RegistryError`` where a repository has none."""
     found = repository.told(tag)
     if not found:

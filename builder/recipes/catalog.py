@@ -1,4 +1,4 @@
-"""The catalogue: all recipes and bases of a directory, their names and how they hang together."""
+"""The catalog: all recipes and bases of a directory, their names and how they hang together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Check = Callable[[R], Iterable[tuple[tuple[str | int, ...], str]]]
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[R]):
-    """One file of the catalogue: its recipe, or what is wrong with it.
+    """One file of the catalog: its recipe, or what is wrong with it.
 
     ``name`` is the name of the file without its suffix, which must be the recipe's own.
     """
@@ -39,7 +39,7 @@ class Entry(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class Catalog:
     """What ``recipes/`` holds.  ``root`` is the repository that in-repo paths are relative to."""
 
     root: Path
@@ -94,7 +94,7 @@ class Catalogue:
         return _chain(self.bases, base)
 
     def problems(self) -> tuple[Problem, ...]:
-        """Everything that is wrong with any file of the catalogue."""
+        """Everything that is wrong with any file of the catalog."""
         of_bases = [problem for base in self.bases.values() for problem in base.problems]
         of_engines = [problem for engine in self.engines.values() for problem in engine.problems]
         return (*of_bases, *of_engines)
@@ -104,7 +104,7 @@ def load(
     root: Path,
     engine_families: Mapping[str, Check[Recipe]],
     base_families: Mapping[str, Check[BaseRecipe]],
-) -> Catalogue:
+) -> Catalog:
     """Read every recipe below ``root/recipes``; families are given by name with their own rules.
 
     A file that is wrong spoils its own entry and those that build on it, no others.  Raises
@@ -114,7 +114,7 @@ def load(
     if not folder.is_dir():
         raise RecipeError(
             f"{root} holds no recipes/ directory",
-            hint="run builder inside a checkout of the farm, or name one with --catalogue DIR",
+            hint="run builder inside a checkout of the farm, or name one with --catalog DIR",
         )
     bases = _entries(folder / "bases", BaseRecipe, base_families)
     for name, base in bases.items():
@@ -123,7 +123,7 @@ def load(
     for name, engine in engines.items():
         base_name = engine.recipe.base if engine.recipe else None
         engines[name] = _with_base_problems(engine, base_name, bases)
-    return Catalogue(root, engines, bases)
+    return Catalog(root, engines, bases)
 
 
 def _entries(folder: Path, model: type[R], families: Mapping[str, Check[R]]) -> dict[str, Entry[R]]:

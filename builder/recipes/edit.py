@@ -11,9 +11,9 @@ import tomlkit
 from tomlkit.items import AoT, Array
 
 from builder.errors import WorldError
-from builder.recipes.lockfile import Locked
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import GitSource, PullPatch, PypiSource, Recipe
-from builder.tools.files import whole
+from builder.tools.files import atomic_write
 from builder.upstream.track import Target
 
 Keys = tuple[str | int, ...]
@@ -63,7 +63,7 @@ def moved(text: str, recipe: Recipe, target: Target, build_number: int, *, movin
     return edited(text, changes)
 
 
-def released(text: str, recipe: Recipe, file: Locked) -> str:
+def released(text: str, recipe: Recipe, file: PinnedFile) -> str:
     """A recipe's text with its source at another release of PyPI.
 
     A version or a tag of the image that is the old release's becomes the new one's.
@@ -158,7 +158,7 @@ def write(file: Path, text: str, like: Path | None = None) -> None:
     model = like or file
     try:
         old = model.read_bytes() if model.exists() else b""
-        with whole(file) as waiting:
+        with atomic_write(file) as waiting:
             waiting.write_text(text, "utf-8", newline="\r\n" if b"\r\n" in old else "\n")
     except OSError as error:
         raise WorldError(

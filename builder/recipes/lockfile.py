@@ -20,7 +20,7 @@ ProjectName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9]+(?:[._-]+
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Locked:
+class PinnedFile:
     """One file on PyPI; ``sha256`` (hex) decides which of the version's files it is."""
 
     name: str
@@ -33,8 +33,8 @@ class _Entry(Model):
     version: Version
     sha256: Sha256
 
-    def locked(self) -> Locked:
-        return Locked(self.name, self.version, self.sha256)
+    def locked(self) -> PinnedFile:
+        return PinnedFile(self.name, self.version, self.sha256)
 
 
 class _Lock(Model):
@@ -54,8 +54,8 @@ class Lock:
     """What a lock file says."""
 
     python: str
-    build: tuple[Locked, ...]
-    runtime: tuple[Locked, ...]
+    build: tuple[PinnedFile, ...]
+    runtime: tuple[PinnedFile, ...]
 
 
 def read(file: Path) -> Lock:

@@ -20,7 +20,7 @@ from builder.plan.inputs import (
     GitCommit,
     Installed,
     Plan,
-    Released,
+    PypiFile,
     SourceTree,
 )
 from builder.recipes.schema import PathSource
@@ -96,7 +96,7 @@ def engine_of(plan: Plan) -> Part:
                 origin=addresses.at_commit(url, commit),
                 properties=left_out | elsewhere,
             )
-        case Released(file=file):
+        case PypiFile(file=file):
             purl = addresses.python_purl(file.name, file.version)
             return replace(common, purl=purl, digest={"sha256": file.sha256})
         case Archive(url=url, sha256=digest):

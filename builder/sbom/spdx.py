@@ -44,7 +44,7 @@ PURPOSES: dict[Kind, PackagePurpose] = {
     "base": PackagePurpose.CONTAINER,
     "script": PackagePurpose.FILE,
 }
-NO_LICENSE_TEXT = "Not an SPDX licence: its text is with the source that this package names."
+NO_LICENSE_TEXT = "Not an SPDX license: its text is with the source that this package names."
 
 
 def written(bill: Bill) -> str:

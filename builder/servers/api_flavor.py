@@ -21,7 +21,7 @@ class Tokenizer:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class ApiFlavor:
     """Paths of one kind of server; all of them begin with ``/``."""
 
     health: str
@@ -35,12 +35,12 @@ class Dialect:
 
 LLAMA = Tokenizer("/tokenize", "content", "/detokenize", "content")
 
-DIALECTS: Mapping[str, Dialect] = {
-    "llama-server": Dialect("/health", LLAMA),
-    "llama-cpp-python": Dialect(
+API_FLAVORS: Mapping[str, ApiFlavor] = {
+    "llama-server": ApiFlavor("/health", LLAMA),
+    "llama-cpp-python": ApiFlavor(
         "/v1/models", Tokenizer("/extras/tokenize", "input", "/extras/detokenize", "text")
     ),
-    "hello": Dialect("/health", LLAMA, device_page="/props"),
-    "openai": Dialect("/v1/models", None),
+    "hello": ApiFlavor("/health", LLAMA, device_page="/props"),
+    "openai": ApiFlavor("/v1/models", None),
 }
 """By the name that a recipe's ``[serve]`` gives."""

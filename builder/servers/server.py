@@ -11,10 +11,10 @@ from pathlib import Path
 
 from builder.errors import UntriedError
 from builder.recipes.schema import Serve
-from builder.servers.api_flavor import DIALECTS, Dialect
+from builder.servers.api_flavor import API_FLAVORS, ApiFlavor
 from builder.servers.client import Client, UnansweredError
 from builder.tools.docker.containers import Container, Start, started
-from builder.tools.docker.exec_proxy import relay
+from builder.tools.docker.exec_proxy import exec_proxy
 
 PAUSE = 0.25  # seconds between two looks
 LOOK = 10.0  # seconds for one look at the health page
@@ -28,7 +28,7 @@ class NotServingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ServeSpec:
     """What a server is given to serve, and how.
 
     ``model`` and ``draft`` are files of the host; the server sees their directories read-only.
@@ -53,7 +53,7 @@ class Server:
 
     container: Container
     client: Client
-    dialect: Dialect
+    api_flavor: ApiFlavor
 
     def wait(self, seconds: float) -> float:
         """Wait until its health page answers 200; the seconds that it took.
@@ -65,10 +65,10 @@ class Server:
         while time.monotonic() - begun < seconds:
             self.must_run()
             try:
-                status = self.client.status(self.dialect.health, LOOK)
+                status = self.client.status(self.api_flavor.health, LOOK)
                 if status == 200:
                     return time.monotonic() - begun
-                said = f"{self.dialect.health} answers {status}"
+                said = f"{self.api_flavor.health} answers {status}"
             except UnansweredError as error:
                 said = str(error)
             time.sleep(PAUSE)
@@ -94,7 +94,7 @@ class Server:
 
 
 @contextmanager
-def launched(reference: str, serve: Serve, port: int, load: Load) -> Iterator[Server]:
+def launched(reference: str, serve: Serve, port: int, load: ServeSpec) -> Iterator[Server]:
     """A server of the image with a model, in a container without network; gone at the end.
 
     Raises ``UntriedError`` when no container can be started or spoken to.
@@ -109,11 +109,11 @@ def launched(reference: str, serve: Serve, port: int, load: Load) -> Iterator[Se
         driver_stub=load.driver_stub,
         gpus=load.gpus,
     )
-    with started(reference, start) as container, relay(container, port) as url:
-        yield Server(container, Client(url), DIALECTS[serve.dialect])
+    with started(reference, start) as container, exec_proxy(container, port) as url:
+        yield Server(container, Client(url), API_FLAVORS[serve.api_flavor])
 
 
-def arguments(serve: Serve, load: Load) -> list[str]:
+def arguments(serve: Serve, load: ServeSpec) -> list[str]:
     """What the server is told after its entrypoint."""
     places = {
         "{model}": f"/model/{load.model.name}",
@@ -123,7 +123,7 @@ def arguments(serve: Serve, load: Load) -> list[str]:
     return [_filled(argument, places) for argument in given(serve, load)] + list(load.extra)
 
 
-def given(serve: Serve, load: Load) -> list[str]:
+def given(serve: Serve, load: ServeSpec) -> list[str]:
     """The recipe's arguments for such a load, with the names of what will stand there."""
     words = [*serve.arguments]
     words += serve.gpu if load.gpus is not None else []
@@ -137,7 +137,7 @@ def _filled(argument: str, places: dict[str, str]) -> str:
     return argument
 
 
-def _volumes(load: Load) -> dict[str, Path]:
+def _volumes(load: ServeSpec) -> dict[str, Path]:
     """The files themselves, behind links: a cache of models links into elsewhere."""
     volumes = _parts("/model", load.model)
     return volumes | (_parts("/draft", load.draft) if load.draft else {})

@@ -59,7 +59,7 @@ class Subject:
     devel: str | None = None
     """The base's image to compile in: it has the driver's stub, without which an engine with
     ``vmm = true`` does not start."""
-    trial: gpu.Trial | None = None
+    gpu_test: gpu.GpuTest | None = None
     """What is tried with a GPU; None: nothing."""
     foundation: Foundation | None = None
     """What it was laid over: somebody else's, and not judged."""
@@ -150,15 +150,15 @@ def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
     if foundation:
         told = f"{len(contents.files) - len(own.files)} files of {foundation.layers} layers"
         yield Check("foundation", "what it is laid over", "is not judged", told, True)
-    artefact = recipe is not None and recipe.artefact is not None
-    if not artefact:
+    artifact = recipe is not None and recipe.artifact is not None
+    if not artifact:
         if not foundation or any(parsed.code for _, parsed in own.elves()):
             yield from architectures.prove(arch, own, rules)
         vmm = recipe is None or recipe.cuda.vmm
         yield from closure.prove(own, rules, vmm=vmm, whole=contents)
     yield from leftovers.prove(own, rules)
     yield from permissions.prove(own, rules)
-    yield from contract.prove_texts(own, rules)
+    yield from contract.check_texts(own, rules)
     yield from sizes.prove(own, contents, recipe.budget if recipe else Budget())
     if recipe is not None:
         yield from contract.prove(recipe, subject.labels, contents, foundation)
@@ -172,7 +172,7 @@ def _promises(recipe: Recipe, subject: Subject, contents: Contents, work: Path) 
     except UntriedError as error:
         yield Check("runs", "a stub of the driver", "is there", str(error), None)
         return
-    sealed = answers.Sealed(subject.reference, stub)
+    sealed = answers.Sandbox(subject.reference, stub)
     for patch, probe in _probes(recipe):
         checks = _tried(probe, recipe, sealed, contents)
         yield from _of_patch(patch, checks) if patch else checks
@@ -182,9 +182,9 @@ def _promises(recipe: Recipe, subject: Subject, contents: Contents, work: Path) 
         loads.prove(recipe, subject.reference, subject.devel, work), "loads", "LD_PRELOAD"
     )
     yield from serves.prove(recipe, subject.reference, work, stub)
-    if subject.trial is not None and subject.trial.due():
+    if subject.gpu_test is not None and subject.gpu_test.due():
         driver = contract.driver_of(contents)
-        yield from gpu.prove(recipe, subject.reference, subject.trial, driver, work)
+        yield from gpu.prove(recipe, subject.reference, subject.gpu_test, driver, work)
 
 
 def _of_patch(name: str, checks: Iterator[Check]) -> Iterator[Check]:
@@ -201,19 +201,19 @@ def _stub(recipe: Recipe, subject: Subject, work: Path) -> Path | None:
 
 
 def _tried(
-    probe: Probe, recipe: Recipe, sealed: answers.Sealed, contents: Contents
+    probe: Probe, recipe: Recipe, sealed: answers.Sandbox, contents: Contents
 ) -> Iterator[Check]:
     match probe:
         case RunProbe():
-            checks = answers.prove_run(probe, sealed)
+            checks = answers.check_run(probe, sealed)
         case OptionProbe():
-            checks = answers.prove_option(probe, recipe, sealed)
+            checks = answers.check_option(probe, recipe, sealed)
         case LibraryProbe():
-            checks = architectures.prove_library(probe, contents)
+            checks = architectures.check_library(probe, contents)
         case FileProbe():
-            checks = files.prove_file(probe, contents)
+            checks = files.check_file(probe, contents)
         case PythonProbe():
-            checks = files.prove_python(probe, contents)
+            checks = files.check_python(probe, contents)
     return _ended(checks, "runs", answers.subject_of(probe))
 
 

@@ -22,7 +22,7 @@ from builder.tools.docker import containers
 TIMEOUT = 120.0  # seconds for a program to answer
 
 
-class Sealed:
+class Sandbox:
     """Runs programs of one image, sealed off; each ``--help`` is asked for once."""
 
     def __init__(self, reference: str, driver_stub: Path | None) -> None:
@@ -69,7 +69,7 @@ def subject_of(probe: Probe) -> str:
             return probe.python
 
 
-def prove_run(probe: RunProbe, sealed: Sealed) -> Iterator[Check]:
+def check_run(probe: RunProbe, sealed: Sandbox) -> Iterator[Check]:
     """Run the program; its exit status, and each text that it must or must not print."""
     program, *arguments = probe.run
     subject = subject_of(probe)
@@ -82,19 +82,19 @@ def prove_run(probe: RunProbe, sealed: Sealed) -> Iterator[Check]:
         f"{done.status}" if ended else f"{done.status}: {excerpt(done.output)}",
         ended,
     )
-    for text in probe.says:
+    for text in probe.contains:
         passed = text in done.output
         yield Check("says", subject, text, text if passed else excerpt(done.output), passed)
     for pattern in probe.matches:
         found = re.search(pattern, done.output)
         said = excerpt(found[0] if found else done.output)
         yield Check("says", subject, f"/{pattern}/", said, found is not None)
-    for text in probe.says_not:
+    for text in probe.excludes:
         passed = text not in done.output
         yield Check("says not", subject, text, "not there" if passed else text, passed)
 
 
-def prove_option(probe: OptionProbe, recipe: Recipe, sealed: Sealed) -> Iterator[Check]:
+def check_option(probe: OptionProbe, recipe: Recipe, sealed: Sandbox) -> Iterator[Check]:
     """The option is in ``--help``, with the values that the recipe names and without others."""
     entrypoint = recipe.image.entrypoint if probe.program is None else [probe.program]
     said = sealed.help(tuple(entrypoint))
@@ -109,7 +109,7 @@ def prove_option(probe: OptionProbe, recipe: Recipe, sealed: Sealed) -> Iterator
     shown = ", ".join(sorted(listed)) if listed else excerpt(text or "")
     for value in probe.has:
         yield Check("option", subject, f"has {value}", shown, _has(text, listed, value))
-    for value in probe.lacks:
+    for value in probe.missing:
         yield Check("option", subject, f"lacks {value}", shown, not _has(text, listed, value))
 
 

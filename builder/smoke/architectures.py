@@ -81,7 +81,7 @@ def matching(contents: Contents, name: str) -> list[tuple[File, ElfFile]]:
     return list(found.values())
 
 
-def prove_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
+def check_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
     """What a recipe's ``[[probe]] library`` says."""
     names = [probe.library, *probe.alternatives]
     libraries = next(filter(None, (matching(contents, name) for name in names)), [])

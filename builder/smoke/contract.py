@@ -58,7 +58,7 @@ def prove(
     for name, value in labels.items():
         told = there.get(name, "not set")
         yield Check("contract", f"label {name}", value, told, told == value)
-    if recipe.cuda.driver is not None or not (foundation or recipe.artefact):
+    if recipe.cuda.driver is not None or not (foundation or recipe.artifact):
         yield _driver(recipe, contents)
 
 
@@ -91,7 +91,7 @@ def _number(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def prove_texts(contents: Contents, rules: Rules) -> Iterator[Check]:
+def check_texts(contents: Contents, rules: Rules) -> Iterator[Check]:
     """Of any image: no label, variable or build argument came out empty, and no secret is told."""
     config = contents.config
     empty = [f"label {name}" for name, text in (config.get("Labels") or {}).items() if not text]

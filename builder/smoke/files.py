@@ -25,7 +25,7 @@ def at(contents: Contents, path: str) -> list[File]:
     return [file for file in found if file.kind == "file"]
 
 
-def prove_file(probe: FileProbe, contents: Contents) -> Iterator[Check]:
+def check_file(probe: FileProbe, contents: Contents) -> Iterator[Check]:
     """What a recipe's ``[[probe]] file`` says; of several files each must satisfy it."""
     found = at(contents, probe.file)
     there = ", ".join(file.path for file in found[:5]) or "no such file"
@@ -44,14 +44,14 @@ def _contents_of(probe: FileProbe, file: File) -> Iterator[Check]:
     if probe.sha256_not is not None:
         other = file.digest != probe.sha256_not
         yield Check("file", file.path, f"not sha256 {probe.sha256_not}", file.digest, other)
-    if (probe.has or probe.lacks or probe.matches) and file.text is None:
+    if (probe.has or probe.missing or probe.matches) and file.text is None:
         yield Check("file", file.path, "a text of at most 16 MiB", "it is none", False)
         return
     text = file.text or ""
     for piece in probe.has:
         passed = piece in text
         yield Check("file", file.path, f"has {piece}", "has it" if passed else "lacks it", passed)
-    for piece in probe.lacks:
+    for piece in probe.missing:
         passed = piece not in text
         yield Check("file", file.path, f"lacks {piece}", "lacks it" if passed else "has it", passed)
     for pattern in probe.matches:
@@ -60,7 +60,7 @@ def _contents_of(probe: FileProbe, file: File) -> Iterator[Check]:
         yield Check("file", file.path, f"/{pattern}/", said, match is not None)
 
 
-def prove_python(probe: PythonProbe, contents: Contents) -> Iterator[Check]:
+def check_python(probe: PythonProbe, contents: Contents) -> Iterator[Check]:
     """What a recipe's ``[[probe]] python`` says of the file's syntax tree."""
     found = at(contents, probe.python)
     if not found:
@@ -90,7 +90,7 @@ def _facts(probe: PythonProbe, tree: ast.AST, subject: str) -> Iterator[Check]:
         passed = occurs(code, tree)
         said = "has it" if passed else "lacks it"
         yield Check("python", subject, f"has {code[:SHOWN]}", said, passed)
-    for code in probe.lacks:
+    for code in probe.missing:
         passed = not occurs(code, tree)
         said = "lacks it" if passed else "has it"
         yield Check("python", subject, f"lacks {code[:SHOWN]}", said, passed)

@@ -14,7 +14,7 @@ from builder.errors import UntriedError
 from builder.recipes.schema import Recipe
 from builder.servers import test_model
 from builder.servers.client import UnansweredError
-from builder.servers.server import Load, NotServingError, Server, launched
+from builder.servers.server import NotServingError, Server, ServeSpec, launched
 from builder.smoke.verdict import Check
 from builder.tools.docker import gpus
 
@@ -27,7 +27,7 @@ OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class GpuTest:
     """What is tried with a GPU.  Without a ``model`` it is a tiny one of random weights."""
 
     model: Path | None = None
@@ -51,7 +51,7 @@ class Trial:
 
 
 def prove(
-    recipe: Recipe, reference: str, trial: Trial, driver: str | None, work: Path
+    recipe: Recipe, reference: str, gpu_test: GpuTest, driver: str | None, work: Path
 ) -> Iterator[Check]:
     """Start the server with all GPUs, and look at what it does with them.
 
@@ -59,16 +59,16 @@ def prove(
     """
     if recipe.serve is None or recipe.image.port is None:
         return
-    model, context = trial.model, CONTEXT
+    model, context = gpu_test.model, CONTEXT
     if model is None:
         model, context = work / f"{test_model.NAME}.gguf", test_model.CONTEXT
         test_model.write(model)
         model.chmod(0o644)
-    load = Load(model, context, trial.draft, gpus=gpus.ALL, verbose=True, limited=False)
+    load = ServeSpec(model, context, gpu_test.draft, gpus=gpus.ALL, verbose=True, limited=False)
     try:
         with launched(reference, recipe.serve, recipe.image.port, load) as server:
             yield from _devices(gpus.seen(server.container), recipe, driver)
-            yield from _trial(server, recipe, trial)
+            yield from _trial(server, recipe, gpu_test)
     except UntriedError as error:
         yield Check("gpu", "a server with a GPU", "is started", str(error), None)
 
@@ -94,9 +94,9 @@ def _number(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def _trial(server: Server, recipe: Recipe, trial: Trial) -> Iterator[Check]:
+def _trial(server: Server, recipe: Recipe, gpu_test: GpuTest) -> Iterator[Check]:
     assert recipe.serve is not None
-    patience = recipe.serve.seconds if trial.model is None else LOADING
+    patience = recipe.serve.seconds if gpu_test.model is None else LOADING
     expected = f"healthy within {patience:.0f} s"
     try:
         took = server.wait(patience)
@@ -105,15 +105,15 @@ def _trial(server: Server, recipe: Recipe, trial: Trial) -> Iterator[Check]:
         return
     yield Check("gpu", "starts", expected, f"after {took:.1f} s", True)
     yield _placed(server)
-    yield from collapse(server, trial.settings)
+    yield from collapse(server, gpu_test.settings)
 
 
 def _placed(server: Server) -> Check:
     """Whether the weights are on the GPU, as the server itself tells."""
     subject, expected = "model", "all of it on the GPU"
-    if server.dialect.device_page is not None:
+    if server.api_flavor.device_page is not None:
         try:
-            backend = str(server.client.get(server.dialect.device_page, 30.0).get("backend"))
+            backend = str(server.client.get(server.api_flavor.device_page, 30.0).get("backend"))
         except UnansweredError as error:
             return Check("gpu", subject, expected, str(error), False)
         return Check("gpu", subject, expected, f"it runs on {backend}", backend == "cuda")
@@ -127,7 +127,7 @@ def collapse(server: Server, settings: Settings) -> Iterator[Check]:
     """Runs of one prompt: later ones must not be slower, nor the draft's tokens refused."""
     expected = f"{settings.runs} runs, later ones as fast as earlier ones"
     try:
-        runs = measure(server.client, server.dialect, settings).runs
+        runs = measure(server.client, server.api_flavor, settings).runs
     except UnansweredError as error:
         yield Check("gpu", "speed over runs", expected, str(error), False)
         return

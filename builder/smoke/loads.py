@@ -11,24 +11,24 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from builder.recipes.schema import Artefact, Recipe
+from builder.recipes.schema import Artifact, Recipe
 from builder.smoke.verdict import Check
 from builder.tools import elf
 from builder.tools.docker import containers
 
 STUBS = "/usr/local/cuda/lib64/stubs"
-PLACE = "/run/artefact"
+PLACE = "/run/artifact"
 PATIENCE = 30.0  # seconds
 MAPPED = re.compile(r"^\S+-\S+ \S+ \S+ \S+ \d+ +(/.+)$", re.MULTILINE)  # proc_pid_maps(5)
 
 
 def prove(recipe: Recipe, reference: str, devel: str | None, work: Path) -> Iterator[Check]:
-    """Each file of an artefact, in the image that it was compiled in: stubs stand in for the
+    """Each file of an artifact, in the image that it was compiled in: stubs stand in for the
     driver's libraries."""
-    artefact = recipe.artefact
-    if artefact is None or not artefact.loads or devel is None:
+    artifact = recipe.artifact
+    if artifact is None or not artifact.loads or devel is None:
         return
-    for name in artefact.names:
+    for name in artifact.names:
         file = work / name
         containers.copy_out(reference, f"/{name}", file)
         place = f"{PLACE}/{name}"
@@ -50,10 +50,10 @@ def prove(recipe: Recipe, reference: str, devel: str | None, work: Path) -> Iter
         yield Check("loads", f"/{name}", "LD_PRELOAD loads it into a program", told, passed)
         if passed:
             others = [path for path in loaded if path != place]
-            yield _undefined(artefact, file, devel, others, work)
+            yield _undefined(artifact, file, devel, others, work)
 
 
-def _undefined(artefact: Artefact, file: Path, devel: str, loaded: list[str], work: Path) -> Check:
+def _undefined(artifact: Artifact, file: Path, devel: str, loaded: list[str], work: Path) -> Check:
     """That ``file`` calls nothing which neither it nor the files ``loaded`` define, but for what
     the recipe accepts."""
     missing = _symbols(file).undefined
@@ -61,7 +61,7 @@ def _undefined(artefact: Artefact, file: Path, devel: str, loaded: list[str], wo
         library = work / f"loaded-{number}"
         containers.copy_out(devel, path, library)
         missing -= _symbols(library).defined
-    accepted = artefact.undefined
+    accepted = artifact.undefined
     said = [f"{name} is undefined" for name in sorted(missing - accepted.keys())]
     said += [
         f"{name} is defined: its acceptance may go" for name in sorted(accepted.keys() - missing)

@@ -12,7 +12,7 @@ from builder.errors import UntriedError
 from builder.recipes.schema import Recipe, Serve
 from builder.servers import test_model
 from builder.servers.client import UnansweredError, piece_of
-from builder.servers.server import Load, NotServingError, Server, launched
+from builder.servers.server import NotServingError, Server, ServeSpec, launched
 from builder.smoke.verdict import Check
 from builder.tools.docker.containers import NotRunnableError
 
@@ -35,17 +35,17 @@ def prove(recipe: Recipe, reference: str, work: Path, driver_stub: Path | None) 
     model = work / f"{test_model.NAME}.gguf"
     test_model.write(model)
     model.chmod(0o644)  # the image's own user reads it
-    load = Load(model, CONTEXT, driver_stub=driver_stub)
+    load = ServeSpec(model, CONTEXT, driver_stub=driver_stub)
     try:
         with launched(reference, recipe.serve, recipe.image.port, load) as server:
-            yield from trial(server, recipe.serve, recipe.image.health)
+            yield from gpu_test(server, recipe.serve, recipe.image.health)
     except NotRunnableError as error:
         yield Check("serves", "starts", "its program runs", str(error), False)
     except UntriedError as error:
         yield Check("serves", "a server in a container", "is started", str(error), None)
 
 
-def trial(server: Server, serve: Serve, health: str | None) -> Iterator[Check]:
+def gpu_test(server: Server, serve: Serve, health: str | None) -> Iterator[Check]:
     """What a server must do from its start to its end."""
     expected = f"healthy within {serve.seconds} s"
     try:
@@ -71,7 +71,7 @@ def _questions(server: Server) -> Sequence[Question]:
         ("completes text", f"{TOKENS} tokens of text", lambda: _completes(server)),
         ("streams", "the same text in pieces, to the end", lambda: _streams(server)),
     ]
-    if server.dialect.tokenizer is not None:
+    if server.api_flavor.tokenizer is not None:
         expected = f"{PROMPT!r} becomes tokens and {PROMPT!r} again"
         questions.append(("tokenizes and back", expected, lambda: _tokenizes(server)))
     questions += [
@@ -102,7 +102,7 @@ def _completion(**more: Any) -> dict[str, Any]:
 
 
 def _models(server: Server) -> str:
-    found = server.client.get(server.dialect.models, ANSWER)["data"]
+    found = server.client.get(server.api_flavor.models, ANSWER)["data"]
     names = [posixpath.basename(str(model["id"])) for model in found]
     if len(names) != 1:
         raise UnansweredError(f"it lists {len(names)} models: {', '.join(names)}")
@@ -110,7 +110,7 @@ def _models(server: Server) -> str:
 
 
 def _completes(server: Server) -> str:
-    answer = server.client.post(server.dialect.completions, _completion(), ANSWER)
+    answer = server.client.post(server.api_flavor.completions, _completion(), ANSWER)
     text = piece_of(answer)
     tokens = answer["usage"]["completion_tokens"]
     if not text or tokens != TOKENS:
@@ -119,9 +119,9 @@ def _completes(server: Server) -> str:
 
 
 def _streams(server: Server) -> str:
-    whole = piece_of(server.client.post(server.dialect.completions, _completion(), ANSWER))
+    whole = piece_of(server.client.post(server.api_flavor.completions, _completion(), ANSWER))
     body = _completion(stream=True)
-    stream = server.client.stream(server.dialect.completions, body, ANSWER)
+    stream = server.client.stream(server.api_flavor.completions, body, ANSWER)
     pieces = len(stream.events)
     if not stream.finished:
         raise UnansweredError(f"the stream broke off after {pieces} pieces")
@@ -133,7 +133,7 @@ def _streams(server: Server) -> str:
 
 
 def _tokenizes(server: Server) -> str:
-    way = server.dialect.tokenizer
+    way = server.api_flavor.tokenizer
     assert way is not None
     tokens = server.client.post(way.tokenize, {way.text: PROMPT}, ANSWER)["tokens"]
     text = server.client.post(way.detokenize, {"tokens": tokens}, ANSWER)[way.answer]
@@ -146,7 +146,7 @@ def _tokenizes(server: Server) -> str:
 def _chats(server: Server) -> str:
     messages = [{"role": "user", "content": PROMPT}]
     body = {"messages": messages, "max_tokens": TOKENS, "temperature": 0, "seed": 1}
-    answer = server.client.post(server.dialect.chat, body, ANSWER)
+    answer = server.client.post(server.api_flavor.chat, body, ANSWER)
     role = answer["choices"][0]["message"]["role"]
     text = piece_of(answer)
     if role != "assistant" or not text:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder.errors import FetchError
 from builder.plan import tree_hash
-from builder.plan.inputs import Archive, GitCommit, Installed, Released, SourceChoice, SourceTree
+from builder.plan.inputs import Archive, GitCommit, Installed, PypiFile, SourceChoice, SourceTree
 from builder.tools import archives
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.scratch import NoTreeError
@@ -46,7 +46,7 @@ def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) ->
     parts, or other ones than the wheel's RECORD names, all of it is fetched.  Either way the tree
     is kept.  Raises ``FetchError``.
     """
-    if not (isinstance(source, Released) and source.texts_only and source.subdirectory == "."):
+    if not (isinstance(source, PypiFile) and source.texts_only and source.subdirectory == "."):
         return tree_of(source, repositories, work), ""
     file, folder = source.file, work / "files"
     whole, parts = f"{file.sha256}-whole", f"{file.sha256}-parts"
@@ -88,7 +88,7 @@ def _a_tree() -> Iterator[None]:
 
 
 def unpack(
-    source: SourceTree | Released | Archive | Installed,
+    source: SourceTree | PypiFile | Archive | Installed,
     cache: Path,
     target: Path,
     say: Say,
@@ -102,7 +102,7 @@ def unpack(
     match source:
         case SourceTree():
             _copy_tree(source, target)
-        case Released(file=file, subdirectory=folder, texts_only=texts_only):
+        case PypiFile(file=file, subdirectory=folder, texts_only=texts_only):
             (archive,) = pypi.fetch([file], cache, say, offline=offline)
             sdist = not archive.name.endswith(".whl")
             _unpack(archive, folder, target, sdist=sdist, texts_only=texts_only)

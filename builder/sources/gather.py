@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import FetchError, WorldError
-from builder.patches.series import Workshop, apply_all
+from builder.patches.series import PatchContext, apply_all
 from builder.plan.inputs import BasePlan, BootstrappedRoot, GitCommit, Plan
 from builder.platforms import Platforms
 from builder.sources import checkout, overlay
@@ -155,13 +155,13 @@ def _patched(
     needs no source where nothing patches it.
     """
     repositories = Repositories(materials.cache, work, materials.say, offline=materials.offline)
-    workshop = Workshop(repositories, work, materials.image, materials.say)
+    context = PatchContext(repositories, work, materials.image, materials.say)
 
     def make() -> None:
         tree = EMPTY_TREE
         if plan.patches or not plan.family.INHERITS:
             tree = checkout.tree_of(plan.source, repositories, work)
-        write(repositories, tree, apply_all(workshop, tree, plan.patches))
+        write(repositories, tree, apply_all(context, tree, plan.patches))
 
     repositories.sound(make)
 

@@ -64,7 +64,7 @@ def _sweep(work: Path) -> None:
 
 
 @contextmanager
-def alone(cache: Path, name: str, wait: Callable[[str], None] | None = None) -> Iterator[None]:
+def named_lock(cache: Path, name: str, wait: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold the lock of a recipe, a base, the tags or the nightlies, on this machine.
 
     When another run holds it, ``wait`` is told and the lock waited for; without it ``BusyError``
@@ -168,7 +168,7 @@ def _own_directory(folder: Path) -> int:
 
 
 @contextmanager
-def whole(file: Path) -> Iterator[Path]:
+def atomic_write(file: Path) -> Iterator[Path]:
     """A name beside ``file`` to write to: it becomes the file when all went well, else it goes.
 
     Raises ``SpaceError`` where the disk is full, ``OSError`` where the directory does not take it.
@@ -189,23 +189,23 @@ def keep_json(file: Path, value: Any) -> None:
 
     Raises like ``whole``.
     """
-    with whole(file) as waiting, waiting.open("w", encoding="utf-8") as stream:
+    with atomic_write(file) as waiting, waiting.open("w", encoding="utf-8") as stream:
         json.dump(value, stream, indent=2)
         stream.write("\n")
         stream.flush()
         os.fsync(stream.fileno())
 
 
-def standing(path: Path) -> Path:
+def nearest_existing(path: Path) -> Path:
     """``path``, or the nearest of the directories above it that is there."""
     while not path.exists():
         path = path.parent
     return path
 
 
-def need_writable(folder: Path, hint: str = "") -> None:
+def require_writable(folder: Path, hint: str = "") -> None:
     """Raise ``WorldError`` where ``folder``, there or not, can be no directory of ours."""
-    there = standing(folder)
+    there = nearest_existing(folder)
     why = "" if there.is_dir() else f"{there} is not a directory"
     if not why and not os.access(there, os.W_OK):
         why = f"this user may not write to {there}, or its disk is read-only"
@@ -213,7 +213,7 @@ def need_writable(folder: Path, hint: str = "") -> None:
         raise WorldError(f"cannot write to the directory {folder}", why, hint)
 
 
-def need_space(folder: Path, gib: float, what: str) -> None:
+def require_space(folder: Path, gib: float, what: str) -> None:
     """Raise ``SpaceError`` unless the disk of ``folder`` has ``gib`` GiB free."""
     mount, free, total = _disk_of(folder)
     if free < gib:
@@ -262,7 +262,7 @@ def _naming_the_full_disk(folder: Path) -> Iterator[None]:
 
 def _disk_of(folder: Path) -> tuple[Path, float, float]:
     """Where the disk of a directory, there or not, is mounted; its free and its whole GiB."""
-    mount = standing(folder).resolve()
+    mount = nearest_existing(folder).resolve()
     usage = shutil.disk_usage(mount)
     while not mount.is_mount():
         mount = mount.parent

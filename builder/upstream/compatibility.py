@@ -9,15 +9,15 @@ from functools import partial
 from builder.errors import BuilderError, FetchError, GoneError
 from builder.patches.diff import NotADiffError, parse
 from builder.patches.history import History
-from builder.patches.series import Workshop, pieces
-from builder.plan.inputs import GitCommit, PlannedPatch, Released, SourceChoice
-from builder.recipes.lockfile import Locked
+from builder.patches.series import PatchContext, pieces
+from builder.plan.inputs import GitCommit, PlannedPatch, PypiFile, SourceChoice
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import ScriptPatch, Track
 from builder.sources import checkout
 from builder.tools.git.repositories import GITLINK, Repositories
 from builder.tools.python import pypi
 from builder.upstream import track as tracking
-from builder.upstream.patch_state import Finding, Trial
+from builder.upstream.patch_state import Finding, GpuTest
 from builder.upstream.track import Target, rank
 
 PIN = "pin"
@@ -25,27 +25,27 @@ PYTHON = "3.12"  # of vLLM's images; their wheels are for any
 
 
 @dataclass
-class Case:
+class PatchSet:
     """The patches of a recipe, and where its source and its upstream are."""
 
     name: str
     source: SourceChoice
     track: Track | None
     patches: tuple[PlannedPatch, ...]
-    workshop: Workshop
+    context: PatchContext
     notes: list[str] = field(default_factory=list)
 
     @property
     def repositories(self) -> Repositories:
         """The mirrors."""
-        return self.workshop.repositories
+        return self.context.repositories
 
     def targets(self, against: Iterable[str]) -> Iterator[Target]:
         """The pin, upstream's newest, and the refs that are asked for.
 
         Raises ``FetchError`` for a ref that does not exist.
         """
-        if isinstance(self.source, Released):
+        if isinstance(self.source, PypiFile):
             yield from self._releases(self.source, against)
             return
         if not isinstance(self.source, GitCommit):
@@ -57,7 +57,7 @@ class Case:
         for ref in against:
             yield tracking.resolve(url, ref, self.repositories)
 
-    def _releases(self, source: Released, against: Iterable[str]) -> Iterator[Target]:
+    def _releases(self, source: PypiFile, against: Iterable[str]) -> Iterator[Target]:
         """The pin, the index's newest and the versions that are asked for."""
         yield Target(PIN, source.file.version, "release")
         if self.repositories.offline:
@@ -71,23 +71,23 @@ class Case:
                     raise
                 self.notes.append(f"the newest release is not looked at: {error.what}")
                 continue
-            file = Locked(found.name, found.version, found.sha256)
+            file = PinnedFile(found.name, found.version, found.sha256)
             yield Target(found.version, found.version, "release", file)
 
     def tree(self, target: Target) -> str:
         """The tree of a target: whole where a script reads it, else what the patches touch."""
-        if isinstance(self.source, Released):
+        if isinstance(self.source, PypiFile):
             there = replace(self.source, file=target.file or self.source.file)
-            tree, note = checkout.tree_to_try(there, self.repositories, self.workshop.work)
+            tree, note = checkout.tree_to_try(there, self.repositories, self.context.work)
             self.notes += [note] if note else []
             return tree
         if target.name == PIN or not isinstance(self.source, GitCommit):
-            return checkout.tree_of(self.source, self.repositories, self.workshop.work)
+            return checkout.tree_of(self.source, self.repositories, self.context.work)
         url = self.source.url
         scripts = any(isinstance(planned.patch, ScriptPatch) for planned in self.patches)
         if scripts or self._reaches_into_a_submodule(target):
             whole = GitCommit(url, target.commit, self.source.submodules, self.source.moved)
-            return checkout.tree_of(whole, self.repositories, self.workshop.work)
+            return checkout.tree_of(whole, self.repositories, self.context.work)
         self.repositories.walk(url, target.commit)
         return self.repositories.sound(lambda: self._partial(url, target.commit))
 
@@ -98,14 +98,14 @@ class Case:
             if isinstance(planned.patch, ScriptPatch):
                 continue
             try:
-                for piece in pieces(self.workshop, planned, ""):
+                for piece in pieces(self.context, planned, ""):
                     found.update(path for file in parse(piece.text) for path in file.paths)
             except (BuilderError, NotADiffError):
                 continue  # told when the patch itself is tried
         return sorted(found)
 
     def _partial(self, url: str, commit: str) -> str:
-        scratch = self.workshop.scratch
+        scratch = self.context.scratch
         tree = scratch.tree_of(commit)
         paths = self._paths()
         blobs = [item.object for item in scratch.items(tree, *paths)] if paths else []
@@ -117,14 +117,14 @@ class Case:
         if not self.source.submodules:
             return False
         self.repositories.walk(self.source.url, target.commit)
-        scratch = self.workshop.scratch
+        scratch = self.context.scratch
         links = self.repositories.sound(
             lambda: [item.path for item in scratch.items(target.commit) if item.mode == GITLINK]
         )
         return any(path.startswith(f"{link}/") for path in self._paths() for link in links)
 
 
-def diagnose(case: Case, against: Iterable[str] = ()) -> Iterator[Finding]:
+def diagnose(case: PatchSet, against: Iterable[str] = ()) -> Iterator[Finding]:
     """Try every patch of a recipe, in order, on the pin, on upstream's newest, on other refs.
 
     A patch that does not apply is left out for those behind it.  What ``against`` names is shown
@@ -146,7 +146,7 @@ def diagnose(case: Case, against: Iterable[str] = ()) -> Iterator[Finding]:
         yield from (replace(found, target=target.name) for found in known[target.commit])
 
 
-def on_pin(case: Case) -> list[Finding]:
+def on_pin(case: PatchSet) -> list[Finding]:
     """Try every patch of a recipe, in order, on its pin: a finding for each.
 
     Raises ``FetchError`` when the source cannot be had.
@@ -155,7 +155,7 @@ def on_pin(case: Case) -> list[Finding]:
     return case.repositories.sound(partial(_on, case, pin, []))[0]
 
 
-def _on(case: Case, target: Target, fitted: list[str]) -> tuple[list[Finding], list[str]]:
+def _on(case: PatchSet, target: Target, fitted: list[str]) -> tuple[list[Finding], list[str]]:
     """Every patch of a recipe on one target, in order; the tree that each was tried on.
 
     ``fitted`` are those trees of the pin.
@@ -163,17 +163,19 @@ def _on(case: Case, target: Target, fitted: list[str]) -> tuple[list[Finding], l
     trees = [case.tree(target)]
     history = _history(case, target)
     source = case.source
-    older = isinstance(source, Released) and rank(source.file.version) < rank(target.name)
+    older = isinstance(source, PypiFile) and rank(source.file.version) < rank(target.name)
     findings = []
     for planned, like in zip(case.patches, fitted or [""] * len(case.patches), strict=True):
-        trial = Trial(case.name, planned, target, case.workshop, case.notes, history, like, older)
-        tree, finding = trial.run(trees[-1])
+        gpu_test = GpuTest(
+            case.name, planned, target, case.context, case.notes, history, like, older
+        )
+        tree, finding = gpu_test.run(trees[-1])
         trees.append(tree)
         findings.append(finding)
     return findings, trees[:-1]
 
 
-def _history(case: Case, target: Target) -> History | None:
+def _history(case: PatchSet, target: Target) -> History | None:
     """The history of a target; None where there is none, or it is not to be had."""
     if not isinstance(case.source, GitCommit) or not case.patches:
         return None

@@ -14,10 +14,10 @@ from builder.patches.ranges import Piece
 from builder.patches.series import (
     AbsentError,
     HalfDoneError,
-    Workshop,
+    PatchContext,
     files_of,
-    need_absence,
     pieces,
+    require_absence,
 )
 from builder.plan.inputs import PlannedPatch
 from builder.tools.git.executable import GitError
@@ -86,7 +86,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class GpuTest:
     """One patch of a recipe on one target; what else there is to know goes to ``notes``.
 
     ``history`` is the target's, where there is one.  ``like`` is the tree of the pin that the
@@ -97,7 +97,7 @@ class Trial:
     recipe: str
     planned: PlannedPatch
     target: Target
-    workshop: Workshop
+    context: PatchContext
     notes: list[str]
     history: History | None
     like: str = ""
@@ -109,7 +109,7 @@ class Trial:
             if self.planned.patch.expect == "absent":
                 return start, self._absent(start)
             tree, parts = start, []
-            for piece in pieces(self.workshop, self.planned, start):
+            for piece in pieces(self.context, self.planned, start):
                 tree, part = self._piece(piece, tree)
                 parts.append(part)
         except UntriedError as error:
@@ -129,7 +129,7 @@ class Trial:
     def _absent(self, tree: str) -> Finding:
         """Whether what the patch changes is as absent as the recipe expects."""
         try:
-            need_absence(self.workshop, self.planned, tree)
+            require_absence(self.context, self.planned, tree)
         except PatchError as error:
             return self.finding("unexpected", [error.why])
         return self.finding("absent")
@@ -175,7 +175,7 @@ class Trial:
     def _piece(self, piece: Piece, tree: str) -> tuple[str, Part]:
         files = files_of(self.planned, piece, self.notes.append)
         fate = attempt(
-            self.workshop.scratch,
+            self.context.scratch,
             tree,
             files,
             fuzz=self.planned.patch.fuzz,
@@ -204,12 +204,12 @@ class Trial:
         if has_it:
             return part
         if part.state == "upstream":
-            return replace(part, commits=tuple(history.bringers(piece, files, tree)))
+            return replace(part, commits=tuple(history.introducing_commits(piece, files, tree)))
         if part.state in FITS:
             return part
         if part.state == "not applicable":
             part = self._gone(part, piece, files, history)
-        named = part.commits or tuple(history.changers(fate.conflicts, tree, piece))
+        named = part.commits or tuple(history.changing_commits(fate.conflicts, tree, piece))
         return replace(part, commits=named)
 
     def _within(self, part: Part, piece: Piece, files: list[FileDiff]) -> Part:
@@ -263,7 +263,7 @@ class Trial:
 
     def _released(self, part: Part, files: list[FileDiff]) -> Part:
         """Releases have no history: what an older pin has, a newer release once had."""
-        scratch = self.workshop.scratch
+        scratch = self.context.scratch
         if (
             self.older
             and self.like

@@ -1,4 +1,4 @@
-"""Everything that the catalogue pins: whether it can still be fetched, and fetching it to stay."""
+"""Everything that the catalog pins: whether it can still be fetched, and fetching it to stay."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from builder.plan.inputs import (
     GitCommit,
     Installed,
     PlannedPatch,
-    Released,
+    PypiFile,
     SourceChoice,
     SourceTree,
 )
 from builder.plan.resolve import resolve_patches, resolve_source
 from builder.platforms import Platforms
-from builder.recipes.catalog import Catalogue, Entry
-from builder.recipes.lockfile import Locked
+from builder.recipes.catalog import Catalog, Entry
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import AddPatch, BaseRecipe, PickPatch, PullPatch, Recipe, ScriptPatch
 from builder.sources import checkout
 from builder.tools.docker import engine as docker
@@ -39,7 +39,7 @@ from builder.tools.python import pypi
 from builder.tools.web import downloads
 from builder.tools.web.errors import explained
 from builder.upstream import track
-from builder.upstream.compatibility import Case
+from builder.upstream.compatibility import PatchSet
 
 if TYPE_CHECKING:
     from pypi_simple import PyPISimple
@@ -51,7 +51,7 @@ Key = tuple[str, str]  # what is pinned, and where
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PinStatus:
     """One thing that a recipe pins, and whether it can still be fetched.
 
     "gone": who was asked does not have it; "unasked": nobody answered.  ``why`` says more.
@@ -68,7 +68,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class _Pin:
-    """What ``Standing`` says, and how it is asked for: ``check`` gives what it pins in turn.
+    """What ``PinStatus`` says, and how it is asked for: ``check`` gives what it pins in turn.
 
     ``check`` raises ``BuilderError``.
     """
@@ -80,7 +80,7 @@ class _Pin:
     check: Callable[[], Iterable[_Pin] | None]
 
 
-def verify(catalogue: Catalogue, names: list[str], work: Path) -> Iterator[Standing]:
+def verify(catalog: Catalog, names: list[str], work: Path) -> Iterator[PinStatus]:
     """Ask for every pin of recipes and of the bases below them; what several share comes once.
 
     Several are asked for at once, those of one repository one after the other.  An index that does
@@ -89,30 +89,30 @@ def verify(catalogue: Catalogue, names: list[str], work: Path) -> Iterator[Stand
     ``RecipeError`` for a recipe that is wrong.
     """
     with pypi.client() as index:
-        pins = [*_pins(catalogue, names, _Kinds(work, _Index(index)))]
+        pins = [*_pins(catalog, names, _Kinds(work, _Index(index)))]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             yield from _answers(pool, pins, set())
 
 
-def _pins(catalogue: Catalogue, names: list[str], kinds: _Kinds) -> Iterator[_Pin]:
+def _pins(catalog: Catalog, names: list[str], kinds: _Kinds) -> Iterator[_Pin]:
     bases: dict[str, None] = {}
     for name in names:
-        entry = catalogue.engine(name)
+        entry = catalog.engine(name)
         assert entry.recipe is not None
-        yield from kinds.source(name, resolve_source(entry.recipe, catalogue.root))
-        for planned in resolve_patches(entry, catalogue.root):
+        yield from kinds.source(name, resolve_source(entry.recipe, catalog.root))
+        for planned in resolve_patches(entry, catalog.root):
             yield from kinds.patch(name, planned)
         family = families.ENGINES[entry.recipe.family]
         for files in family.packages(entry.recipe, entry.file.parent, PLATFORM).values():
             yield from kinds.files(name, files)
-        bases |= dict.fromkeys(catalogue.chain(entry.recipe.base))
+        bases |= dict.fromkeys(catalog.chain(entry.recipe.base))
     for name in bases:
-        yield from kinds.base(catalogue.base(name))
+        yield from kinds.base(catalog.base(name))
 
 
 def _answers(
     pool: Executor, pins: Iterable[_Pin], seen: set[tuple[str, str]]
-) -> Iterator[Standing]:
+) -> Iterator[PinStatus]:
     """The standing of each pin, in order, followed by those of what it pins in turn."""
     fresh: dict[Key, _Pin] = {}
     for pin in pins:
@@ -122,7 +122,7 @@ def _answers(
     places: dict[str, list[_Pin]] = {}
     for pin in fresh.values():
         places.setdefault(pin.where, []).append(pin)
-    answered: dict[Key, tuple[Standing, list[_Pin]]] = {}
+    answered: dict[Key, tuple[PinStatus, list[_Pin]]] = {}
     for pairs in pool.map(_ask_all, places.values()):
         answered |= {(standing.what, standing.where): (standing, more) for standing, more in pairs}
     for key in fresh:
@@ -131,7 +131,7 @@ def _answers(
         yield from _answers(pool, more, seen)
 
 
-def _ask_all(pins: list[_Pin]) -> list[tuple[Standing, list[_Pin]]]:
+def _ask_all(pins: list[_Pin]) -> list[tuple[PinStatus, list[_Pin]]]:
     """Ask one place for all that is pinned there; one that is out of reach is asked once."""
     answers = []
     silent: BuilderError | None = None
@@ -148,7 +148,7 @@ def _ask_all(pins: list[_Pin]) -> list[tuple[Standing, list[_Pin]]]:
             state = "gone" if isinstance(error, GoneError) else "unasked"
             if isinstance(error.__cause__, GitError) and error.__cause__.general:
                 silent = error
-        answers.append((Standing(pin.recipe, pin.kind, pin.what, pin.where, state, why), more))
+        answers.append((PinStatus(pin.recipe, pin.kind, pin.what, pin.where, state, why), more))
     return answers
 
 
@@ -164,7 +164,7 @@ class _Index:
         self._answers = False
         self._silent: FetchError | None = None
 
-    def check(self, file: Locked) -> None:
+    def check(self, file: PinnedFile) -> None:
         """Raise ``FetchError`` where the index does not offer the file, or does not answer."""
         with nullcontext() if self._answers else self._first:
             if self._silent is not None:
@@ -173,7 +173,7 @@ class _Index:
                 return self._check(file)
         return self._check(file)
 
-    def _check(self, file: Locked) -> None:
+    def _check(self, file: PinnedFile) -> None:
         try:
             pypi.check(self._index, file)
         except FetchError as error:
@@ -198,7 +198,7 @@ class _Kinds:
         match source:
             case GitCommit():
                 yield self._commit(recipe, "commit", source)
-            case Released(file=file):
+            case PypiFile(file=file):
                 yield from self.files(recipe, [file])
             case Archive(url=url, sha256=digest):
                 yield _Pin(recipe, "archive", digest, url, partial(downloads.check, url))
@@ -229,7 +229,7 @@ class _Kinds:
         for commit in commits:
             yield self._commit(recipe, kind, GitCommit(planned.url, commit, submodules=False))
 
-    def files(self, recipe: str, files: Iterable[Locked]) -> Iterator[_Pin]:
+    def files(self, recipe: str, files: Iterable[PinnedFile]) -> Iterator[_Pin]:
         """Files of the package index."""
         for file in files:
             check = partial(self.index.check, file)
@@ -248,14 +248,14 @@ class _Kinds:
         if published is not None:
             name = f"{published.image}@{published.digest}" if published.digest else published.image
             what = published.digest or "not pinned"
-            yield _Pin(base.name, "image", what, published.image, partial(_need_image, name))
+            yield _Pin(base.name, "image", what, published.image, partial(_require_image, name))
         if root is not None and root.digest is not None:
             name = f"{root.image}@{root.digest}"
-            yield _Pin(base.name, "image", root.digest, root.image, partial(_need_image, name))
+            yield _Pin(base.name, "image", root.digest, root.image, partial(_require_image, name))
 
 
-def _need_image(reference: str) -> None:
-    docker.need_in_registry(reference, REGISTRY_PATIENCE)
+def _require_image(reference: str) -> None:
+    docker.require_in_registry(reference, REGISTRY_PATIENCE)
 
 
 def _submodules(repository: Path, source: GitCommit) -> Iterator[GitCommit]:
@@ -279,7 +279,7 @@ def _submodules(repository: Path, source: GitCommit) -> Iterator[GitCommit]:
         yield GitCommit(url, link.object, moved=inner)
 
 
-def mirror(case: Case, entry: Entry[Recipe]) -> Iterator[str]:
+def mirror(case: PatchSet, entry: Entry[Recipe]) -> Iterator[str]:
     """Fetch everything that a recipe pins, to stay, and what the patch doctor reads of upstream.
 
     Yields a line for each thing that is kept.  Raises ``FetchError`` for what cannot be had.
@@ -287,7 +287,7 @@ def mirror(case: Case, entry: Entry[Recipe]) -> Iterator[str]:
     repositories = case.repositories
     source = case.source
     if isinstance(source, GitCommit | Archive):
-        checkout.tree_of(source, repositories, case.workshop.work)
+        checkout.tree_of(source, repositories, case.context.work)
     if isinstance(source, GitCommit):
         yield f"{source.url} {source.commit}"
         target = track.tracked(source.url, case.track, repositories)
@@ -299,13 +299,13 @@ def mirror(case: Case, entry: Entry[Recipe]) -> Iterator[str]:
         elif isinstance(planned.patch, AddPatch):
             repositories.pin(planned.url, planned.patch.add.commit)
         else:
-            for _ in pieces(case.workshop, planned, ""):
+            for _ in pieces(case.context, planned, ""):
                 pass
         yield f"{planned.name} of {planned.url or 'this repository'}"
     assert entry.recipe is not None
     family = families.ENGINES[entry.recipe.family]
     files = [*family.packages(entry.recipe, entry.file.parent, PLATFORM).values()]
-    files += [(source.file,)] if isinstance(source, Released) else []
+    files += [(source.file,)] if isinstance(source, PypiFile) else []
     for several in files:
         pypi.fetch(several, repositories.cache, repositories.say)
         yield from (f"{file.name} {file.version}" for file in several)

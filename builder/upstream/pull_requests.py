@@ -13,7 +13,7 @@ from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import PullPatch
 from builder.tools.git.repositories import Repositories
 from builder.tools.web import github
-from builder.upstream.compatibility import Case, diagnose
+from builder.upstream.compatibility import PatchSet, diagnose
 
 # As GitHub, Gitea and Forgejo publish them, and GitLab.
 PULL_REFS = ("refs/pull/{}/head", "refs/merge-requests/{}/head")
@@ -135,7 +135,7 @@ def merged_by(
         return None  # it changes nothing, or nothing that a patch can
 
 
-def drift(case: Case, api: str) -> Iterator[Drift]:
+def drift(case: PatchSet, api: str) -> Iterator[Drift]:
     """What became of every frozen pull request of a recipe.
 
     Raises ``FetchError`` when a repository does not answer.
@@ -145,7 +145,7 @@ def drift(case: Case, api: str) -> Iterator[Drift]:
             yield _drift(case, planned, planned.patch, api)
 
 
-def _drift(case: Case, planned: PlannedPatch, patch: PullPatch, api: str) -> Drift:
+def _drift(case: PatchSet, planned: PlannedPatch, patch: PullPatch, api: str) -> Drift:
     repositories, url = case.repositories, planned.url
     head = head_of(url, patch.pull, repositories) or ""
     told = None if repositories.offline else github.pull_request(api, url, patch.pull)
@@ -166,7 +166,7 @@ def _drift(case: Case, planned: PlannedPatch, patch: PullPatch, api: str) -> Dri
     return Drift(case.name, patch.pull, url, patch.head, head, merged, words, changes)
 
 
-def _merged(case: Case, planned: PlannedPatch) -> str:
+def _merged(case: PatchSet, planned: PlannedPatch) -> str:
     """The commit of the upstream that has what the request does, as far as git can tell."""
     alone = replace(case, patches=(planned,), notes=[])
     for finding in diagnose(alone):

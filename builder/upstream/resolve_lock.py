@@ -8,8 +8,8 @@ from pathlib import Path
 
 from builder.errors import RecipeError
 from builder.recipes import lockfile
-from builder.recipes.catalog import Catalogue, Entry
-from builder.recipes.lockfile import Locked
+from builder.recipes.catalog import Catalog, Entry
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BasePython, BaseRecipe, Python, Recipe
 from builder.tools.python import pypi, uv
 
@@ -33,19 +33,19 @@ class Made:
 
     file: Path
     text: str
-    files: tuple[Locked, ...]
+    files: tuple[PinnedFile, ...]
     size: int
     """Bytes to download; 0 where the index does not tell."""
     changes: tuple[str, ...]
 
 
-def lockable(catalogue: Catalogue, name: str) -> Lockable:
+def lockable(catalog: Catalog, name: str) -> Lockable:
     """What there is to lock of a recipe or of a base.
 
     Raises ``RecipeError`` where there is nothing.
     """
     entry: Entry[Recipe] | Entry[BaseRecipe]
-    entry = catalogue.base(name) if name in catalogue.bases else catalogue.engine(name)
+    entry = catalog.base(name) if name in catalog.bases else catalog.engine(name)
     assert entry.recipe is not None
     python: Python | BasePython | None = entry.recipe.python
     if python is None or not python.requirements:
@@ -53,14 +53,14 @@ def lockable(catalogue: Catalogue, name: str) -> Lockable:
             f"{entry.name} has nothing to lock",
             hint='say what it needs in the recipe: [python] requirements = ["NAME==VERSION"]',
         )
-    version = _python_below(catalogue, entry.recipe.base)
+    version = _python_below(catalog, entry.recipe.base)
     file = entry.file.parent / python.lock
     return Lockable(entry.name, file, tuple(python.requirements), version)
 
 
-def _python_below(catalogue: Catalogue, base: str | None) -> str:
-    for name in catalogue.chain(base):
-        recipe = catalogue.base(name).recipe
+def _python_below(catalog: Catalog, base: str | None) -> str:
+    for name in catalog.chain(base):
+        recipe = catalog.base(name).recipe
         if recipe is not None and recipe.root is not None and recipe.root.suite in PYTHON_OF:
             return PYTHON_OF[recipe.root.suite]
     raise RecipeError(f"which Python is below {base} is not known", hint="say it: --python 3.13")
@@ -78,7 +78,7 @@ def make(wanted: Lockable, python: str | None, cache: Path, say: Callable[[str],
         raise RecipeError(f"nothing is needed for CPython {version}: there is nothing to lock")
     say(f"looking for the wheels of {len(pins)} packages")
     found = pypi.wheels(pins, version)
-    files = tuple(Locked(file.name, file.version, file.sha256) for file in found)
+    files = tuple(PinnedFile(file.name, file.version, file.sha256) for file in found)
     there = _known(wanted.file, say)
     before = {file.name: file for file in there.runtime} if there else {}
     after = {file.name: file for file in files}
@@ -102,7 +102,7 @@ def _known(file: Path, say: Callable[[str], None]) -> lockfile.Lock | None:
         return None
 
 
-def _changes(before: Mapping[str, Locked], after: Mapping[str, Locked]) -> list[str]:
+def _changes(before: Mapping[str, PinnedFile], after: Mapping[str, PinnedFile]) -> list[str]:
     lines = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
@@ -118,7 +118,7 @@ def _changes(before: Mapping[str, Locked], after: Mapping[str, Locked]) -> list[
 
 
 def _text(
-    wanted: Lockable, python: str, build: tuple[Locked, ...], runtime: tuple[Locked, ...]
+    wanted: Lockable, python: str, build: tuple[PinnedFile, ...], runtime: tuple[PinnedFile, ...]
 ) -> str:
     tables = [
         f'[[{table}]]\nname    = "{file.name}"\nversion = "{file.version}"\n'

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import BuilderError, RecipeError
-from builder.patches.series import Workshop
+from builder.patches.series import PatchContext
 from builder.plan import base_image
 from builder.plan.dockerfile import render
 from builder.plan.resolve import plan_base, resolve_patches, resolve_source
 from builder.platforms import Platforms, architecture
-from builder.recipes.catalog import Catalogue, Entry
+from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.edit import difference, write
 from builder.recipes.parse import parse
 from builder.recipes.schema import Recipe, ScriptPatch
@@ -21,7 +21,7 @@ from builder.settings import Settings
 from builder.tools.docker import engine as docker
 from builder.tools.files import workspace
 from builder.tools.git.repositories import Repositories
-from builder.upstream.compatibility import Case, diagnose
+from builder.upstream.compatibility import PatchSet, diagnose
 from builder.upstream.patch_state import Finding
 
 Say = Callable[[str], None]
@@ -58,32 +58,32 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class SourceSession:
     """What the commands about sources and patches work with."""
 
-    catalogue: Catalogue
+    catalog: Catalog
     settings: Settings
-    workshop: Workshop
+    context: PatchContext
 
     @property
     def repositories(self) -> Repositories:
         """The mirrors."""
-        return self.workshop.repositories
+        return self.context.repositories
 
-    def case(self, entry: Entry[Recipe]) -> Case:
+    def case(self, entry: Entry[Recipe]) -> PatchSet:
         """The patches and the source of a recipe.  Raises ``RecipeError``, ``FetchError``."""
         recipe = entry.recipe
         assert recipe is not None
-        workshop = self.workshop
+        context = self.context
         if any(isinstance(patch, ScriptPatch) for patch in recipe.patch):
-            image = _image_for_scripts(self.catalogue, recipe, self.settings)
-            workshop = Workshop(self.repositories, workshop.work, image, workshop.say)
-        return Case(
+            image = _image_for_scripts(self.catalog, recipe, self.settings)
+            context = PatchContext(self.repositories, context.work, image, context.say)
+        return PatchSet(
             entry.name,
-            resolve_source(recipe, self.catalogue.root),
+            resolve_source(recipe, self.catalog.root),
             recipe.track,
-            resolve_patches(entry, self.catalogue.root),
-            workshop,
+            resolve_patches(entry, self.catalog.root),
+            context,
         )
 
     def change(self, entry: Entry[Recipe], text: str) -> Change:
@@ -110,29 +110,31 @@ class Desk:
 
 
 @contextmanager
-def desk(catalogue: Catalogue, settings: Settings, say: Say, *, offline: bool) -> Iterator[Desk]:
+def open_session(
+    catalog: Catalog, settings: Settings, say: Say, *, offline: bool
+) -> Iterator[SourceSession]:
     """A desk with a work directory of its own, gone afterwards."""
-    settings.need_directories()
+    settings.require_directories()
     with workspace(settings.cache_dir) as work:
         repositories = Repositories(settings.cache_dir, work, say, offline=offline)
-        yield Desk(catalogue, settings, Workshop(repositories, work, None, say))
+        yield SourceSession(catalog, settings, PatchContext(repositories, work, None, say))
 
 
-def _image_for_scripts(catalogue: Catalogue, recipe: Recipe, settings: Settings) -> str | None:
+def _image_for_scripts(catalog: Catalog, recipe: Recipe, settings: Settings) -> str | None:
     """A stage of the recipe's base that has Python, where an engine answers and has it."""
     try:
         machine = architecture(docker.engine().architecture)
         if machine is None:
             return None
-        below = catalogue.base(recipe.base).recipe
+        below = catalog.base(recipe.base).recipe
         if below is not None and below.published is not None:
             # Whatever its tag means today: a script needs its Python, and no more.
             return next(iter(docker.names(f"builder-base/{below.name}:runtime-*")), None)
         platforms = Platforms(machine)
         root = base_image.choose(
-            catalogue, recipe.base, platforms, settings.debian_root, lambda _: None, ask=False
+            catalog, recipe.base, platforms, settings.debian_root, lambda _: None, ask=False
         )
-        base = render(plan_base(catalogue, recipe.base, platforms, root))
+        base = render(plan_base(catalog, recipe.base, platforms, root))
         stage = "devel" if "devel" in base.plan.stages else "runtime"
         return base_image.image_of(base, stage) if base_image.in_engine(base, stage) else None
     except BuilderError:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from builder.errors import RecipeError
 from builder.recipes import edit
-from builder.recipes.catalog import Catalogue, Entry, R
+from builder.recipes.catalog import Catalog, Entry, R
 from builder.recipes.parse import parse
 from builder.recipes.schema import BaseRecipe, PickPatch, Recipe
 from builder.tools.git import executable as git
 from builder.upstream.compatibility import on_pin
 from builder.upstream.patch_state import Finding
-from builder.upstream.session import Desk
+from builder.upstream.session import SourceSession
 from builder.upstream.track import Target
 
 COMMIT_DIGITS = 9
@@ -31,12 +31,12 @@ UNTRIED = "untried"  # the build tells of these, which has an engine
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """A frozen recipe, and the catalogue that has it beside everything else."""
+    """A frozen recipe, and the catalog that has it beside everything else."""
 
     entry: Entry[Recipe]
     base: Entry[BaseRecipe] | None
     """The base, where it is frozen as well."""
-    catalogue: Catalogue
+    catalog: Catalog
     target: Target
     dropped: tuple[str, ...] = ()
     """Patches that upstream has."""
@@ -72,7 +72,7 @@ def version_of(channel: str, target: Target) -> str:
 
 
 def at_commit(
-    catalogue: Catalogue, entry: Entry[Recipe], target: Target, number: int, version: str
+    catalog: Catalog, entry: Entry[Recipe], target: Target, number: int, version: str
 ) -> Frozen:
     """A recipe at a commit of its source, ``number`` commits from the first.
 
@@ -86,17 +86,17 @@ def at_commit(
     }
     if recipe.llama is not None:
         changes["llama", "build_number"] = number
-    return _frozen(catalogue, entry, target, version, changes, None)
+    return _frozen(catalog, entry, target, version, changes, None)
 
 
-def at_image(catalogue: Catalogue, entry: Entry[Recipe], target: Target, version: str) -> Frozen:
+def at_image(catalog: Catalog, entry: Entry[Recipe], target: Target, version: str) -> Frozen:
     """A recipe over the published image that a tag leads to: ``target.commit`` is its digest.
 
     Raises ``RecipeError`` where its base is no published image.
     """
     recipe = entry.recipe
     assert recipe is not None
-    below = catalogue.base(recipe.base)
+    below = catalog.base(recipe.base)
     assert below.recipe is not None
     if below.recipe.published is None:
         problem = entry.problem(("track", "image"), f"{recipe.base} is no published image")
@@ -112,11 +112,11 @@ def at_image(catalogue: Catalogue, entry: Entry[Recipe], target: Target, version
         },
     )
     base = _entry(text, below.file.with_name(f"{name}.toml"), BaseRecipe)
-    return _frozen(catalogue, entry, target, version, {("base",): name}, base)
+    return _frozen(catalog, entry, target, version, {("base",): name}, base)
 
 
 def _frozen(
-    catalogue: Catalogue,
+    catalog: Catalog,
     entry: Entry[Recipe],
     target: Target,
     version: str,
@@ -131,17 +131,17 @@ def _frozen(
         ("image", "moving"): None,
         ("track",): None,
     }
-    text = _headed(edit.edited(entry.text, changes), _head(catalogue, entry, target))
+    text = _headed(edit.edited(entry.text, changes), _head(catalog, entry, target))
     file = entry.file.with_name(f"{recipe.engine}-{version}.toml")
     frozen = _entry(text, file, Recipe)
-    there = catalogue.engines.get(frozen.name)
+    there = catalog.engines.get(frozen.name)
     if there is not None and _origin(entry) not in there.text:
         raise RecipeError(f"{entry.name} would be frozen as {frozen.name}, which is a recipe")
     bases = {base.name: base} if base is not None else {}
     whole = replace(
-        catalogue,
-        engines={**catalogue.engines, frozen.name: frozen},
-        bases={**catalogue.bases, **bases},
+        catalog,
+        engines={**catalog.engines, frozen.name: frozen},
+        bases={**catalog.bases, **bases},
     )
     return Frozen(frozen, base, whole, target)
 
@@ -159,10 +159,10 @@ def without(frozen: Frozen, patches: Sequence[int]) -> Frozen:
 
 
 def _changed(frozen: Frozen, text: str) -> Frozen:
-    """A frozen recipe with another text, also in its catalogue."""
+    """A frozen recipe with another text, also in its catalog."""
     entry = _entry(text, frozen.entry.file, Recipe)
-    engines = {**frozen.catalogue.engines, entry.name: entry}
-    return replace(frozen, entry=entry, catalogue=replace(frozen.catalogue, engines=engines))
+    engines = {**frozen.catalog.engines, entry.name: entry}
+    return replace(frozen, entry=entry, catalog=replace(frozen.catalog, engines=engines))
 
 
 def narrowed(frozen: Frozen, commits: Mapping[int, Sequence[str]]) -> Frozen:
@@ -180,13 +180,13 @@ def narrowed(frozen: Frozen, commits: Mapping[int, Sequence[str]]) -> Frozen:
     return _changed(frozen, edit.edited(frozen.entry.text, changes))
 
 
-def fitted(frozen: Frozen, at: Desk) -> tuple[Frozen, list[Finding]]:
+def fitted(frozen: Frozen, at: SourceSession) -> tuple[Frozen, list[Finding]]:
     """A frozen recipe without what upstream has of its patches, and those that do not fit.
 
     Of a range of commits only those that upstream has are left out.  Raises ``FetchError`` where
     the source cannot be had.
     """
-    case = replace(at, catalogue=frozen.catalogue).case(frozen.entry)
+    case = replace(at, catalog=frozen.catalog).case(frozen.entry)
     findings = on_pin(case) if case.patches else []
     known = {MERGED, IN_PART, UNTRIED}
     unfit = [each for each in findings if not each.good and each.state not in known]
@@ -196,7 +196,7 @@ def fitted(frozen: Frozen, at: Desk) -> tuple[Frozen, list[Finding]]:
     if there:
         for index, names in there.items():
             told = ", ".join(name[:9] for name in names)
-            at.workshop.say(
+            at.context.say(
                 f"{frozen.name}: upstream has {told} of {findings[index].patch}: left out"
             )
         frozen = narrowed(frozen, there)
@@ -204,7 +204,7 @@ def fitted(frozen: Frozen, at: Desk) -> tuple[Frozen, list[Finding]]:
     if not merged:
         return frozen, []
     lean = without(frozen, merged)
-    at.workshop.say(f"{frozen.name}: upstream has {', '.join(lean.dropped)}: left out")
+    at.context.say(f"{frozen.name}: upstream has {', '.join(lean.dropped)}: left out")
     return lean, []
 
 
@@ -220,8 +220,8 @@ def _origin(entry: Entry[Recipe]) -> str:
     return f"# Frozen from {entry.name}: "
 
 
-def _head(catalogue: Catalogue, entry: Entry[Recipe], target: Target) -> str:
-    farm = farm_commit(catalogue.root)
+def _head(catalog: Catalog, entry: Entry[Recipe], target: Target) -> str:
+    farm = farm_commit(catalog.root)
     told = f"{_origin(entry)}{target.name} was {target.commit}."
     if not farm:
         return told
@@ -237,7 +237,7 @@ def _headed(text: str, head: str) -> str:
 
 
 def farm_commit(root: Path) -> str:
-    """The commit of the repository that holds the catalogue; empty where it is none."""
+    """The commit of the repository that holds the catalog; empty where it is none."""
     try:
         return git.text(root / ".git", "rev-parse", "--verify", "HEAD")
     except git.GitError:

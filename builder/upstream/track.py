@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from builder.errors import FetchError
-from builder.recipes.lockfile import Locked
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import GitSource, PypiSource, Recipe, Track
 from builder.tools.git.executable import COMMIT
 from builder.tools.git.mirrors import Advertised, Mirror
@@ -31,7 +31,7 @@ class Target:
     name: str
     commit: str
     kind: Literal["tag", "branch", "commit", "release", "image"]
-    file: Locked | None = None
+    file: PinnedFile | None = None
     """Of a release: what it is on PyPI."""
 
 
@@ -142,17 +142,17 @@ def lag(recipe: Recipe, repositories: Repositories) -> Lag | None:
     """
     source = recipe.source
     if isinstance(source, PypiSource) and not repositories.offline:
-        return _releases_behind(Locked(source.pypi, source.version, source.sha256))
+        return _releases_behind(PinnedFile(source.pypi, source.version, source.sha256))
     if not isinstance(source, GitSource):
         return None
     target = tracked(source.git, recipe.track, repositories)
     return behind(source.git, source.commit, target, recipe.track, repositories)
 
 
-def _releases_behind(file: Locked) -> Lag:
+def _releases_behind(file: PinnedFile) -> Lag:
     newer = pypi.newer(file)
     if newer:
-        file = Locked(newer[-1].name, newer[-1].version, newer[-1].sha256)
+        file = PinnedFile(newer[-1].name, newer[-1].version, newer[-1].sha256)
     target = Target(file.version, file.version, "release", file)
     return Lag(target, len(newer), newer[0].day if newer else "", rewritten=False)
 

@@ -7,7 +7,7 @@ from builder.plan.inputs import GitCommit
 from builder.plan.resolve import resolve_source
 from builder.recipes.catalog import Entry
 from builder.recipes.edit import frozen, moved, released
-from builder.recipes.lockfile import Locked
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
     GitSource,
     PullPatch,
@@ -22,12 +22,12 @@ from builder.upstream import track
 from builder.upstream.compatibility import PYTHON
 from builder.upstream.patch_state import Finding
 from builder.upstream.pull_requests import Ends, ends_of, head_of, merged_by
-from builder.upstream.session import Change, Desk
+from builder.upstream.session import Change, SourceSession
 from builder.upstream.source_names import absent_paths, absent_submodules, naming
 
 
 def freeze(
-    desk: Desk,
+    session: SourceSession,
     entry: Entry[Recipe],
     pull: int,
     *,
@@ -51,13 +51,13 @@ def freeze(
     checked_url(url)
     onto = onto and checked_ref(onto)
     try:
-        ends = ends_of(url, pull, desk.repositories, onto)
+        ends = ends_of(url, pull, session.repositories, onto)
     except PatchError:
         # Its target branch has it without a merge: so may the pin.
-        head = head_of(url, pull, desk.repositories) or ""
-        _need_new(desk, entry, url, pull, Ends("", head, ""))
+        head = head_of(url, pull, session.repositories) or ""
+        _require_new(session, entry, url, pull, Ends("", head, ""))
         raise
-    _need_new(desk, entry, url, pull, ends)
+    _require_new(session, entry, url, pull, ends)
     known = [patch.why for patch in recipe.patch if getattr(patch, "pull", None) == pull]
     patch = PullPatch(
         pull=pull,
@@ -66,15 +66,17 @@ def freeze(
         git=None if url == home else url,
         why=why or (known[0] if known else ends.subject),
     )
-    return desk.change(entry, frozen(entry.text, recipe, patch))
+    return session.change(entry, frozen(entry.text, recipe, patch))
 
 
-def _need_new(desk: Desk, entry: Entry[Recipe], url: str, pull: int, ends: Ends) -> None:
+def _require_new(
+    session: SourceSession, entry: Entry[Recipe], url: str, pull: int, ends: Ends
+) -> None:
     """Raise ``PatchError`` where the pin of a recipe has a pull request already."""
     source = entry.recipe.source if entry.recipe else None
     if not isinstance(source, GitSource):
         return
-    by = merged_by(desk.repositories, url, pull, ends, of=source.git, commit=source.commit)
+    by = merged_by(session.repositories, url, pull, ends, of=source.git, commit=source.commit)
     if by is not None:
         raise PatchError(
             f"the pin of {entry.name} has pull request {pull} already",
@@ -83,7 +85,7 @@ def _need_new(desk: Desk, entry: Entry[Recipe], url: str, pull: int, ends: Ends)
         )
 
 
-def update(desk: Desk, entry: Entry[Recipe], to: str | None = None) -> Change:
+def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) -> Change:
     """A recipe with its pin at ``to`` (a tag, a branch, a commit, a release), or at the newest.
 
     Raises ``RecipeError`` where the source has no upstream, ``FetchError`` for a ref or a release
@@ -93,31 +95,31 @@ def update(desk: Desk, entry: Entry[Recipe], to: str | None = None) -> Change:
     assert recipe is not None
     source = recipe.source
     if isinstance(source, PypiSource):
-        file = Locked(source.pypi, source.version, source.sha256)
+        file = PinnedFile(source.pypi, source.version, source.sha256)
         found = pypi.release(file, to, PYTHON)
         if found.version == source.version:
-            return desk.change(entry, entry.text)
-        new = Locked(source.pypi, found.version, found.sha256)
-        return desk.change(entry, released(entry.text, recipe, new))
+            return session.change(entry, entry.text)
+        new = PinnedFile(source.pypi, found.version, found.sha256)
+        return session.change(entry, released(entry.text, recipe, new))
     if not isinstance(source, GitSource):
         raise RecipeError(
             f"the source of {entry.name} is neither a git repository nor a release of PyPI",
             hint="edit [source] by hand",
         )
     if to is None:
-        target = track.tracked(source.git, recipe.track, desk.repositories)
+        target = track.tracked(source.git, recipe.track, session.repositories)
     else:
-        target = track.resolve(source.git, checked_ref(to), desk.repositories)
+        target = track.resolve(source.git, checked_ref(to), session.repositories)
     if target.commit == source.commit:
-        return desk.change(entry, entry.text)
-    number = track.build_number(source.git, target.commit, desk.repositories)
-    refs = desk.repositories.mirror(source.git).advertised().refs
+        return session.change(entry, entry.text)
+    number = track.build_number(source.git, target.commit, session.repositories)
+    refs = session.repositories.mirror(source.git).advertised().refs
     moving = f"refs/heads/{source.ref}" in refs and f"refs/tags/{source.ref}" not in refs
-    return desk.change(entry, moved(entry.text, recipe, target, number, moving=moving))
+    return session.change(entry, moved(entry.text, recipe, target, number, moving=moving))
 
 
 def judge(
-    desk: Desk, entry: Entry[Recipe], change: Change
+    session: SourceSession, entry: Entry[Recipe], change: Change
 ) -> tuple[tuple[Problem, ...], list[Finding]]:
     """What no longer fits of a changed recipe, and what becomes of its patches.
 
@@ -127,15 +129,15 @@ def judge(
     if not change.changed:
         return (), []
     new = Entry(change.recipe.name, change.file, change.new_text, change.recipe)
-    source, old = resolve_source(change.recipe, desk.catalogue.root), entry.recipe
-    repositories = desk.repositories
+    source, old = resolve_source(change.recipe, session.catalog.root), entry.recipe
+    repositories = session.repositories
     if isinstance(source, GitCommit):
         tree = repositories.pin(source.url, source.commit)
         lost = [*absent_submodules(change.recipe, repositories.scratch, tree)]
         if lost:  # then there is no whole tree to look at
             return tuple(new.problem(path, message) for path, message in lost), []
-    tree, _ = checkout.tree_to_try(source, repositories, desk.workshop.work)
+    tree, _ = checkout.tree_to_try(source, repositories, session.context.work)
     found = [*absent_paths(change.recipe, repositories.scratch, tree)]
     if old is not None and isinstance(old.source, PypiSource):
         found += naming(change.recipe, old.source.version)
-    return tuple(new.problem(path, message) for path, message in found), desk.findings(change)
+    return tuple(new.problem(path, message) for path, message in found), session.findings(change)

@@ -17,13 +17,13 @@ from builder.bake.bakefile import NOW
 from builder.errors import BuildError
 from builder.images.context import Context
 from builder.tools.docker.blobs import blobs_of
-from builder.tools.files import alone
+from builder.tools.files import named_lock
 from docker.test_machines import machine, second
 from docker.test_overlay import change, published, python
 from docker.test_root import with_image
 from support.fixtures import REPOSITORY, Builder
 from support.machines import REMOTE, Machine
-from support.overlaid import PACKAGE, StandIn, write_catalogue
+from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.proving import docker
 
 __all__ = ["machine", "published", "python", "second"]
@@ -47,15 +47,15 @@ def pushed(published: StandIn, registry: str, made: set[str]) -> str:
 
 @pytest.fixture
 def recipe(published: StandIn, pushed: str, tmp_path: Path) -> Path:
-    """A catalogue with overlaid-1 on the published image, and with a recipe that has no source."""
-    root = tmp_path / "catalogue"
+    """A catalog with overlaid-1 on the published image, and with a recipe that has no source."""
+    root = tmp_path / "catalog"
     published.write(root / "package")
     (root / "patches").mkdir(parents=True)
     text = PACKAGE["vllm/ops.py"].replace("= 9", "= 12")
     (root / "patches" / "x.patch").write_text(change(tmp_path, ops=text))
     image, _, pin = pushed.partition("\n")
     parts = '[[patch]]\nfile = "x.patch"\nwhy = "so"'
-    write_catalogue(root, parts, image.split('"')[1], pin=pin)
+    write_catalog(root, parts, image.split('"')[1], pin=pin)
     file = root / "recipes" / "overlaid-1.toml"
     told = file.read_text().replace("A package with something laid over it", SUMMARY)
     file.write_text(told)
@@ -82,7 +82,7 @@ def test_what_another_machine_bakes_is_proved_here(
     builder: Builder, recipe: Path, machine: Machine, made: set[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "baked"
-    done = builder("bake", "--output", folder, "--catalogue", recipe, "--json")
+    done = builder("bake", "--output", folder, "--catalog", recipe, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert set(told["groups"]) == {"default", "bases", "on-stand-in"}
@@ -105,7 +105,7 @@ def test_what_another_machine_bakes_is_proved_here(
     told = json.loads(manifest.read_text())["annotations"]
     assert told == {name: text for name, text in labels.items() if name in told}
     assert {"org.opencontainers.image.title", "org.opencontainers.image.description"} <= told.keys()
-    proved = builder("build", "overlaid-1", "--catalogue", recipe, "--json")
+    proved = builder("build", "overlaid-1", "--catalog", recipe, "--json")
     assert proved.returncode == 0, proved.stderr
     assert f"{candidate} is there, and not built again" in proved.stderr
     record = json.loads(proved.stdout)
@@ -120,21 +120,21 @@ def test_what_another_machine_bakes_is_proved_here(
 
 def test_bases_are_targets_that_recipes_share(
     builder: Builder,
-    catalogue: Path,
+    catalog: Path,
     pushed: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = pushed.split('"')[1]
-    with_image(catalogue, name, pushed.split('"')[3])
+    with_image(catalog, name, pushed.split('"')[3])
     monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "registry")
     for engine in ("hello", "hallo"):
         text = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
         text = text.replace('"hello-sm120"', f'"{engine}"').replace("s/hello-sm120", "s/hello")
-        (catalogue / "recipes" / f"{engine}-0.1.0.toml").write_text(text)
-    shutil.copytree(REPOSITORY / "engines" / "hello-sm120", catalogue / "engines" / "hello")
+        (catalog / "recipes" / f"{engine}-0.1.0.toml").write_text(text)
+    shutil.copytree(REPOSITORY / "engines" / "hello-sm120", catalog / "engines" / "hello")
     for _ in range(2):  # the second time the first one's is replaced
-        done = builder("bake", "--output", tmp_path, "--catalogue", catalogue)
+        done = builder("bake", "--output", tmp_path, "--catalog", catalog)
         assert done.returncode == 0, done.stderr
     file = tmp_path / "docker-bake.json"
     written = json.loads(file.read_text())
@@ -157,14 +157,14 @@ def test_a_recipe_that_cannot_be_laid_out_leaves_what_was_there(
     builder: Builder, recipe: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "baked"
-    assert builder("bake", "--output", folder, "--catalogue", recipe).returncode == 0
+    assert builder("bake", "--output", folder, "--catalog", recipe).returncode == 0
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    done = builder("bake", "sourceless", "--output", folder, "--catalogue", recipe)
+    done = builder("bake", "sourceless", "--output", folder, "--catalog", recipe)
     assert done.returncode == 5
     assert "Traceback" not in done.stderr
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     (recipe / "recipes" / "overlaid-1.toml").unlink()
-    done = builder("bake", "--output", folder, "--catalogue", recipe)
+    done = builder("bake", "--output", folder, "--catalog", recipe)
     assert done.returncode == 4
     assert "every recipe was left out" in done.stderr
     assert {path.name for path in folder.iterdir()} == {"docker-bake.json", "contexts"}
@@ -173,7 +173,7 @@ def test_a_recipe_that_cannot_be_laid_out_leaves_what_was_there(
 
 def test_contexts_of_somebody_else_stay(builder: Builder, recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "own" / "contexts" / "mine").mkdir(parents=True)
-    done = builder("bake", "--output", tmp_path / "own", "--catalogue", recipe)
+    done = builder("bake", "--output", tmp_path / "own", "--catalog", recipe)
     assert done.returncode == 4
     assert "not of a bake file" in done.stderr
     assert (tmp_path / "own" / "contexts" / "mine").is_dir()
@@ -189,7 +189,7 @@ def test_files_of_somebody_else_stay(
     file = tmp_path / "own" / name
     file.parent.mkdir()
     file.write_text(text)
-    done = builder("bake", "--output", file.parent, "--catalogue", recipe)
+    done = builder("bake", "--output", file.parent, "--catalog", recipe)
     assert (done.returncode, file.read_text()) == (4, text)
     assert f"{file} is there, and not of a bake file" in done.stderr
 
@@ -199,8 +199,8 @@ def test_one_run_at_a_time_bakes_into_a_directory(
 ) -> None:
     folder, cache = tmp_path / "baked", tmp_path / "cache"
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(cache))
-    with alone(cache, lock_of(folder)):
-        done = builder("bake", "--output", folder, "--catalogue", recipe)
+    with named_lock(cache, lock_of(folder)):
+        done = builder("bake", "--output", folder, "--catalog", recipe)
     assert done.returncode == 9
     assert "another run on this machine is at work" in done.stderr
     assert not folder.exists()

@@ -26,7 +26,7 @@ engine  = "tiny"
 version = "1"
 summary = "A library of one file"
 license = "MIT"
-family  = "artefact"
+family  = "artifact"
 base    = "cuda-13.0"
 
 [source]
@@ -40,7 +40,7 @@ vmm  = true
 [[cmake]]
 targets = ["tiny"]
 
-[artefact]
+[artifact]
 files = ["libtiny.so"]
 
 [image]
@@ -69,19 +69,19 @@ class Farm:
     The fourth has one of the recipe's two patches.
     """
 
-    def __init__(self, catalogue: Path, folder: Path, builder: Builder) -> None:
-        self.catalogue = catalogue
+    def __init__(self, catalog: Path, folder: Path, builder: Builder) -> None:
+        self.catalog = catalog
         self.kept = folder / "state" / "bisect" / "tiny-1.json"
         self.builder = builder
         self.upstream = Upstream(folder / "tiny")
         self.commits = [self.grow(number) for number in range(1, 13)]
-        (catalogue / "patches").mkdir()
+        (catalog / "patches").mkdir()
         for name, old in HEADERS.items():
             text = PATCH.format(name=name, old=old, new=PATCHED[name])
-            (catalogue / "patches" / f"{name}.patch").write_text(text)
+            (catalog / "patches" / f"{name}.patch").write_text(text)
         patches = "".join(f'[[patch]]\nfile = "{name}.patch"\nwhy = "so"\n' for name in HEADERS)
         text = RECIPE.format(url=self.upstream.url, commit=self.commits[0], patches=patches)
-        (catalogue / "recipes" / "tiny-1.toml").write_text(text)
+        (catalog / "recipes" / "tiny-1.toml").write_text(text)
 
     def grow(self, number: int) -> str:
         answer = "nothing" if number >= BREAKS else "tiny_answer"
@@ -93,7 +93,7 @@ class Farm:
         return self.upstream.commit(f"step {number}", **files)
 
     def run(self, *arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
-        done = self.builder("bisect", "tiny", *arguments, "--catalogue", self.catalogue)
+        done = self.builder("bisect", "tiny", *arguments, "--catalog", self.catalog)
         assert done.returncode == status, done.stderr
         return done
 
@@ -101,7 +101,7 @@ class Farm:
         """Start a bisect, and send it a signal when its state is like that; its exit status."""
         command = [sys.executable, "-m", "builder", "bisect", "tiny-1", *arguments]
         with subprocess.Popen(
-            [*command, "--catalogue", str(self.catalogue)],
+            [*command, "--catalog", str(self.catalog)],
             cwd=REPOSITORY,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -122,12 +122,12 @@ def images() -> set[str]:
 @pytest.fixture
 def farm(
     hello: Any,  # noqa: ARG001  (it has the base built)
-    catalogue: Path,
+    catalog: Path,
     tmp_path: Path,
     builder: Builder,
 ) -> Iterator[Farm]:
     before = images()
-    yield Farm(catalogue, tmp_path, builder)
+    yield Farm(catalog, tmp_path, builder)
     subprocess.run(
         ["docker", "image", "rm", "--force", *images() - before], capture_output=True, check=False
     )

@@ -44,15 +44,15 @@ def tags() -> set[str]:
 
 
 @pytest.fixture
-def variant(catalogue: Path) -> Iterator[Path]:
-    """A catalogue whose only engine, ``variant``, is a copy of hello-sm120 to be bent."""
-    shutil.copytree(REPOSITORY / "engines" / "hello-sm120", catalogue / "engines" / "variant")
+def variant(catalog: Path) -> Iterator[Path]:
+    """A catalog whose only engine, ``variant``, is a copy of hello-sm120 to be bent."""
+    shutil.copytree(REPOSITORY / "engines" / "hello-sm120", catalog / "engines" / "variant")
     text = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
     text = text.replace('engine  = "hello-sm120"', 'engine  = "variant"')
     text = text.replace("engines/hello-sm120", "engines/variant")
     text = text.replace('repository = "hello-sm120"', f'repository = "{REPOSITORY_NAME}"')
-    (catalogue / "recipes" / "variant-0.1.0.toml").write_text(text)
-    yield catalogue
+    (catalog / "recipes" / "variant-0.1.0.toml").write_text(text)
+    yield catalog
     here = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"}
     listed = subprocess.run(
         ["docker", "image", "ls", "--quiet", REPOSITORY_NAME],
@@ -66,18 +66,18 @@ def variant(catalogue: Path) -> Iterator[Path]:
         subprocess.run(["docker", "image", "rm", "--force", *images], check=True, env=here)
 
 
-def source(catalogue: Path, name: str) -> Path:
-    return catalogue / "engines" / "variant" / "src" / name
+def source(catalog: Path, name: str) -> Path:
+    return catalog / "engines" / "variant" / "src" / name
 
 
-def edit(catalogue: Path, old: str, new: str) -> None:
-    recipe = catalogue / "recipes" / "variant-0.1.0.toml"
+def edit(catalog: Path, old: str, new: str) -> None:
+    recipe = catalog / "recipes" / "variant-0.1.0.toml"
     text = recipe.read_text()
     assert old in text
     recipe.write_text(text.replace(old, new))
 
 
-def begin(catalogue: Path, *options: str) -> subprocess.Popen[str]:
+def begin(catalog: Path, *options: str) -> subprocess.Popen[str]:
     """Start a build in a process group of its own, as a terminal would."""
     return subprocess.Popen(
         [
@@ -86,8 +86,8 @@ def begin(catalogue: Path, *options: str) -> subprocess.Popen[str]:
             "builder",
             "build",
             "variant",
-            "--catalogue",
-            str(catalogue),
+            "--catalog",
+            str(catalog),
             *options,
         ],
         cwd=REPOSITORY,
@@ -200,7 +200,7 @@ def test_an_unchanged_recipe_begins_no_build(
 
 
 def test_what_decides_the_image_builds_it_anew(builder: Builder, variant: Path) -> None:
-    first = json.loads(builder("build", "variant", "--catalogue", variant, "--json").stdout)
+    first = json.loads(builder("build", "variant", "--catalog", variant, "--json").stdout)
     assert first["built"] is True
     told = labels(first["references"][0])
     base = docker(
@@ -209,20 +209,20 @@ def test_what_decides_the_image_builds_it_anew(builder: Builder, variant: Path) 
     assert told["org.opencontainers.image.base.digest"] == base
     edit(variant, "HELLO_BUILD_NUMBER = 1", "HELLO_BUILD_NUMBER = 2")
     edit(variant, "version: 1 (in-repo)", "version: 2 (in-repo)")
-    second = json.loads(builder("build", "variant", "--catalogue", variant, "--json").stdout)
+    second = json.loads(builder("build", "variant", "--catalog", variant, "--json").stdout)
     assert second["built"] is True
     assert second["key"] != first["key"]
     assert tags() == {f"0.1.0-{first['key'][:12]}", f"0.1.0-{second['key'][:12]}", "0.1.0"}
     # Back to what was: the image is there, and the moving name goes back to it.
     edit(variant, "HELLO_BUILD_NUMBER = 2", "HELLO_BUILD_NUMBER = 1")
     edit(variant, "version: 2 (in-repo)", "version: 1 (in-repo)")
-    third = json.loads(builder("build", "variant", "--catalogue", variant, "--json").stdout)
+    third = json.loads(builder("build", "variant", "--catalog", variant, "--json").stdout)
     assert third["built"] is False
     current = docker("image", "inspect", "--format={{.Id}}", f"{REPOSITORY_NAME}:0.1.0")
     assert current == first["digest"]
     # A promise that changes is checked again, though the image is the same.
     edit(variant, "version: 1 (in-repo)", "version: 3 (in-repo)")
-    broken = builder("build", "variant", "--catalogue", variant)
+    broken = builder("build", "variant", "--catalog", variant)
     assert broken.returncode == 7
     assert "expected version: 3 (in-repo); found version: 1 (in-repo)" in broken.stderr
 
@@ -232,7 +232,7 @@ def test_what_decides_the_image_builds_it_anew(builder: Builder, variant: Path) 
 
 def test_a_failed_proof_moves_no_tag(builder: Builder, variant: Path, tmp_path: Path) -> None:
     edit(variant, "HELLO_BUILD_NUMBER = 1, ", "")
-    done = builder("build", "variant", "--catalogue", variant)
+    done = builder("build", "variant", "--catalog", variant)
     assert done.returncode == 7
     assert "expected version: 1 (in-repo); found version: 0 (in-repo)" in done.stderr
     assert "Traceback" not in done.stderr
@@ -249,7 +249,7 @@ def test_the_wrong_machine_code_is_caught(
 ) -> None:
     edit(variant, 'arch = ["120"]', 'arch = ["120", "90"]')
     edit(variant, "HELLO_CUDA_NO_VMM", f'CMAKE_CUDA_ARCHITECTURES = "{arch}", HELLO_CUDA_NO_VMM')
-    done = builder("build", "variant", "--catalogue", variant)
+    done = builder("build", "variant", "--catalog", variant)
     assert done.returncode == 7, done.stderr
     assert f"found {found}" in done.stderr
     assert tags() == set()
@@ -258,7 +258,7 @@ def test_the_wrong_machine_code_is_caught(
 def test_the_first_error_of_a_compile_is_told(builder: Builder, variant: Path) -> None:
     file = source(variant, "model.cpp")
     file.write_text("int wrong( { return }\n" + file.read_text())
-    done = builder("build", "variant", "--catalogue", variant)
+    done = builder("build", "variant", "--catalog", variant)
     assert done.returncode == 6
     assert "/src/src/model.cpp:1:" in done.stderr
     assert "error:" in done.stderr
@@ -273,7 +273,7 @@ def test_a_compile_has_no_network(builder: Builder, variant: Path) -> None:
         'file(DOWNLOAD "http://files.example.invalid/x" x STATUS s)\nmessage(FATAL_ERROR ${s})\n'
     )
     lists.write_text(lists.read_text() + fetch)
-    done = builder("build", "variant", "--catalogue", variant)
+    done = builder("build", "variant", "--catalog", variant)
     assert done.returncode == 6
     assert "Could not resolve" in done.stderr
     assert "the build has no network" in done.stderr
@@ -287,7 +287,7 @@ def test_a_killed_build_leaves_nothing_in_the_way(
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert tags() == set()
-    done = builder("build", "variant", "--catalogue", variant, "--json")
+    done = builder("build", "variant", "--catalog", variant, "--json")
     assert done.returncode == 0, done.stderr
     # Where BuildKit came to its end all the same, what it made is proved, and not built again.
     assert "0.1.0" in tags()
@@ -309,7 +309,7 @@ def test_ctrl_c_ends_with_one_message(variant: Path, tmp_path: Path) -> None:
 def test_two_builds_of_one_recipe_at_once(variant: Path, builder: Builder, tmp_path: Path) -> None:
     process = begin(variant)
     wait_for_log(tmp_path / "state", "RUN --network=none")
-    second = builder("build", "variant", "--catalogue", variant)
+    second = builder("build", "variant", "--catalog", variant)
     assert second.returncode == 9
     assert "another run on this machine is at work on variant-0.1.0" in second.stderr
     assert f"process {process.pid}" in second.stderr

@@ -20,7 +20,7 @@ from builder.images.build import Log
 from builder.images.ccache import ID
 from builder.images.context import Context
 from builder.tools.docker import buildx
-from support.catalogues import rendered
+from support.catalogs import rendered
 from support.fixtures import REPOSITORY, Builder
 from support.proving import docker
 

@@ -255,7 +255,7 @@ def test_facts_of_an_installed_python_file(images: dict[str, str], judge: Judge)
             python="/opt/lib/*/ops.py",
             inside="Attention.forward",
             has=["torch.cuda.get_device_capability()[0] < 12", "limit = [1, 2]", "x.cpu()"],
-            lacks=["x.tolist()", "y"],
+            missing=["x.tolist()", "y"],
             defines=["limit"],
         ),
         PythonProbe(python="/opt/lib/pkg/ops.py", defines=["late", "Attention", "absent"]),
@@ -284,7 +284,7 @@ def test_facts_of_an_installed_python_file(images: dict[str, str], judge: Judge)
 def test_text_of_a_file_behind_a_link(images: dict[str, str], judge: Judge) -> None:
     lines = "COPY <<EOF /opt/real/a.txt\nspeed = 12\nEOF\n" + as_root("ln -s real/a.txt /opt/b.txt")
     probe = [
-        FileProbe(file="/opt/b.txt", has=["speed = 12"], lacks=["speed"], matches=[r"= \d+$"]),
+        FileProbe(file="/opt/b.txt", has=["speed = 12"], missing=["speed"], matches=[r"= \d+$"]),
         FileProbe(file="/opt/*/a.txt", sha256="0" * 64),
         FileProbe(file="/opt/none", absent=True),
         FileProbe(file="/opt/b.txt", absent=True),

@@ -42,7 +42,7 @@ disk = 2.0
 
 [[probe]]
 run  = ["hello-server", "--version"]
-says = ["version: 7 ({short})"]
+contains = ["version: 7 ({short})"]
 
 [[probe]]
 library = "libhello-cuda.so"
@@ -71,7 +71,7 @@ disk = 2.0
 
 [[probe]]
 run  = ["plain"]
-says = ["plain, of a mirror"]
+contains = ["plain, of a mirror"]
 """
 PLAIN_LISTS = """cmake_minimum_required(VERSION 3.24)
 project(plain LANGUAGES CXX CUDA)
@@ -101,7 +101,7 @@ def no_images_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def recipe(catalogue: Path, tmp_path: Path) -> str:
+def recipe(catalog: Path, tmp_path: Path) -> str:
     """A repository of the engine, and a recipe that pins its commit; the commit."""
     upstream = Upstream(tmp_path / "upstream")
     engine = REPOSITORY / "engines" / "hello-sm120"
@@ -110,14 +110,14 @@ def recipe(catalogue: Path, tmp_path: Path) -> str:
     upstream.write(".dockerignore", "*\n")
     commit = upstream.record("one")
     text = RECIPE.format(url=upstream.url, commit=commit, short=commit[:7])
-    (catalogue / "recipes" / "from-git-1.toml").write_text(text)
+    (catalog / "recipes" / "from-git-1.toml").write_text(text)
     return commit
 
 
 def test_a_pinned_commit_is_built_proved_and_named_in_the_image(
-    builder: Builder, catalogue: Path, recipe: str
+    builder: Builder, catalog: Path, recipe: str
 ) -> None:
-    done = builder("build", "from-git", "--catalogue", catalogue, "--json")
+    done = builder("build", "from-git", "--catalog", catalog, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     checks = {(check["proof"], check["expected"]): check for check in result["verdict"]["checks"]}
@@ -136,32 +136,32 @@ def test_a_pinned_commit_is_built_proved_and_named_in_the_image(
 
 
 def test_offline_builds_from_the_mirror_and_names_what_it_lacks(
-    builder: Builder, catalogue: Path, tmp_path: Path
+    builder: Builder, catalog: Path, tmp_path: Path
 ) -> None:
     upstream = Upstream(tmp_path / "upstream")
     upstream.write("CMakeLists.txt", PLAIN_LISTS)
     upstream.write("plain.cu", PLAIN_PROGRAM)
     commit = upstream.record("one")
-    recipe = catalogue / "recipes" / "plain-1.toml"
+    recipe = catalog / "recipes" / "plain-1.toml"
     recipe.write_text(PLAIN.format(url=upstream.url, commit=commit))
-    done = builder("build", "plain", "--offline", "--catalogue", catalogue)
+    done = builder("build", "plain", "--offline", "--catalog", catalog)
     assert done.returncode == 5, done.stderr
     assert f"{commit} of file://" in done.stderr
     assert "is not mirrored" in done.stderr
-    done = builder("mirror", "plain", "--catalogue", catalogue)
+    done = builder("mirror", "plain", "--catalog", catalog)
     assert done.returncode == 0, done.stderr
     (tmp_path / "upstream").rename(tmp_path / "gone")
-    done = builder("build", "plain", "--offline", "--catalogue", catalogue, "--json")
+    done = builder("build", "plain", "--offline", "--catalog", catalog, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["built"]
     text = recipe.read_text()
     recipe.write_text(text.replace("[build]", '[debian]\nruntime = ["tree"]\n\n[build]'))
-    done = builder("build", "plain", "--offline", "--catalogue", catalogue)
+    done = builder("build", "plain", "--offline", "--catalog", catalog)
     assert done.returncode == 5, done.stderr
     assert "plain-1 needs Debian packages: tree" in done.stderr
-    base = catalogue / "recipes" / "bases" / "cuda-13.0.toml"
+    base = catalog / "recipes" / "bases" / "cuda-13.0.toml"
     base.write_text(base.read_text().replace('"libgomp1"', '"libgomp1", "tree"'))
-    done = builder("build", "plain", "--offline", "--catalogue", catalogue)
+    done = builder("build", "plain", "--offline", "--catalog", catalog)
     assert done.returncode == 5, done.stderr
     assert "the base cuda-13.0" in done.stderr
     assert "is not in the engine" in done.stderr

@@ -20,7 +20,7 @@ import requests
 
 from builder.tools.registry.client import MANIFESTS
 from docker.test_overlay import published, python
-from support.overlaid import PACKAGE, StandIn, write_catalogue
+from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.proving import docker
 
 __all__ = ["published", "python"]
@@ -32,8 +32,8 @@ REPOSITORY = "me/builder-test/overlaid"
 class Farm:
     """A recipe that is another one each time, built and pushed by a process of its own."""
 
-    def __init__(self, catalogue: Path, image: str, registry: str) -> None:
-        self.catalogue = catalogue
+    def __init__(self, catalog: Path, image: str, registry: str) -> None:
+        self.catalog = catalog
         self.image = image
         self.registry = registry
         self.version = 0
@@ -42,8 +42,8 @@ class Farm:
 
     def next_version(self) -> None:
         self.version += 1
-        write_catalogue(self.catalogue, "", self.image, more='moving = ["latest"]')
-        recipe = self.catalogue / "recipes" / "overlaid-1.toml"
+        write_catalog(self.catalog, "", self.image, more='moving = ["latest"]')
+        recipe = self.catalog / "recipes" / "overlaid-1.toml"
         text = recipe.read_text().replace('version = "1"\n', f'version = "{self.version}"\n', 1)
         text = text.replace('tags       = ["1"]', f'tags = ["{self.version}"]')
         recipe.unlink()
@@ -53,7 +53,7 @@ class Farm:
 
     def begin(self) -> subprocess.Popen[bytes]:
         verbs = [
-            f"{sys.executable} -m builder {verb} overlaid --catalogue {self.catalogue}"
+            f"{sys.executable} -m builder {verb} overlaid --catalog {self.catalog}"
             for verb in ("build", "push")
         ]
         return subprocess.Popen(
@@ -76,7 +76,7 @@ class Farm:
         answer = self.get(f"{REPOSITORY}/tags/list")
         return list(answer.json().get("tags") or []) if answer.ok else []
 
-    def need_whole(self) -> None:
+    def require_whole(self) -> None:
         """Every tag leads to an image that is there to its last blob; every name was earned."""
         for tag in self.tags():
             manifest = self.get(f"{REPOSITORY}/manifests/{tag}").json()
@@ -93,9 +93,9 @@ class Farm:
         named = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
         for name in named:
             if name.startswith(f"{self.registry}/{REPOSITORY}:") and ":unproved-" not in name:
-                self.need_proved(name)
+                self.require_verified(name)
 
-    def need_proved(self, name: str) -> None:
+    def require_verified(self, name: str) -> None:
         """An image of the engine that has its name was proved, as its record says."""
         labels = json.loads(docker("image", "inspect", name))[0]["Config"]["Labels"]
         folder = Path(os.environ["BUILDER_STATE_DIR"]) / "records" / labels["builder.recipe"]
@@ -116,12 +116,12 @@ def farm(
     made: set[str],
 ) -> Iterator[Farm]:
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
-    catalogue = tmp_path / "catalogue"
+    catalog = tmp_path / "catalog"
     for path, text in PACKAGE.items():
-        file = catalogue / "package" / path
+        file = catalog / "package" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    yield Farm(catalogue, published.build(), registry)
+    yield Farm(catalog, published.build(), registry)
     listed = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
     made.update(name for name in listed if name.startswith(registry))
 
@@ -143,10 +143,10 @@ def test_killed_at_any_moment(farm: Farm, request: pytest.FixtureRequest) -> Non
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        farm.need_whole()
+        farm.require_whole()
         if kill % COMPLETED == 0 or process.returncode == 0:
             farm.complete()
-            farm.need_whole()
+            farm.require_whole()
             latest, fixed = (
                 farm.get(f"{REPOSITORY}/manifests/{tag}").content
                 for tag in ("latest", str(farm.version))

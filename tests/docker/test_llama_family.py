@@ -53,21 +53,21 @@ disk = 2.0
 
 [[probe]]
 run  = ["llama-server", "--version"]
-says = ["vendored: mini 1"]
+contains = ["vendored: mini 1"]
 
 [[probe]]
 run  = ["llama-cli", "--prompt", "once"]
-says = ["ggml_cuda_init: failed to initialize CUDA", "once "]
+contains = ["ggml_cuda_init: failed to initialize CUDA", "once "]
 
 [[probe]]
 option = "--spec-type"
 has    = ["none", "draft-mtp", "ngram-simple"]
-lacks  = ["mtp", "dflash"]
+missing  = ["mtp", "dflash"]
 
 [[probe]]
 option = "--cache-type-k"
 has    = ["f32", "f16", "q8_0"]
-lacks  = ["turbo3"]
+missing  = ["turbo3"]
 """
 
 PATCH = """
@@ -76,13 +76,13 @@ pull  = 7
 base  = "{base}"
 head  = "{head}"
 why   = "heads of 512 abort"
-probe = {{ run = ["llama-server", "--version"], says = ["heads up to 512"] }}
+probe = {{ run = ["llama-server", "--version"], contains = ["heads up to 512"] }}
 """
 
 UNPATCHED = """
 [[probe]]
 run  = ["llama-server", "--version"]
-says = ["heads up to 256"]
+contains = ["heads up to 256"]
 """
 
 
@@ -132,10 +132,10 @@ def upstream(tmp_path: Path) -> Iterator[Shaped]:
         docker("image", "rm", "--force", *images)
 
 
-def build(builder: Builder, catalogue: Path, recipe: str, name: str) -> Any:
-    """Write the recipe into the catalogue and build it: the JSON of the result."""
-    (catalogue / "recipes" / f"shaped-{name}.toml").write_text(recipe)
-    done = builder("build", f"shaped-{name}", "--catalogue", catalogue, "--json")
+def build(builder: Builder, catalog: Path, recipe: str, name: str) -> Any:
+    """Write the recipe into the catalog and build it: the JSON of the result."""
+    (catalog / "recipes" / f"shaped-{name}.toml").write_text(recipe)
+    done = builder("build", f"shaped-{name}", "--catalog", catalog, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -160,10 +160,10 @@ def version_of(number: int, commit: str) -> str:
 
 
 def test_a_pull_request_and_a_moved_submodule(
-    builder: Builder, catalogue: Path, upstream: Shaped
+    builder: Builder, catalog: Path, upstream: Shaped
 ) -> None:
     patch = PATCH.format(base=upstream.base, head=upstream.head)
-    result = build(builder, catalogue, upstream.recipe("patched", "false") + patch, "patched")
+    result = build(builder, catalog, upstream.recipe("patched", "false") + patch, "patched")
     assert result["built"] is True
     assert passed(result) >= {
         ("says", version_of(2, upstream.commit)),
@@ -186,9 +186,9 @@ def test_a_pull_request_and_a_moved_submodule(
 
 
 def test_with_the_memory_management_of_the_driver(
-    builder: Builder, catalogue: Path, upstream: Shaped
+    builder: Builder, catalog: Path, upstream: Shaped
 ) -> None:
-    result = build(builder, catalogue, upstream.recipe("vmm", "true") + UNPATCHED, "vmm")
+    result = build(builder, catalog, upstream.recipe("vmm", "true") + UNPATCHED, "vmm")
     assert passed(result) >= SERVED  # a stub stands in for the driver
     assert passed(result) >= {
         ("says", "heads up to 256"),
@@ -206,13 +206,13 @@ def test_with_the_memory_management_of_the_driver(
 
 
 def test_the_tree_fails_without_the_flags_of_the_family(
-    builder: Builder, catalogue: Path, upstream: Shaped
+    builder: Builder, catalog: Path, upstream: Shaped
 ) -> None:
     recipe = upstream.recipe("bare", "false").replace('"llama-cpp"', '"cmake"')
     recipe = recipe.replace("llama   = { build_number = 2 }\n", "")
     recipe = recipe.replace("[build]", 'entrypoint = ["/opt/engine/bin/llama-server"]\n\n[build]')
-    (catalogue / "recipes" / "shaped-bare.toml").write_text(recipe)
-    done = builder("build", "shaped-bare", "--catalogue", catalogue)
+    (catalog / "recipes" / "shaped-bare.toml").write_text(recipe)
+    done = builder("build", "shaped-bare", "--catalog", catalog)
     assert done.returncode == 6, done.stderr
     assert "LLAMA_BUILD_TESTS=ON would download files" in done.stderr
 

@@ -16,7 +16,7 @@ from builder.tools.docker import buildx, engine
 from docker.test_overlay import change, published, python
 from support.fixtures import DOCKER_CONFIG, Builder, abandoned
 from support.machines import CONTEXT, REMOTE, Machine, another_machine
-from support.overlaid import PACKAGE, StandIn, write_catalogue
+from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.proving import docker
 
 __all__ = ["published", "python"]
@@ -40,14 +40,14 @@ def machine(second: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machin
 
 @pytest.fixture
 def recipe(published: StandIn, tmp_path: Path) -> Path:
-    """A catalogue with overlaid-1, which lays a patch over a published image."""
-    root = tmp_path / "catalogue"
+    """A catalog with overlaid-1, which lays a patch over a published image."""
+    root = tmp_path / "catalog"
     published.write(root / "package")
     (root / "patches").mkdir(parents=True)
     text = PACKAGE["vllm/ops.py"].replace("= 9", "= 12")
     (root / "patches" / "x.patch").write_text(change(tmp_path, ops=text))
     parts = '[[patch]]\nfile = "x.patch"\nwhy = "so"'
-    write_catalogue(root, parts, published.build())
+    write_catalog(root, parts, published.build())
     return root
 
 
@@ -70,7 +70,7 @@ def test_it_compiles_there_and_is_proved_here(
     monkeypatch.setenv("BUILDER_NAMESPACE", f"builder-test/on-{name}")
     monkeypatch.setenv("BUILDX_BUILDER", name if driver == "remote" else "nobody")
     option = [] if driver == "remote" else ["--builder", name]
-    done = builder("build", "overlaid-1", *option, "--catalogue", recipe, "--json")
+    done = builder("build", "overlaid-1", *option, "--catalog", recipe, "--json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     made.update(record["references"])
@@ -88,7 +88,7 @@ def test_it_compiles_there_and_is_proved_here(
     assert said == "capability 12"
     assert machine.docker("image", "ls", "--quiet") == ""  # nothing is left there but the cache
     assert abandoned() == []
-    again = builder("build", "overlaid-1", *option, "--catalogue", recipe)
+    again = builder("build", "overlaid-1", *option, "--catalog", recipe)
     assert "unchanged: built and proved before" in again.stdout
 
 

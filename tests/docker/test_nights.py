@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import requests
 
-from builder.tools.files import alone
+from builder.tools.files import named_lock
 from builder.tools.registry.client import MANIFESTS
 from docker.test_overlay import published, python
 from docker.test_publish import REPOSITORY, digest_of, tags
 from support import upstreams
 from support.fixtures import REPOSITORY as FARM
-from support.overlaid import PACKAGE, StandIn, write_catalogue
+from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.proving import docker
 from support.registries import Fault, Proxy, proxied
 
@@ -43,7 +43,9 @@ pull  = 1
 base  = "{base}"
 head  = "{head}"
 why   = "it is for older GPUs"
-probe = {{ run = ["python3", "-c", "import vllm.ops as o; print(o.CAPABILITY)"], says = ["12"] }}
+[patch.probe]
+run = ["python3", "-c", "import vllm.ops as o; print(o.CAPABILITY)"]
+contains = ["12"]
 """
 
 
@@ -61,7 +63,7 @@ with time_machine.travel(float(sys.argv.pop(1))):
 class World:
     """A recipe with a channel, its upstream, and the registry, on a day that can be chosen."""
 
-    catalogue: Path
+    catalog: Path
     upstream: upstreams.Upstream
     proxy: Proxy
     registry: str
@@ -88,8 +90,8 @@ class World:
         """Run the command line on that day."""
         then = str(time.time() + self.day * DAY)
         command = [sys.executable, "-c", THEN, then, *arguments]
-        if "--catalogue" not in arguments:
-            command += ["--catalogue", str(self.catalogue)]
+        if "--catalog" not in arguments:
+            command += ["--catalog", str(self.catalog)]
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=FARM)
 
     def builder(self, *arguments: str, expect: int = 0) -> Any:
@@ -132,15 +134,13 @@ def world(
     base = upstream.record("one")
     upstream.git("tag", "b8")
     head = upstream.pull(1, {OPS: BETTER})
-    catalogue = tmp_path / "catalogue"
+    catalog = tmp_path / "catalog"
     with proxied(registry) as proxy:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
         source = f'[source]\ngit = "{upstream.url}"\ncommit = "{base}"'
         parts = PARTS.format(track='tag     = "b*"', base=base, head=head)
-        write_catalogue(
-            catalogue, parts, published.build(), source=source, more='moving = ["nightly"]'
-        )
-        found = World(catalogue, upstream, proxy, registry, published)
+        write_catalog(catalog, parts, published.build(), source=source, more='moving = ["nightly"]')
+        found = World(catalog, upstream, proxy, registry, published)
         found.on(0)
         yield found
         names = subprocess.run(
@@ -318,9 +318,9 @@ def test_nothing_moves_where_it_must_not(world: World) -> None:
     assert world.channel not in {"", night["digest"]}
     # Two nights at once, on one machine.
     cache = Path(os.environ["BUILDER_CACHE_DIR"])
-    with alone(cache, "nightly"):
+    with named_lock(cache, "nightly"):
         done = subprocess.run(
-            [sys.executable, "-m", "builder", "nightly", "--catalogue", str(world.catalogue)],
+            [sys.executable, "-m", "builder", "nightly", "--catalog", str(world.catalog)],
             capture_output=True,
             text=True,
             check=False,
@@ -328,7 +328,7 @@ def test_nothing_moves_where_it_must_not(world: World) -> None:
     assert done.returncode == 9
     assert "another run on this machine builds the nightly images" in done.stderr
     # Two recipes that would move one tag.
-    recipe = world.catalogue / "recipes" / "overlaid-1.toml"
+    recipe = world.catalog / "recipes" / "overlaid-1.toml"
     other = recipe.read_text().replace('version = "1"\n', 'version = "2"\n', 1)
     recipe.with_name("overlaid-2.toml").write_text(other)
     world.failing("nightly", expect=13, said="overlaid-1 and overlaid-2 would both move")
@@ -389,12 +389,12 @@ def test_a_channel_follows_a_published_image(
 ) -> None:
     upstream = f"{registry}/them/vllm:nightly"
     track = f'[track]\nimage = "{upstream}"\nchannel = "nightly"\n'
-    catalogue = tmp_path / "catalogue"
+    catalog = tmp_path / "catalog"
     options = {"source": '[source]\ninstalled = "vllm"', "version": "*"}
     with proxied(registry) as proxy:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
-        write_catalogue(catalogue, track, upstream, more='moving = ["nightly"]', **options)
-        world = World(catalogue, upstreams.Upstream(tmp_path / "none"), proxy, registry, published)
+        write_catalog(catalog, track, upstream, more='moving = ["nightly"]', **options)
+        world = World(catalog, upstreams.Upstream(tmp_path / "none"), proxy, registry, published)
         assert "has no tag nightly" in world.night(expect=13)["reason"]
         digests = []
         for day in range(2):
@@ -416,7 +416,7 @@ def test_a_channel_follows_a_published_image(
         assert done.returncode == 0, done.stderr
         assert f'digest = "{digests[1]}"' in next(folder.glob("bases/*.toml")).read_text()
         thawed = next(folder.glob("*.toml")).stem
-        shown = world.run("show", thawed, "--catalogue", str(folder.parent), "--json")
+        shown = world.run("show", thawed, "--catalog", str(folder.parent), "--json")
         key = world.status()["served"]["labels"]["builder.key"]
         assert json.loads(shown.stdout)["key"] == key
         listed = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()

@@ -48,15 +48,15 @@ def lucebox(tmp_path: Path) -> tuple[str, str, str]:
 
 
 def test_two_cmake_calls_and_a_server_in_python(
-    builder: Builder, catalogue: Path, lucebox: tuple[str, str, str], made: set[str]
+    builder: Builder, catalog: Path, lucebox: tuple[str, str, str], made: set[str]
 ) -> None:
     url, commit, inner = lucebox
     text = (REPOSITORY / "recipes" / "lucebox-f12a87c.toml").read_text()
     text = replaced(text, git=url, commit=commit, repository="builder-test/lucebox")
     text = replaced(text, **{'"dflash/deps/llama.cpp"': inner})
-    (catalogue / "recipes" / "lucebox-f12a87c.toml").write_text(text)
-    shutil.copytree(REPOSITORY / "recipes" / "locks", catalogue / "recipes" / "locks")
-    done = builder("build", "lucebox", "--catalogue", catalogue, "--json")
+    (catalog / "recipes" / "lucebox-f12a87c.toml").write_text(text)
+    shutil.copytree(REPOSITORY / "recipes" / "locks", catalog / "recipes" / "locks")
+    done = builder("build", "lucebox", "--catalog", catalog, "--json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     made.update(record["references"])
@@ -99,8 +99,8 @@ RECIPE = "hami-core-pr188"
 
 
 @pytest.fixture
-def hami(tmp_path: Path, catalogue: Path) -> Path:
-    """A catalogue with the recipe, on a tree of ours with a pull request 188."""
+def hami(tmp_path: Path, catalog: Path) -> Path:
+    """A catalog with the recipe, on a tree of ours with a pull request 188."""
     tree = upstreams.Upstream(tmp_path / "hami")
     shutil.copytree(SHAPES / "hami_shaped", tree.folder, dirs_exist_ok=True)
     base = tree.record("one")
@@ -114,22 +114,22 @@ def hami(tmp_path: Path, catalogue: Path) -> Path:
     text = (REPOSITORY / "recipes" / f"{RECIPE}.toml").read_text()
     text = replaced(text, git=tree.url, commit=base, repository="builder-test/hami", head=head)
     text = re.sub(r'(?m)^base      = ".*"', f'base      = "{base}"', text)
-    (catalogue / "recipes" / f"{RECIPE}.toml").write_text(text)
-    shutil.copytree(REPOSITORY / "patches", catalogue / "patches")
-    return catalogue
+    (catalog / "recipes" / f"{RECIPE}.toml").write_text(text)
+    shutil.copytree(REPOSITORY / "patches", catalog / "patches")
+    return catalog
 
 
-def changed(catalogue: Path, old: str, new: str) -> None:
+def changed(catalog: Path, old: str, new: str) -> None:
     """Other text in place of what stands once in the recipe."""
-    file = catalogue / "recipes" / f"{RECIPE}.toml"
+    file = catalog / "recipes" / f"{RECIPE}.toml"
     text = file.read_text()
     assert text.count(old) == 1, old
     file.write_text(text.replace(old, new))
 
 
-def with_code(catalogue: Path, name: str, old: str, new: str) -> None:
+def with_code(catalog: Path, name: str, old: str, new: str) -> None:
     """The recipe on a commit with other code in one file, without the pull request."""
-    file = catalogue / "recipes" / f"{RECIPE}.toml"
+    file = catalog / "recipes" / f"{RECIPE}.toml"
     source = re.search(r'git    = "file://(.*)"', file.read_text())
     assert source is not None
     tree = upstreams.Upstream(Path(source[1]))
@@ -150,7 +150,7 @@ def test_a_library_is_delivered_alone(
     builder: Builder, hami: Path, tmp_path: Path, made: set[str]
 ) -> None:
     out = tmp_path / "out"
-    options = ("--catalogue", hami, "--output", out, "--json")
+    options = ("--catalog", hami, "--output", out, "--json")
     done = builder("build", RECIPE, *options)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
@@ -185,7 +185,7 @@ def test_a_newer_compiler_refuses_the_tree_without_our_patch_and_a_newer_glibc_s
 ) -> None:
     base = hami / "recipes" / "bases" / "cuda-12.9-headers.toml"
     base.write_text(base.read_text().replace("debian-bookworm", "debian-trixie"))
-    done = builder("build", RECIPE, "--catalogue", hami)
+    done = builder("build", RECIPE, "--catalog", hami)
     assert done.returncode == 7
     assert failures(done.stderr) == {"needs glibc 2.34 at most"}
     assert "GLIBC_2.38" in done.stderr
@@ -196,14 +196,14 @@ def test_a_newer_compiler_refuses_the_tree_without_our_patch_and_a_newer_glibc_s
         (value, "implicit declaration of function .flock."),
     ):
         patch.write_text(kept)
-        done = builder("build", RECIPE, "--catalogue", hami)
+        done = builder("build", RECIPE, "--catalog", hami)
         assert done.returncode == 6
         assert re.search(error, done.stderr), done.stderr
 
 
 def test_a_library_that_hooks_nothing_is_not_delivered(builder: Builder, hami: Path) -> None:
     changed(hami, 'CMAKE_BUILD_TYPE          = "Debug"', "")
-    done = builder("build", RECIPE, "--catalogue", hami)
+    done = builder("build", RECIPE, "--catalog", hami)
     assert done.returncode == 7
     assert "offers at least 200 names like cu*; found 0" in done.stderr
     assert {"offers cuMemAlloc_v2", "offers nvmlInit_v2"} <= failures(done.stderr)
@@ -212,7 +212,7 @@ def test_a_library_that_hooks_nothing_is_not_delivered(builder: Builder, hami: P
 
 def test_a_hook_that_is_not_asked_for_is_missed(builder: Builder, hami: Path) -> None:
     changed(hami, "HOOK_MEMINFO_ENABLE       = 1\n", "")
-    done = builder("build", RECIPE, "--catalogue", hami)
+    done = builder("build", RECIPE, "--catalog", hami)
     assert done.returncode == 7
     assert failures(done.stderr) == {"offers cuMemGetInfo_v2"}
 
@@ -221,10 +221,10 @@ def test_a_library_that_calls_what_is_nowhere_is_not_delivered(
     builder: Builder, hami: Path, tmp_path: Path
 ) -> None:
     with_code(hami, "src/libvgpu.c", "    try_lock", "    nowhere();\n    try_lock")
-    changed(hami, "[artefact.undefined]\n", '[artefact.undefined]\ncuInit = "x"\n')
+    changed(hami, "[artifact.undefined]\n", '[artifact.undefined]\ncuInit = "x"\n')
     with_code(hami, "src/limit.h", "int try_lock", "void nowhere(void);\nint try_lock")
     out = tmp_path / "out"
-    done = builder("build", RECIPE, "--catalogue", hami, "--output", out)
+    done = builder("build", RECIPE, "--catalog", hami, "--output", out)
     assert done.returncode == 7
     assert failures(done.stderr) == {"all that it calls is defined"}
     assert "found nowhere is undefined; cuInit is defined: its acceptance may go" in done.stderr
@@ -234,7 +234,7 @@ def test_a_library_that_calls_what_is_nowhere_is_not_delivered(
 def test_a_library_that_cannot_be_loaded_is_not_delivered(builder: Builder, hami: Path) -> None:
     code = "extern void *_dl_sym(void *, const char *, void *);\nvoid *at_once = _dl_sym;\n"
     with_code(hami, "src/libvgpu.c", "#define VISIBLE", f"{code}#define VISIBLE")
-    done = builder("build", RECIPE, "--catalogue", hami)
+    done = builder("build", RECIPE, "--catalog", hami)
     assert done.returncode == 7
     assert failures(done.stderr) == {"LD_PRELOAD loads it into a program"}
     assert "undefined symbol: _dl_sym" in done.stderr
@@ -243,13 +243,13 @@ def test_a_library_that_cannot_be_loaded_is_not_delivered(builder: Builder, hami
 def test_a_library_that_never_ends_loading_has_failed(hami: Path, builder: Builder) -> None:
     endless = "__attribute__((constructor)) static void wait(void) { for (;;) { } }\n"
     with_code(hami, "src/libvgpu.c", "static void begin", f"{endless}static void begin")
-    done = builder("build", RECIPE, "--catalogue", hami)
+    done = builder("build", RECIPE, "--catalog", hami)
     assert done.returncode == 7
     assert "loads: LD_PRELOAD: expected an answer; found" in done.stderr
     assert "did not end" in done.stderr
 
 
-def test_only_artefacts_are_files(builder: Builder, tmp_path: Path) -> None:
+def test_only_artifacts_are_files(builder: Builder, tmp_path: Path) -> None:
     done = builder("build", "hello-sm120", "--output", tmp_path / "out")
     assert done.returncode == 3
     assert "hello-sm120-0.1.0 has no files that --output could write" in done.stderr

@@ -12,7 +12,7 @@ import pytest
 
 from support import overlaid, upstreams
 from support.fixtures import Builder
-from support.overlaid import PACKAGE, SITE, StandIn, write_catalogue
+from support.overlaid import PACKAGE, SITE, StandIn, write_catalog
 from support.proving import docker
 
 pytestmark = pytest.mark.docker
@@ -43,7 +43,7 @@ def build(builder: Builder, tmp_path: Path, published: StandIn) -> Build:
     def run(
         parts: str = "", *, patch: str | None = None, expect: int = 0, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        root = tmp_path / "catalogue"
+        root = tmp_path / "catalog"
         if patch is not None:
             (root / "patches").mkdir(parents=True, exist_ok=True)
             (root / "patches" / "x.patch").write_text(patch)
@@ -51,8 +51,8 @@ def build(builder: Builder, tmp_path: Path, published: StandIn) -> Build:
         published.write(root / "package")
         image = options.pop("image", None) or published.build()
         again = ["--rebuild"] if options.pop("rebuild", True) else []
-        write_catalogue(root, parts, image, **options)
-        done = builder("build", "overlaid-1", "--catalogue", root, "--json", *again)
+        write_catalog(root, parts, image, **options)
+        done = builder("build", "overlaid-1", "--catalog", root, "--json", *again)
         assert done.returncode == expect, done.stderr
         if expect == 0:
             published.made.update(json.loads(done.stdout)["references"])
@@ -186,7 +186,7 @@ def test_a_patch_that_breaks_a_file(build: Build, tmp_path: Path) -> None:
 
 def test_what_is_expected_to_be_absent_must_be_absent(build: Build, tmp_path: Path) -> None:
     absent = '[[patch]]\nfile = "absent.patch"\nwhy = "so"\nexpect = "absent"\n'
-    folder = tmp_path / "catalogue" / "patches"
+    folder = tmp_path / "catalog" / "patches"
     folder.mkdir(parents=True)
     lines = {"vllm/other.py": "a\n"}
     (folder / "absent.patch").write_text(
@@ -205,8 +205,8 @@ def test_what_is_expected_to_be_absent_must_be_absent(build: Build, tmp_path: Pa
 
 def test_what_only_adds_files_cannot_be_absent(build: Build, tmp_path: Path) -> None:
     patch = change(tmp_path, brandnew="x = 1\n")
-    (tmp_path / "catalogue" / "patches").mkdir(parents=True)
-    (tmp_path / "catalogue" / "patches" / "new.patch").write_text(patch)
+    (tmp_path / "catalog" / "patches").mkdir(parents=True)
+    (tmp_path / "catalog" / "patches" / "new.patch").write_text(patch)
     done = build('[[patch]]\nfile = "new.patch"\nwhy = "so"\nexpect = "absent"\n', expect=11)
     assert "only adds files: nothing of it can be absent" in done.stderr
 
@@ -234,7 +234,7 @@ def test_the_doctor_runs_scripts_in_an_unpinned_base(
         f'[[patch]]\nwhy = "so"\nscript = {{ git = "{scripts.url}", commit = "{commit}", '
         'path = "p.py", edits = ["vllm/worker.py"] }\n'
     )
-    done = builder("patches", "overlaid-1", "--catalogue", tmp_path / "catalogue", "--json")
+    done = builder("patches", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
     assert done.returncode == 0, done.stderr
     assert [finding["state"] for finding in json.loads(done.stdout)] == ["applies"]
 
@@ -271,13 +271,13 @@ def test_a_published_image_is_pinned_by_its_digest(
     assert f"pulling {registry}/vllm/vllm-openai@{digest}" in done.stderr
     assert "is not pinned" not in done.stderr
     assert ran(NAME, "python3", "-c", "import vllm.worker as w; print(w.work())") == "fast"
-    done = builder("verify-pins", "overlaid-1", "--catalogue", tmp_path / "catalogue", "--json")
+    done = builder("verify-pins", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
     (standing,) = [s for s in json.loads(done.stdout) if s["kind"] == "image"]
     assert (standing["what"], standing["state"]) == (digest, "ok")
-    done = builder("mirror", "overlaid-1", "--catalogue", tmp_path / "catalogue")
+    done = builder("mirror", "overlaid-1", "--catalog", tmp_path / "catalog")
     assert f"{name} in the engine, as builder-base/stand-in:published-" in done.stdout
     done = build(patch=patch, image=name, pin=f'digest = "sha256:{"0" * 64}"', expect=5)
     assert f"cannot pull {registry}/vllm/vllm-openai@sha256:0000" in done.stderr
-    done = builder("verify-pins", "overlaid-1", "--catalogue", tmp_path / "catalogue", "--json")
+    done = builder("verify-pins", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
     (standing,) = [s for s in json.loads(done.stdout) if s["kind"] == "image"]
     assert standing["state"] == "gone"

@@ -188,7 +188,7 @@ SCRIPT = (
 def test_a_program_must_say_what_the_recipe_says(
     images: dict[str, str], judge: Judge, script: str, proofs: set[str]
 ) -> None:
-    probe = [smoke.RunProbe(run=["/usr/bin/hello-server"], says=["version: 1 (in-repo)"])]
+    probe = [smoke.RunProbe(run=["/usr/bin/hello-server"], contains=["version: 1 (in-repo)"])]
     right = judge(small(images, SCRIPT.format(script='echo "version: 1 (in-repo)"')), probe=probe)
     assert not failed(right) & {"runs", "says"}
     verdict = judge(small(images, SCRIPT.format(script=script)), probe=probe)
@@ -208,10 +208,10 @@ def test_a_program_that_never_ends_is_stopped_and_fails(
 
 def test_a_program_sees_neither_network_nor_rights(images: dict[str, str], judge: Judge) -> None:
     probe = [
-        smoke.RunProbe(run=["sh", "-c", "cat /proc/net/dev"], says=["lo:"], says_not=["eth0:"]),
-        smoke.RunProbe(run=["sh", "-c", "touch /x"], status=1, says=["Read-only file system"]),
+        smoke.RunProbe(run=["sh", "-c", "cat /proc/net/dev"], contains=["lo:"], excludes=["eth0:"]),
+        smoke.RunProbe(run=["sh", "-c", "touch /x"], status=1, contains=["Read-only file system"]),
         smoke.RunProbe(
-            run=["sh", "-c", "grep CapEff /proc/self/status"], says=["0000000000000000"]
+            run=["sh", "-c", "grep CapEff /proc/self/status"], contains=["0000000000000000"]
         ),
     ]
     verdict = judge(small(images), probe=probe)
@@ -225,7 +225,10 @@ def test_options_are_read_value_by_value(images: dict[str, str], judge: Judge) -
     )
     probe = [
         smoke.OptionProbe(
-            option="--spec-type", program="hello-server", has=["dflash"], lacks=["f16", "copyspec"]
+            option="--spec-type",
+            program="hello-server",
+            has=["dflash"],
+            missing=["f16", "copyspec"],
         ),
         smoke.OptionProbe(option="--cache-type-k", program="hello-server", has=["turbo3", "turbo"]),
         smoke.OptionProbe(option="--mtp-head", program="hello-server"),

@@ -28,7 +28,7 @@ from builder.publish.referrers import File, attach, referrers
 from builder.publish.remote_image import CREATED, VERSION
 from builder.publish.survey import is_nightly, survey
 from builder.publish.tag_history import MOVE, note
-from builder.tools.files import alone
+from builder.tools.files import named_lock
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from builder.tools.registry.hub import Hub
 from support.fixtures import REPOSITORY
@@ -142,18 +142,18 @@ Prune = Callable[..., Any]
 
 
 @pytest.fixture
-def catalogue_of_nights(catalogue: Path) -> Path:
+def catalog_of_nights(catalog: Path) -> Path:
     """A recipe with the channel "nightly"."""
     track = '[track]\nbranch = "main"\nchannel = "nightly"\n\n[cuda]'
     text = HELLO.replace('"0.1.0"', '"nightly"').replace("\n[cuda]", f"\n{track}", 1)
     text = text.replace('["nightly"]\n', '["nightly"]\nmoving = ["nightly"]\n')
-    (catalogue / "recipes" / "hello-sm120-nightly.toml").write_text(text)
-    return catalogue
+    (catalog / "recipes" / "hello-sm120-nightly.toml").write_text(text)
+    return catalog
 
 
 @pytest.fixture
 def prune(
-    catalogue_of_nights: Path,
+    catalog_of_nights: Path,
     registry: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -162,8 +162,8 @@ def prune(
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
 
     def run(*options: str, command: str = "prune", expect: int = 0) -> Any:
-        arguments = [command, "hello-sm120-nightly", *options, "--catalogue"]
-        monkeypatch.setattr(sys, "argv", ["builder", *arguments, str(catalogue_of_nights)])
+        arguments = [command, "hello-sm120-nightly", *options, "--catalog"]
+        monkeypatch.setattr(sys, "argv", ["builder", *arguments, str(catalog_of_nights)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
             main()
@@ -273,7 +273,7 @@ def test_what_the_channel_would_be_rolled_back_to_stays(
     left = {tag for tag in repository.tags() if not tag.startswith("sha256-")}
     assert left == {"nightly", nightly(6), nightly(4)}
     prune("nightly", "--reason", "it crashes", command="rollback")
-    assert repository.leads_to("nightly") == made[4].digest
+    assert repository.head_digest("nightly") == made[4].digest
 
 
 @docker_test
@@ -288,7 +288,7 @@ def test_what_any_tag_would_be_rolled_back_to_stays(repository: Repository, prun
     assert stays[nightly(3)] == "nightly would be rolled back to it"
     assert set(done["deleted"]) == {nightly(1), nightly(5)}
     prune("latest", "--reason", "it crashes", command="rollback")
-    assert repository.leads_to("latest") == made[2].digest
+    assert repository.head_digest("latest") == made[2].digest
 
 
 @docker_test
@@ -303,12 +303,12 @@ def test_a_version_stays_what_it_is_though_its_recipe_is_gone(
         move = ("0.9", "--to", versions[1].digest, "--reason", "so")
         told = prune(*move, command=command, expect=12)
         assert "0.9 is the tag of an image of version 0.9, whose recipe is no longer here" in told
-    assert repository.leads_to("0.9") == versions[0].digest
+    assert repository.head_digest("0.9") == versions[0].digest
     # A tag that no image calls its version moves, and so does one that a recipe calls moving.
     for tag in ("latest", "nightly"):
         told = prune(tag, "--to", versions[1].digest, "--reason", "so", command="promote")
         assert "whether it was proved is not checked" in " ".join(told.split())
-        assert repository.leads_to(tag) == versions[1].digest
+        assert repository.head_digest(tag) == versions[1].digest
 
 
 def _own_bytes(manifest: Manifest) -> int:
@@ -320,7 +320,7 @@ def _own_bytes(manifest: Manifest) -> int:
 
 @docker_test
 def test_what_another_tag_refers_to_stays(
-    repository: Repository, prune: Prune, catalogue_of_nights: Path
+    repository: Repository, prune: Prune, catalog_of_nights: Path
 ) -> None:
     made = [image(repository, nightly(day), day=day) for day in range(1, 10)]
     repository.put_manifest("nightly", made[0])  # rolled back, far
@@ -332,7 +332,7 @@ def test_what_another_tag_refers_to_stays(
     known = image(repository, "nightly-1acd67a-0123456789ab", "nightly-1acd67a", day=1)
     version = image(repository, "nightly-pr5-0123456789ab", day=1)  # of a recipe, by its key
     recipe = HELLO.replace('"0.1.0"', '"nightly-pr5"')
-    (catalogue_of_nights / "recipes" / "hello-sm120-nightly-pr5.toml").write_text(recipe)
+    (catalog_of_nights / "recipes" / "hello-sm120-nightly-pr5.toml").write_text(recipe)
     done = prune("--keep", "2", "--delete", "--json")
     stays = {tag: each["stays"] for each in done["nightlies"] for tag in each["tags"]}
     assert stays[nightly(1)] == "it is nightly"
@@ -508,7 +508,7 @@ def test_a_channel_that_moves_between_two_deletions(
         f"deleted {nightly(1)}",
         f"{nightly(2)} stays: nightly leads to it now",
     ]
-    assert repository.leads_to("nightly") == repository.leads_to(nightly(2)) == made[1].digest
+    assert repository.head_digest("nightly") == repository.head_digest(nightly(2)) == made[1].digest
     for kept in made[1:]:
         assert worn(repository, kept.digest) == sorted(BELONGS)
 
@@ -578,13 +578,13 @@ def test_a_run_that_was_killed_goes_on(
     repository: Repository,
     registry: str,
     prune: Prune,
-    catalogue_of_nights: Path,
+    catalog_of_nights: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = [dressed(repository, image(repository, nightly(day), day=day)) for day in range(1, 6)]
     notes = [[entry["digest"] for entry in referrers(repository, each.digest)] for each in made]
-    arguments = ["prune", "hello-sm120-nightly", "--keep", "1", "--delete", "--catalogue"]
-    command = [sys.executable, "-m", "builder", *arguments, str(catalogue_of_nights)]
+    arguments = ["prune", "hello-sm120-nightly", "--keep", "1", "--delete", "--catalog"]
+    command = [sys.executable, "-m", "builder", *arguments, str(catalog_of_nights)]
     with proxied(registry) as proxy:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
         # Killed before the second deletion is asked for again: the first image is gone by then,
@@ -876,21 +876,21 @@ def test_a_history_says_what_it_does_not_know(repository: Repository, prune: Pru
 
 @docker_test
 def test_what_cannot_be_pruned(
-    prune: Prune, catalogue_of_nights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prune: Prune, catalog_of_nights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(tmp_path / "cache"))
     assert prune("--json")["nightlies"] == []  # there is no such repository yet
-    with alone(tmp_path / "cache", "nightly"):
+    with named_lock(tmp_path / "cache", "nightly"):
         assert "this machine builds the nightly images" in prune("--delete", expect=9)
         prune()
     # What moves a channel is not done while what it may lead to is deleted.
-    with alone(tmp_path / "cache", push.TAGS):
+    with named_lock(tmp_path / "cache", push.TAGS):
         assert "another run on this machine gives or deletes tags" in prune("--delete", expect=9)
         move = ("nightly", "--reason", "why not", "--to", nightly(1))
         for command in ("promote", "rollback"):
             assert "another run" in prune(*move, command=command, expect=9)
     assert f"has no {nightly(1)}" in prune(*move, command="promote", expect=12)
-    file = catalogue_of_nights / "recipes" / "hello-sm120-nightly.toml"
+    file = catalog_of_nights / "recipes" / "hello-sm120-nightly.toml"
     file.write_text(file.read_text().replace('channel = "nightly"\n', ""))
     assert "has no channel" in prune(expect=3)
 

@@ -13,7 +13,7 @@ import requests
 
 from builder.errors import RegistryError
 from builder.publish import push as pushing
-from builder.tools.files import alone
+from builder.tools.files import named_lock
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from builder.tools.registry.connection import split
 from docker.test_overlay import Build, build, change, published, python
@@ -49,8 +49,8 @@ def made(build: Build, **options: Any) -> dict[str, Any]:
 @pytest.fixture
 def push(builder: Builder, tmp_path: Path) -> Any:
     def run(*options: str, command: str = "push", expect: int = 0) -> Any:
-        catalogue = tmp_path / "catalogue"
-        done = builder(command, "overlaid-1", *options, "--catalogue", catalogue)
+        catalog = tmp_path / "catalog"
+        done = builder(command, "overlaid-1", *options, "--catalog", catalog)
         assert done.returncode == expect, done.stderr + done.stdout
         return done
 
@@ -189,7 +189,7 @@ def test_a_version_that_somebody_else_gives_meanwhile_stays(
     assert f"these tags were given before that: {own(image)}" in done.stderr
     assert tags(registry) == {own(image): image["digest"], "1": theirs.digest}
     # A night, a promotion and a push keep out of each other's way on one machine.
-    with alone(Path(os.environ["BUILDER_CACHE_DIR"]), "tags"):
+    with named_lock(Path(os.environ["BUILDER_CACHE_DIR"]), "tags"):
         assert "another run on this machine gives or deletes tags" in push(expect=9).stderr
 
 
@@ -297,9 +297,9 @@ def test_tags_move_by_digest_and_back(
 def test_what_was_not_proved_is_not_pushed(
     image: dict[str, Any], push: Any, registry: str, tmp_path: Path
 ) -> None:
-    recipe = tmp_path / "catalogue" / "recipes" / "overlaid-1.toml"
+    recipe = tmp_path / "catalog" / "recipes" / "overlaid-1.toml"
     text = recipe.read_text()
-    recipe.write_text(text.replace('says = ["capability "]', 'says = ["capability 9"]'))
+    recipe.write_text(text.replace('contains = ["capability "]', 'contains = ["capability 9"]'))
     done = push(expect=4)
     assert "there is no proved image of overlaid-1 as the recipe is now" in done.stderr
     assert tags(registry) == {}

@@ -91,7 +91,7 @@ def test_a_number_of_thousands_of_digits_is_none(repository: Repository) -> None
 def delete(repository: Repository, digest: str) -> None:
     """An image goes, and with it what is attached to it."""
     attached = [each["digest"] for each in referrers.referrers(repository, digest)]
-    for each in (digest, repository.leads_to(digest.replace(":", "-")), *attached):
+    for each in (digest, repository.head_digest(digest.replace(":", "-")), *attached):
         repository.delete(each)
 
 
@@ -109,7 +109,7 @@ def test_a_way_back_is_known_though_images_between_are_gone(repository: Reposito
     pushing.move(
         repository, "main", tag_history.previous(repository, "main"), "not this one", by="rollback"
     )
-    assert repository.leads_to("main") == c
+    assert repository.head_digest("main") == c
     reasons = [move.reason for move in tag_history.moves(repository, "main")]
     assert reasons[:3] == ["not this one", "night of e", "bad night"]
     assert reasons[-3:] == [f"night of {digest[-4:]}" for digest in (c, b, a)]
@@ -155,7 +155,7 @@ def test_a_move_that_was_interrupted_did_not_happen(repository: Repository, prox
             pushing.move(through(proxy), "latest", to, reason, "rollback")
     # The notes of both are there, and neither counts.
     assert len(referrers.referrers(repository, b)) == 2
-    assert repository.leads_to("latest") == c
+    assert repository.head_digest("latest") == c
     assert reasons(repository, "latest") == before
     for digest in (b, a):
         assert tag_history.previous(repository, "latest") == digest
@@ -222,7 +222,7 @@ def test_a_tag_that_somebody_else_moved_meanwhile_stays(
     with pytest.raises(TagMovedError, match="was moved by somebody else") as caught:
         pushing.move(through(proxy), "latest", ours.digest, "second", by="night")
     assert f"it was {first.digest}, and now it is {theirs.digest}" in str(caught.value)
-    assert repository.leads_to("latest") == theirs.digest
+    assert repository.head_digest("latest") == theirs.digest
 
 
 def test_a_tag_that_somebody_else_gave_first_stays(repository: Repository, proxy: Proxy) -> None:
@@ -232,7 +232,7 @@ def test_a_tag_that_somebody_else_gave_first_stays(repository: Repository, proxy
     proxy.faults = [fault]
     with pytest.raises(TagMovedError, match="it was not there, and now it is"):
         through(proxy).put_tag("1.0", ours, "")
-    assert repository.leads_to("1.0") == theirs.digest
+    assert repository.head_digest("1.0") == theirs.digest
 
 
 def test_a_tag_that_leads_there_already_is_no_failure(repository: Repository, proxy: Proxy) -> None:
@@ -273,7 +273,7 @@ def test_many_pushes_of_one_image_at_once(repository: Repository) -> None:
 
 def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Repository) -> None:
     ours = image(repository, "k1", "1-0123456789ab")
-    referrers.store(repository, "nightly.nights", history.NIGHTS, [])
+    referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [])
     for tag in ("1-0123456789ab", "nightly.nights", f"sha256-{'0' * 64}"):
         with pytest.raises(RegistryError, match="is no tag that moves"):
             pushing.move(repository, tag, ours.digest, "so")
@@ -281,7 +281,7 @@ def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Re
         pushing.move(repository, "latest", "nightly.nights", "so")
     with pytest.raises(RegistryError, match="has no nothing"):
         pushing.move(repository, "latest", "nothing", "so")
-    assert repository.leads_to("latest") == ""
+    assert repository.head_digest("latest") == ""
     first = pushing.move(repository, "latest", ours.digest, "so")
     assert first.before == ""
     # Once more is no move, and there is nothing to go back to.
@@ -313,7 +313,7 @@ def test_a_clock_that_is_wrong_moves_nothing(repository: Repository) -> None:
         pytest.raises(BuilderError, match="the clock of this machine is 20 minutes ahead of"),
     ):
         pushing.move(repository, "nightly", one.digest, "so")
-    assert repository.leads_to("nightly") == ""
+    assert repository.head_digest("nightly") == ""
 
 
 def night(**changes: Any) -> Night:
@@ -347,8 +347,8 @@ def test_a_journal_that_is_damaged_is_told_and_begun_anew(
     history.write(repository, night(reason="one"))
     history.write(repository, night(reason="two"))
     assert [each.reason for each in history.nights(repository, "nightly")] == ["two", "one"]
-    file = referrers.File("nights.json", history.NIGHTS, damage)
-    referrers.store(repository, "nightly.nights", history.NIGHTS, [file])
+    file = referrers.File("nights.json", history.NIGHTLY_RUNS, damage)
+    referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [file])
     with pytest.raises(RegistryError, match=r"nightly\.nights cannot be read"):
         history.nights(repository, "nightly")
     history.write(repository, night(reason="three"))
@@ -366,7 +366,7 @@ def test_a_journal_that_holds_nothing_is_begun_anew(
         (link,) = tmp_path.rglob(f"_layers/sha256/{(kept.body.layers or [])[0].digest[7:]}")
         rmtree(link)
     else:
-        referrers.store(repository, "nightly.nights", history.NIGHTS, [])
+        referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [])
     later = Repository(repository.name, print)
     with pytest.raises(RegistryError, match=r"nightly\.nights cannot be read"):
         history.nights(later, "nightly")
@@ -383,8 +383,8 @@ def test_a_journal_keeps_what_it_can(repository: Repository) -> None:
     for number in range(3):
         history.write(repository, night(reason=str(number)))
     known = [{**vars_of(each), "new": 1} for each in history.nights(repository, "nightly")]
-    file = referrers.File("nights.json", history.NIGHTS, json.dumps(known).encode())
-    referrers.store(repository, "nightly.nights", history.NIGHTS, [file])
+    file = referrers.File("nights.json", history.NIGHTLY_RUNS, json.dumps(known).encode())
+    referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [file])
     assert len(history.nights(repository, "nightly")) == 3  # of a later builder
     image(repository, "k", "nightly.nights")
     with pytest.raises(RegistryError, match="cannot be read"):

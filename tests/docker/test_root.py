@@ -18,7 +18,7 @@ from builder.plan.dockerfile import render
 from builder.plan.inputs import RegistryRoot
 from builder.plan.resolve import plan_base
 from builder.platforms import Platforms, architecture
-from builder.recipes import catalog as catalogues
+from builder.recipes import catalog as catalogs
 from builder.tools.docker import engine as docker
 from support.fixtures import Builder
 
@@ -57,23 +57,23 @@ def pushed(registry: str) -> Iterator[tuple[str, str]]:
     docker.untag(name)
 
 
-def with_image(catalogue: Path, image: str, digest: str | None) -> catalogues.Catalogue:
-    """The catalogue with another image, and no packages, for its Debian root."""
-    file = catalogue / "recipes" / "bases" / "debian-trixie.toml"
+def with_image(catalog: Path, image: str, digest: str | None) -> catalogs.Catalog:
+    """The catalog with another image, and no packages, for its Debian root."""
+    file = catalog / "recipes" / "bases" / "debian-trixie.toml"
     pin = f'\ndigest = "{digest}"' if digest is not None else ""
     text = re.sub(r"(?m)^image .*$", f'image = "{image}"{pin}', file.read_text())
     file.write_text(re.sub(r"(?m)^packages .*$", "packages = []", text))
     bases = {name: family.check for name, family in families.BASES.items()}
-    return catalogues.load(catalogue, {}, bases)
+    return catalogs.load(catalog, {}, bases)
 
 
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize("way", ["registry", "auto"])
 def test_a_registry_that_answers_gives_the_root_by_digest(
-    catalogue: Path, pushed: tuple[str, str], pinned: bool, way: str
+    catalog: Path, pushed: tuple[str, str], pinned: bool, way: str
 ) -> None:
     name, digest = pushed
-    found = with_image(catalogue, name, digest if pinned else None)
+    found = with_image(catalog, name, digest if pinned else None)
     said: list[str] = []
     root = base_image.choose(found, "cuda-13.0", platforms(), way, said.append)
     assert root == RegistryRoot(name, digest)
@@ -81,10 +81,10 @@ def test_a_registry_that_answers_gives_the_root_by_digest(
 
 
 def test_the_base_is_built_from_that_digest(
-    catalogue: Path, pushed: tuple[str, str], tmp_path: Path
+    catalog: Path, pushed: tuple[str, str], tmp_path: Path
 ) -> None:
     name, digest = pushed
-    found = with_image(catalogue, name, digest)
+    found = with_image(catalog, name, digest)
     planned = plan_base(found, "debian-trixie", platforms(), RegistryRoot(name, digest))
     rendered = render(planned)
     run = pipeline.Run(found, settings.load(), lambda _: None, lambda _: None)
@@ -95,8 +95,8 @@ def test_the_base_is_built_from_that_digest(
     docker.untag(images["root"])
 
 
-def test_a_registry_that_is_away_is_an_error_only_where_it_was_asked_for(catalogue: Path) -> None:
-    found = with_image(catalogue, "127.0.0.1:1/debian:none", None)
+def test_a_registry_that_is_away_is_an_error_only_where_it_was_asked_for(catalog: Path) -> None:
+    found = with_image(catalog, "127.0.0.1:1/debian:none", None)
     said: list[str] = []
     root = base_image.choose(found, "cuda-13.0", platforms(), "auto", said.append)
     assert root.way == "mmdebstrap"

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from builder.errors import PatchError, UntriedError
-from builder.patches.series import Workshop, apply_all
+from builder.patches.series import PatchContext, apply_all
 from builder.plan import base_image
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.schema import Script, ScriptPatch
 from builder.tools.git.repositories import Repositories
-from builder.upstream.compatibility import Case, on_pin
+from builder.upstream.compatibility import PatchSet, on_pin
 from builder.upstream.patch_state import Finding
-from support.catalogues import rendered
+from support.catalogs import rendered
 from support.fixtures import REPOSITORY
 from support.upstreams import Upstream
 
@@ -40,25 +40,25 @@ class Bench:
         patch = ScriptPatch(script=Script.model_validate(about), why="a test")
         return PlannedPatch(patch, self.scripts.url)
 
-    def workshop(self) -> Workshop:
+    def context(self) -> PatchContext:
         self.count += 1
         work = self.folder / f"work-{self.count}"
         work.mkdir()
         repositories = Repositories(self.folder / "cache", work, lambda _: None)
-        return Workshop(repositories, work, self.image, lambda _: None)
+        return PatchContext(repositories, work, self.image, lambda _: None)
 
     def apply(self, planned: PlannedPatch) -> Path:
-        workshop = self.workshop()
-        tree = workshop.repositories.tree(self.engine.url, self.pin, moved={})
+        context = self.context()
+        tree = context.repositories.tree(self.engine.url, self.pin, moved={})
         target = self.folder / f"tree-{self.count}"
-        workshop.scratch.export(apply_all(workshop, tree, (planned,)), target)
-        assert not list(workshop.work.glob("script-*")), "the copy is gone"
+        context.scratch.export(apply_all(context, tree, (planned,)), target)
+        assert not list(context.work.glob("script-*")), "the copy is gone"
         return target
 
     def finding(self, planned: PlannedPatch) -> Finding:
         """What the doctor says of it on the pin."""
         source = GitCommit(self.engine.url, self.pin)
-        (found,) = on_pin(Case("engine", source, None, (planned,), self.workshop()))
+        (found,) = on_pin(PatchSet("engine", source, None, (planned,), self.context()))
         return found
 
 

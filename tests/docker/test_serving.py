@@ -12,7 +12,7 @@ import pytest
 
 from builder.bench.measuring import Settings
 from builder.recipes.schema import Recipe, Serve
-from builder.servers.server import Load, launched
+from builder.servers.server import ServeSpec, launched
 from builder.smoke import gpu, serves
 from builder.smoke.verdict import Check
 from builder.tools.docker import containers
@@ -60,7 +60,7 @@ def verdict_of(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(serves, "STOP", 2)
 
     def judge(fault: str, **more: Any) -> dict[str, Check]:
-        serve = Serve(dialect="hello", arguments=[fault], **{"seconds": 6, **more})
+        serve = Serve(api_flavor="hello", arguments=[fault], **{"seconds": 6, **more})
         checks = serves.prove(recipe_of(serve), image, tmp_path, None)
         return {check.subject: check for check in checks}
 
@@ -150,7 +150,7 @@ def test_an_entrypoint_that_is_not_there_is_the_images_fault(
     image: str, judge: Judge, tmp_path: Path
 ) -> None:
     name = judge.build(f'FROM {image}\nENTRYPOINT ["/nowhere"]\n')
-    (check,) = serves.prove(recipe_of(Serve(dialect="hello")), name, tmp_path, None)
+    (check,) = serves.prove(recipe_of(Serve(api_flavor="hello")), name, tmp_path, None)
     assert check.passed is False
     assert "/nowhere" in check.found
 
@@ -158,7 +158,7 @@ def test_an_entrypoint_that_is_not_there_is_the_images_fault(
 def test_an_image_of_another_platform_could_not_be_tried(judge: Judge, tmp_path: Path) -> None:
     dockerfile = 'FROM scratch\nCOPY --chmod=755 <<EOF /x\n\x7fELF\nEOF\nENTRYPOINT ["/x"]\n'
     name = judge.build(dockerfile, "--platform=linux/arm64")
-    (check,) = serves.prove(recipe_of(Serve(dialect="hello")), name, tmp_path, None)
+    (check,) = serves.prove(recipe_of(Serve(api_flavor="hello")), name, tmp_path, None)
     assert check.passed is None, check.found
 
 
@@ -176,8 +176,8 @@ def test_runs_of_one_prompt_are_judged_by_the_servers_own_timings(
 ) -> None:
     model = tmp_path / "m.gguf"
     model.write_bytes(b"")
-    serve = Serve(dialect="hello", arguments=[fault])
-    with launched(image, serve, 8080, Load(model, 512)) as server:
+    serve = Serve(api_flavor="hello", arguments=[fault])
+    with launched(image, serve, 8080, ServeSpec(model, 512)) as server:
         server.wait(20)
         checks = list(gpu.collapse(server, Settings(runs=3, warm_ups=0)))
     assert [check.passed for check in checks] == passed
@@ -191,8 +191,8 @@ def test_the_trial_on_a_gpu_tells_a_server_that_runs_on_the_cpu(
     model.write_bytes(b"")
     recipe = hello_recipe()
     assert recipe.serve is not None
-    with launched(hello["references"][0], recipe.serve, 8080, Load(model, 512)) as server:
-        checks = list(gpu._trial(server, recipe, gpu.Trial(runs=4, warm_ups=1)))
+    with launched(hello["references"][0], recipe.serve, 8080, ServeSpec(model, 512)) as server:
+        checks = list(gpu._trial(server, recipe, gpu.GpuTest(runs=4, warm_ups=1)))
     assert [check.subject for check in checks] == ["starts", "model", "speed over runs"]
     assert (checks[1].passed, checks[1].found) == (False, "it runs on cpu")
     assert "mean" in checks[2].found

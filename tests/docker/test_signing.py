@@ -109,7 +109,7 @@ def test_what_belongs_to_an_image_is_attached(
     statement = json.loads(push(*slsa, command="sbom").stdout)
     assert statement["subject"][0]["digest"]["sha256"] == image["digest"].removeprefix("sha256:")
     # Its recipe, to be built again.
-    recipe = tmp_path / "catalogue" / "recipes" / "overlaid-1.toml"
+    recipe = tmp_path / "catalog" / "recipes" / "overlaid-1.toml"
     text = recipe.read_text()
     push("1", "--output", tmp_path / "thawed", command="thaw")
     assert (tmp_path / "thawed" / "overlaid-1.toml").read_text() == text
@@ -200,7 +200,7 @@ def test_a_registry_with_a_password_and_its_own_certificate(
         assert json.loads(done.stdout)["digest"] == record["digest"]
         assert PASSWORD not in done.stderr + done.stdout
         repository = Repository(f"{address}/me/builder-test/overlaid", print)
-        assert repository.leads_to("1") == record["digest"]
+        assert repository.head_digest("1") == record["digest"]
         # cosign was let in as well, and its signature is there.
         assert f"{record['digest'].replace(':', '-')}.sig" in repository.tags()
         told = json.loads(push("latest", "--json", command="history").stdout)

@@ -38,7 +38,7 @@ START = """
 [[start]]
 run     = ["python3", "-m", "vllm._patches"]
 why     = "it needs a GPU to know what to do"
-says    = ["looking for a GPU"]
+contains    = ["looking for a GPU"]
 seconds = 5
 """
 

@@ -12,13 +12,13 @@ import time_machine
 
 from builder.errors import StaleError
 from builder.nightly import history
-from builder.nightly.status import Status, need_fresh, statuses
+from builder.nightly.status import Status, require_fresh, statuses
 from builder.settings import Settings
 from builder.tools.git.repositories import Repositories
 from builder.tools.registry import client
 from builder.tools.registry.client import Repository
 from docker.test_registry import image, night
-from support import catalogues, upstreams
+from support import catalogs, upstreams
 from support.fixtures import REPOSITORY
 from support.registries import Proxy, proxied
 
@@ -31,11 +31,11 @@ VERSION = "org_opencontainers_image_version"
 
 
 class World:
-    """A catalogue of one channel, its upstream and its registry, at a time that can be chosen."""
+    """A catalog of one channel, its upstream and its registry, at a time that can be chosen."""
 
     def __init__(self, root: Path, registry: str, proxy: Proxy) -> None:
         self.proxy = proxy
-        self.root = root / "catalogue"
+        self.root = root / "catalog"
         shutil.copytree(REPOSITORY / "recipes" / "bases", self.root / "recipes" / "bases")
         self.upstream = upstreams.Upstream(root / "upstream")
         self.upstream.clock = START
@@ -67,7 +67,7 @@ class World:
         return self.all(day, *names, **options)[0]
 
     def all(self, day: int, *names: str, **options: Any) -> list[Status]:
-        found = catalogues.load(self.root)
+        found = catalogs.load(self.root)
         self.proxy.ahead = self.skew  # its time is that of this process, which travels
         with time_machine.travel(START + day * DAY + 3600):
             repositories = Repositories(self.work, self.work / "scratch", print)
@@ -97,7 +97,7 @@ def test_a_channel_grows_old(world: World) -> None:
     world.release("backup-20260101", days=13)  # no tag of that shape
     assert told(world.status(13)) == ("behind", 3, 3)
     with pytest.raises(StaleError, match="is 4 days behind; 3 are allowed"):
-        need_fresh([world.status(14)])
+        require_fresh([world.status(14)])
     # The tag that it was made of goes: that makes nothing younger.
     world.upstream.git("tag", "--delete", "b9")
     assert told(world.status(14)) == ("stale", 3, 4)
@@ -115,7 +115,7 @@ def test_a_clock_that_is_wrong_is_told(world: World) -> None:
     assert (status.state, status.commits) == ("unknown", 0)
     assert "the clock of this machine is 20 minutes ahead of" in status.problem
     with pytest.raises(StaleError, match="the clock of this machine"):
-        need_fresh([status])
+        require_fresh([status])
 
 
 def test_a_branch_that_goes_back(world: World) -> None:
@@ -145,7 +145,7 @@ def test_what_cannot_be_known_is_told_beside_what_is(world: World) -> None:
     assert (status.state, status.commits) == ("unknown", 0)
     assert "master.nights cannot be read" in status.problem
     with pytest.raises(StaleError, match="cannot be read"):
-        need_fresh([status])
+        require_fresh([status])
     shutil.rmtree(world.upstream.folder)
     assert "cannot fetch" in world.status(0).problem
 
@@ -161,7 +161,7 @@ def test_recipes_that_are_wrong_hide_nothing(world: World) -> None:
         ("wrong-1", "unknown"),
     ]
     with pytest.raises(StaleError, match="wrong-1"):
-        need_fresh(found)
+        require_fresh(found)
     # Two that would move one tag are both wrong; a third one is not touched by it.
     wrong.unlink()
     world.text = world.text.replace('version = "master"', 'version = "other"')
@@ -179,7 +179,7 @@ def test_a_version_is_told_by_what_is_served(world: World) -> None:
     world.release("b10", days=1)
     status = world.status(5)
     assert told(status) == ("behind", 1, 4)
-    need_fresh([status])  # it stays what it is
+    require_fresh([status])  # it stays what it is
     assert world.all(0, only_channels=True) == []
 
 

@@ -192,11 +192,11 @@ def test_a_probe_that_was_tightened_proves_anew(
     push()
     built_again(build)
     assert "pulled" not in push().stderr
-    catalogue = tmp_path / "catalogue"
-    recipe = catalogue / "recipes" / "overlaid-1.toml"
+    catalog = tmp_path / "catalog"
+    recipe = catalog / "recipes" / "overlaid-1.toml"
     text = recipe.read_text()
-    recipe.write_text(text.replace('says = ["capability "]', 'says = ["capability 9"]'))
-    done = builder("build", "overlaid-1", "--catalogue", catalogue, "--json")
+    recipe.write_text(text.replace('contains = ["capability "]', 'contains = ["capability 9"]'))
+    done = builder("build", "overlaid-1", "--catalog", catalog, "--json")
     assert json.loads(done.stdout)["key"] == image["key"]
     assert "it is pulled and proved" in push().stderr
 

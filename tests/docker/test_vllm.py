@@ -21,7 +21,7 @@ from builder.tools import archives
 from builder.tools.python import pypi
 from docker.test_overlay import python
 from support import upstreams
-from support.catalogues import load
+from support.catalogs import load
 from support.fixtures import REPOSITORY, SHARED_CACHE, Builder
 from support.overlaid import PYTHON, SITE
 from support.proving import docker
@@ -90,7 +90,7 @@ commit = "{commit}"
 path   = "tolist.py"
 at     = "{site}"
 edits  = ["{attention}"]
-says   = ["Site A=applied", "Site B=applied"]
+contains   = ["Site A=applied", "Site B=applied"]
 
 [cuda]
 arch = ["120"]
@@ -112,14 +112,14 @@ def tolist(tmp_path: Path) -> tuple[str, str]:
 
 
 def test_what_patches_make_of_several_releases(
-    builder: Builder, hello: dict[str, Any], catalogue: Path, tolist: tuple[str, str]
+    builder: Builder, hello: dict[str, Any], catalog: Path, tolist: tuple[str, str]
 ) -> None:
     assert hello["references"]  # its base runs the script
-    shutil.copytree(REPOSITORY / "patches", catalogue / "patches")
+    shutil.copytree(REPOSITORY / "patches", catalog / "patches")
     text = TABLE.format(url=tolist[0], commit=tolist[1], attention=ATTENTION, site=SITE)
-    (catalogue / "recipes" / "table-0.20.0.toml").write_text(text)
+    (catalog / "recipes" / "table-0.20.0.toml").write_text(text)
     against = [w for v in ("0.19.0", "0.19.1", "0.20.2", "0.22.0") for w in ("--against", v)]
-    done = builder("patches", "table", "--catalogue", catalogue, *against, "--json")
+    done = builder("patches", "table", "--catalog", catalog, *against, "--json")
     assert done.returncode == 11, done.stderr
     assert "file vllm-0.19-fla-tma.patch: conflicts" in done.stderr
     findings = json.loads(done.stdout)
@@ -148,7 +148,7 @@ def stand_in(recipe: str, work: Path, made: set[str]) -> str:
     assert found is not None
     source = found.source
     assert isinstance(source, PypiSource)
-    file = lockfile.Locked(source.pypi, source.version, source.sha256)
+    file = lockfile.PinnedFile(source.pypi, source.version, source.sha256)
     (wheel,) = pypi.fetch([file], SHARED_CACHE, print)
     archives.unpack(wheel, work / "site")
     # Kernels for other GPUs, and what is not proved here: half a gigabyte.
@@ -165,7 +165,7 @@ def stand_in(recipe: str, work: Path, made: set[str]) -> str:
 
 
 def on_stand_in(recipe: str, root: Path, work: Path, made: set[str]) -> None:
-    """The recipe of the catalogue on a stand-in for its published image."""
+    """The recipe of the catalog on a stand-in for its published image."""
     text = (REPOSITORY / "recipes" / f"{recipe}.toml").read_text()
     # pip and the packages that vLLM requires are not there.
     text = re.sub(r'\[\[probe\]\]\nrun  = \["python3", "-m", "pip".*?\n\n', "", text, flags=re.S)
@@ -181,11 +181,11 @@ def on_stand_in(recipe: str, root: Path, work: Path, made: set[str]) -> None:
 
 
 def test_0_19_1_is_patched_and_says_so(
-    builder: Builder, python: str, catalogue: Path, tmp_path: Path, made: set[str]
+    builder: Builder, python: str, catalog: Path, tmp_path: Path, made: set[str]
 ) -> None:
     assert python
-    on_stand_in("vllm-0.19.1", catalogue, tmp_path, made)
-    done = builder("build", "vllm-0.19.1", "--catalogue", catalogue, "--json", "--rebuild")
+    on_stand_in("vllm-0.19.1", catalog, tmp_path, made)
+    done = builder("build", "vllm-0.19.1", "--catalog", catalog, "--json", "--rebuild")
     assert done.returncode == 0, done.stderr
     made.update(json.loads(done.stdout)["references"])
     assert "file vllm-0.19-fla-tma.patch is applied" in done.stderr
@@ -209,12 +209,12 @@ sha256  = "22a7dd06eb03371298e13d6100f3dedbf307352342aaf08e87c929c60aae9b4d"
 
 def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
     builder: Builder,
-    catalogue: Path,
+    catalog: Path,
     tolist: tuple[str, str],
     made: set[str],
 ) -> None:
     name = "vllm-0.20.2-wheel"
-    base = catalogue / "recipes" / "bases" / "vllm-wheel-0.20.2.toml"
+    base = catalog / "recipes" / "bases" / "vllm-wheel-0.20.2.toml"
     text = base.read_text().replace('"g++", "libc6-dev", "python3", "python3-dev"', '"python3"')
     text = text.replace("disk = 45.0", "disk = 3.0")
     base.write_text(text.replace("requirements =", 'unchecked = "not fetched"\nrequirements ='))
@@ -229,8 +229,8 @@ def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
         "sha256": hashlib.sha256(TOLIST.encode()).hexdigest(),
     }.items():
         script = re.sub(rf"(?m)^{key} .*$", f'{key} = "{value}"', script, count=1)
-    (catalogue / "recipes" / f"{name}.toml").write_text(f"{head}[patch.script]{script}")
-    done = builder("build", name, "--catalogue", catalogue, "--json", "--rebuild")
+    (catalog / "recipes" / f"{name}.toml").write_text(f"{head}[patch.script]{script}")
+    done = builder("build", name, "--catalog", catalog, "--json", "--rebuild")
     assert done.returncode == 0, done.stderr
     made.update(json.loads(done.stdout)["references"])
     checks = json.loads(done.stdout)["verdict"]["checks"]
@@ -244,6 +244,6 @@ def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
     # All that it requires: pip would say what is missing.
     text = base.read_text().replace('unchecked = "not fetched"\n', "")
     base.write_text(text)
-    done = builder("build", name, "--catalogue", catalogue)
+    done = builder("build", name, "--catalog", catalog)
     assert done.returncode == 6
     assert re.search(r"vllm 0\.20\.2 requires \S+, which is not installed", done.stderr)

@@ -82,12 +82,12 @@ def test_a_disk_too_full_to_begin(
     tiny_disk: Path,
 ) -> None:
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(tiny_disk))
-    done = builder("build", "variant", "--catalogue", variant)
+    done = builder("build", "variant", "--catalog", variant)
     assert done.returncode == 10
     assert f"is on the disk mounted at {tiny_disk}, which has 0.0" in plain(done.stderr)
     edit(variant, "disk = 3.0", "disk = 1999.0")
     monkeypatch.delenv("BUILDER_CACHE_DIR")
-    done = builder("build", "variant", "--catalogue", variant)
+    done = builder("build", "variant", "--catalog", variant)
     assert done.returncode == 10
     assert "the build of variant-0.1.0 needs 1999.0 GiB" in plain(done.stderr)
 

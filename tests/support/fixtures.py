@@ -175,9 +175,9 @@ def hello(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture
-def catalogue(tmp_path: Path) -> Path:
-    """A catalogue of the test's own, with the real bases and nothing else."""
-    root = tmp_path / "catalogue"
+def catalog(tmp_path: Path) -> Path:
+    """A catalog of the test's own, with the real bases and nothing else."""
+    root = tmp_path / "catalog"
     shutil.copytree(REPOSITORY / "recipes" / "bases", root / "recipes" / "bases")
     return root
 

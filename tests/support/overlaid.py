@@ -65,7 +65,7 @@ disk = 1.0
 
 [[probe]]
 run  = ["python3", "-c", "import vllm.ops; print('capability', vllm.ops.CAPABILITY)"]
-says = ["capability "]
+contains = ["capability "]
 """
 
 
@@ -117,7 +117,7 @@ class StandIn:
             file.write_bytes(text.encode() if isinstance(text, str) else text)
 
 
-def write_catalogue(
+def write_catalog(
     root: Path,
     parts: str,
     image: str,

@@ -10,7 +10,7 @@ from builder import settings
 from builder.errors import WorldError
 from builder.pipeline import Run, layer_cache
 from builder.settings import Settings
-from support.catalogues import load, rendered
+from support.catalogs import load, rendered
 from support.fixtures import REPOSITORY
 
 

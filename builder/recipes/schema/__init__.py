@@ -29,7 +29,7 @@ from builder.recipes.schema.probes import (
 from builder.recipes.schema.recipe import (
     SOURCES,
     ArchiveSource,
-    Artefact,
+    Artifact,
     BasePython,
     BaseRecipe,
     Cmake,
@@ -62,7 +62,7 @@ __all__ = [
     "Add",
     "AddPatch",
     "ArchiveSource",
-    "Artefact",
+    "Artifact",
     "BasePython",
     "BaseRecipe",
     "Budget",

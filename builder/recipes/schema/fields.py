@@ -95,7 +95,7 @@ def _spdx(value: str) -> str:
     try:
         return str(canonicalize_license_expression(value))
     except InvalidLicenseExpression as error:
-        raise ValueError("must be an SPDX licence expression, or LicenseRef-NAME") from error
+        raise ValueError("must be an SPDX license expression, or LicenseRef-NAME") from error
 
 
 def requirement(value: str) -> str:

@@ -118,7 +118,7 @@ class Script(Model):
     """It is stopped after that."""
     edits: list[TreePath] = []
     """Files of the tree that it changes, and no others; empty: any, of which it deletes none."""
-    says: list[Text] = []
+    contains: list[Text] = []
     """Each must stand in what it prints, or it has applied in part only, whatever its status."""
 
     @model_validator(mode="after")

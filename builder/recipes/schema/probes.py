@@ -42,9 +42,9 @@ class RunProbe(Model):
     """A program of the image answers."""
 
     run: Annotated[list[Text], Field(min_length=1)]
-    says: list[Text] = []
+    contains: list[Text] = []
     """Each must stand in what it prints, on either stream."""
-    says_not: list[Text] = []
+    excludes: list[Text] = []
     """None may stand there."""
     matches: list[RegularExpression] = []
     """Regular expressions (Python's), each of which must match somewhere in what it prints."""
@@ -60,14 +60,14 @@ class OptionProbe(Model):
     """Default: the image's entrypoint."""
     has: list[Text] = []
     """Values that --help lists for it."""
-    lacks: list[Text] = []
+    missing: list[Text] = []
     """Values that --help does not list for it."""
     absent: bool = False
     """True: there must be no such option."""
 
     @model_validator(mode="after")
     def _no_values_of_what_is_not_there(self) -> OptionProbe:
-        if self.absent and (self.has or self.lacks):
+        if self.absent and (self.has or self.missing):
             raise ValueError("an option that must be absent has no values")
         return self
 
@@ -103,7 +103,7 @@ class FileProbe(Model):
     """True: no such file may be there."""
     has: list[Text] = []
     """Each must stand in it."""
-    lacks: list[Text] = []
+    missing: list[Text] = []
     """None may stand in it."""
     matches: list[RegularExpression] = []
     """Regular expressions (Python's), each of which must match somewhere in the file."""
@@ -113,7 +113,7 @@ class FileProbe(Model):
 
     @model_validator(mode="after")
     def _no_text_of_what_is_not_there(self) -> FileProbe:
-        told = self.has or self.lacks or self.matches or self.sha256 or self.sha256_not
+        told = self.has or self.missing or self.matches or self.sha256 or self.sha256_not
         if self.absent and told:
             raise ValueError("a file that must be absent has no contents")
         return self
@@ -129,7 +129,7 @@ class PythonProbe(Model):
     """Classes, functions and assigned names."""
     has: list[PythonCode] = []
     """Expressions or statements that must occur."""
-    lacks: list[PythonCode] = []
+    missing: list[PythonCode] = []
     """Expressions or statements that must not occur."""
 
 
@@ -154,8 +154,8 @@ Probe = Annotated[
 ]
 
 
-Dialect = Literal["llama-server", "llama-cpp-python", "hello", "openai"]
-"""How a server is asked: see ``smoke.dialects``."""
+ApiFlavor = Literal["llama-server", "llama-cpp-python", "hello", "openai"]
+"""How a server is asked: see ``smoke.api_flavors``."""
 
 
 class Serve(Model):
@@ -165,7 +165,7 @@ class Serve(Model):
     container and the size of the context in tokens.
     """
 
-    dialect: Dialect
+    api_flavor: ApiFlavor
     """Whose HTTP interface the server speaks."""
     arguments: list[Value] = []
     """After the entrypoint."""

@@ -52,7 +52,7 @@ class PathSource(Model):
     """A tree of this repository."""
 
     path: TreePath
-    """Directory of the source, relative to the catalogue's repository."""
+    """Directory of the source, relative to the catalog's repository."""
 
 
 class PypiSource(Model):
@@ -234,13 +234,13 @@ class Start(Model):
     """What is wrong without it."""
     drop_when: Text | None = None
     """When it may go."""
-    says: list[Text] = []
+    contains: list[Text] = []
     """Each must stand in what it prints, or it has failed."""
     seconds: Annotated[int, Field(ge=1, le=3600)] = 300
     """It is stopped after that."""
 
 
-class Artefact(Model):
+class Artifact(Model):
     """Files of the build that are the image, alone: it runs nothing."""
 
     files: Annotated[list[TreePath], Field(min_length=1)]
@@ -252,7 +252,7 @@ class Artefact(Model):
     may: any other, and one that is defined after all, is an error."""
 
     @model_validator(mode="after")
-    def _undefined_in_libraries(self) -> Artefact:
+    def _undefined_in_libraries(self) -> Artifact:
         if self.undefined and not self.loads:
             raise ValueError("undefined has no use where loads = false")
         return self
@@ -312,7 +312,7 @@ class Recipe(Model):
     version: Version
     summary: Text
     license: License
-    """SPDX licence expression."""
+    """SPDX license expression."""
     url: Text | None = None
     """Where people read about the engine."""
     family: Name
@@ -331,7 +331,7 @@ class Recipe(Model):
     start: list[Start] = []
     """Run in order, before the engine."""
     layout: Layout = Layout()
-    artefact: Artefact | None = None
+    artifact: Artifact | None = None
     debian: Debian = Debian()
     image: Image
     build: Build = Build()

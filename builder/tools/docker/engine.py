@@ -172,7 +172,7 @@ def names(pattern: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def need_in_registry(reference: str, timeout: float) -> None:
+def require_in_registry(reference: str, timeout: float) -> None:
     """Raise ``GoneError`` where a registry answers and does not have an image, ``FetchError``
     where it does not answer."""
     done = _asked_of_registry(reference, timeout)

@@ -34,7 +34,7 @@ def _keeps_running(container: Container) -> bool:
 
 
 @contextmanager
-def relay(container: Container, port: int) -> Iterator[str]:
+def exec_proxy(container: Container, port: int) -> Iterator[str]:
     """The URL under which a server in the container answers, while the context lasts.
 
     Raises ``UntriedError`` where the image has no bash, through which it is spoken to.

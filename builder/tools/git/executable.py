@@ -212,7 +212,7 @@ def healthy(repository: Path) -> bool:
     return True
 
 
-def initialise(repository: Path) -> None:
+def initialize(repository: Path) -> None:
     """Make a bare repository without anybody's template."""
     repository.mkdir(parents=True, exist_ok=True)
     run(repository, "init", "--quiet", "--bare", "--template=", str(repository))

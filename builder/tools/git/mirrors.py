@@ -76,7 +76,7 @@ class Mirror:
         git.checked_commit(commit)
         if self._has_ref(self.pins, f"refs/pins/{commit}"):
             return
-        self._need_network(commit)
+        self._require_network(commit)
         with self._alone():
             if self._has_ref(self.pins, f"refs/pins/{commit}"):
                 return
@@ -105,7 +105,7 @@ class Mirror:
         missing = [c for c in wanted if not self._has_ref(self.history, f"refs/walked/{c}")]
         if not missing:
             return
-        self._need_network(missing[0])
+        self._require_network(missing[0])
         with self._alone():
             missing = [c for c in missing if not self._has_ref(self.history, f"refs/walked/{c}")]
             if missing:
@@ -128,7 +128,7 @@ class Mirror:
         wanted = [git.checked_commit(blob) for blob in dict.fromkeys(blobs)]
         if not wanted:
             return
-        self._need_network(f"the contents of {len(wanted)} files")
+        self._require_network(f"the contents of {len(wanted)} files")
         with self._alone():
             self._mended(self.history, "contents", lambda: self._fetch_contents(wanted))
 
@@ -236,7 +236,7 @@ class Mirror:
         """Make the repository where it is not; clear what a killed git left (we hold the lock)."""
         if not (repository / "HEAD").exists():
             shutil.rmtree(repository, ignore_errors=True)
-            git.initialise(repository)
+            git.initialize(repository)
         for lock in [*repository.glob("*.lock"), *(repository / "refs").rglob("*.lock")]:
             lock.unlink(missing_ok=True)
         for part in (repository / "objects").glob("pack/tmp_*"):
@@ -263,7 +263,7 @@ class Mirror:
             finally:
                 self._lock = []
 
-    def _need_network(self, what: str) -> None:
+    def _require_network(self, what: str) -> None:
         if self.offline:
             raise self._not_mirrored(what)
 
@@ -294,7 +294,7 @@ def reachable(url: str, commit: str, work: Path) -> Path:
     ``work`` is a directory for it.  Raises ``FetchError``.
     """
     repository = work / f"{uuid4().hex}.git"
-    git.initialise(repository)
+    git.initialize(repository)
     git.run(repository, "config", "remote.origin.url", git.checked_url(url))
     fetch = ("fetch", "--quiet", "--depth=1", "--filter=blob:none", "--no-tags")
     try:

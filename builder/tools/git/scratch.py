@@ -66,7 +66,7 @@ class Scratch:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        git.initialise(folder)
+        git.initialize(folder)
         (folder / "info").mkdir(exist_ok=True)
         (folder / "info" / "attributes").write_text(ATTRIBUTES)
         self._seen: list[str] = []

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class File(Protocol):
-    """What names a file: ``lock.Locked`` is one."""
+    """What names a file: ``lock.PinnedFile`` is one."""
 
     @property
     def name(self) -> str: ...  # noqa: D102

@@ -101,7 +101,7 @@ class Authorization:
         """A token, or an empty text."""
         from urllib.parse import urlencode
 
-        self._need_safe(realm)
+        self._require_safe(realm)
         query = urlencode({"service": service, "scope": scope})
         headers = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
         url = f"{realm}{'&' if '?' in realm else '?'}{query}"
@@ -111,7 +111,7 @@ class Authorization:
             raise answer.error(answers.error_text(answer.content))
         return answers.token(answer, self._registry)
 
-    def _need_safe(self, realm: str) -> None:
+    def _require_safe(self, realm: str) -> None:
         """Raise ``RegistryError`` unless logins may be sent to a realm.
 
         They go over TLS; without it only within this machine, for a registry that is there, too.

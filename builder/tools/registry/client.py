@@ -89,10 +89,10 @@ class Repository:
         if answer is None:
             return None
         kind = answers.media_type(answer.headers) or IMAGE_MANIFEST
-        self._need_same(reference, answer.content)
+        self._require_same(reference, answer.content)
         return Manifest(answer.content, kind)
 
-    def leads_to(self, reference: str) -> str:
+    def head_digest(self, reference: str) -> str:
         """The digest that a tag leads to; empty where there is none.  Raises like ``manifest``."""
         found = self.manifest(reference)
         return found.digest if found else ""
@@ -108,9 +108,9 @@ class Repository:
         if answer is None:
             return ""
         # The specification does not oblige a registry to say it.
-        return answers.digest(answer.headers) or self.leads_to(reference)
+        return answers.digest(answer.headers) or self.head_digest(reference)
 
-    def need_clock(self) -> None:
+    def require_clock(self) -> None:
         """Raise ``WorldError`` where the registry, by its last answer, has quite another time.
 
         Moves and nights are put in order by time.
@@ -159,10 +159,10 @@ class Repository:
         answer = self._http.ask("GET", f"blobs/{digest}", limit=LARGEST_BLOB, whole=SLOWEST_BLOB)
         if answer is None:
             raise GoneError(f"{self.name} has no {digest}")
-        self._need_same(digest, answer.content)
+        self._require_same(digest, answer.content)
         return answer.content
 
-    def _need_same(self, reference: str, content: bytes) -> None:
+    def _require_same(self, reference: str, content: bytes) -> None:
         """Raise ``RegistryError`` where a digest was asked for, and the content is another."""
         kind, of_digest, _ = reference.partition(":")
         if not of_digest:
@@ -302,7 +302,7 @@ class Repository:
                 return looked
             now = ""
             if looked.good:
-                now = answers.digest(looked.headers) or self.leads_to(tag)
+                now = answers.digest(looked.headers) or self.head_digest(tag)
             if now == manifest.digest:
                 return looked
             if now != before:

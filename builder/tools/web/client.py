@@ -133,9 +133,9 @@ class Client:
             try:
                 with self._watch.within(whole), self._send(method, url, sent, data, silence) as got:
                     answer = _read(got, method, limit)
-                    self._watch.need_in_time()
+                    self._watch.require_in_time()
             except Exception as error:
-                self._watch.need_in_time()
+                self._watch.require_in_time()
                 failure = explained(error)
                 if failure is None:
                     raise
@@ -234,7 +234,7 @@ class _Watch:
         self._timer.daemon = True
         self._timer.start()
 
-    def need_in_time(self) -> None:
+    def require_in_time(self) -> None:
         """Raise ``WebError`` where the answer took too long: what was read of it is a part."""
         if self._late:
             why = f"its answer was not complete after {self._seconds:.0f} seconds"

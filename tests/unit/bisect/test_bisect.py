@@ -31,11 +31,11 @@ from builder.errors import (
     WorldError,
 )
 from builder.images.build import Log
-from builder.tools.files import alone
+from builder.tools.files import named_lock
 from builder.tools.git.bisection import Bisection, Commit, described, roots_of
 from builder.tools.git.repositories import Repositories
 from support.fixtures import Builder
-from support.overlaid import write_catalogue
+from support.overlaid import write_catalog
 from support.upstreams import Upstream, numbered
 
 RECIPE = """\
@@ -218,24 +218,24 @@ def test_a_damaged_state_is_told(tmp_path: Path, damage: str) -> None:
 
 
 class Farm:
-    """A catalogue with one engine, and the command on it; no engine answers."""
+    """A catalog with one engine, and the command on it; no engine answers."""
 
-    def __init__(self, catalogue: Path, upstream: Upstream, builder: Builder) -> None:
-        self.catalogue = catalogue
+    def __init__(self, catalog: Path, upstream: Upstream, builder: Builder) -> None:
+        self.catalog = catalog
         self.upstream = upstream
         self.builder = builder
-        self.kept = catalogue.parent / "state" / "bisect" / "eng-1.json"
+        self.kept = catalog.parent / "state" / "bisect" / "eng-1.json"
         self.said: list[str] = []
 
     def write(self, pin: str, patches: str = "", source: str = "") -> None:
         source = source or f'[source]\ngit = "{self.upstream.url}"\ncommit = "{pin}"\n'
         text = RECIPE.format(source=source, patches=patches)
-        (self.catalogue / "recipes" / "eng-1.toml").write_text(text)
+        (self.catalog / "recipes" / "eng-1.toml").write_text(text)
 
     def ask(self, good: str | None = None, bad: str | None = None, **more: Any) -> Outcome:
         """Bisect in this process."""
         asked = Asked(good, bad, **{name: more.pop(name) for name in WAY & more.keys()})
-        run = new_run(self.catalogue)
+        run = new_run(self.catalog)
         self.said.clear()
         run.say = self.said.append
         return bisect_run.bisect(run, "eng", asked, Options(**more))
@@ -250,7 +250,7 @@ class Farm:
 
     def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         """Bisect as a user does."""
-        done = self.builder("bisect", "eng", *arguments, "--catalogue", self.catalogue)
+        done = self.builder("bisect", "eng", *arguments, "--catalog", self.catalog)
         assert done.returncode == status, done.stderr + done.stdout
         assert "Traceback" not in done.stderr
         return done
@@ -261,7 +261,7 @@ WAY = {"test", "build_fails", "first_parent"}
 
 @pytest.fixture
 def farm(
-    catalogue: Path,
+    catalog: Path,
     upstream: Upstream,
     tmp_path: Path,
     builder: Builder,
@@ -269,7 +269,7 @@ def farm(
 ) -> Farm:
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
-    return Farm(catalogue, upstream, builder)
+    return Farm(catalog, upstream, builder)
 
 
 def test_ends_between_which_there_is_nothing(farm: Farm) -> None:
@@ -305,9 +305,9 @@ def test_what_cannot_be_bisected(farm: Farm) -> None:
         farm.ask("a", "b")
     farm.write(grown(farm.upstream, 1)[0])
     source = f'[source]\ngit = "{farm.upstream.url}"\ncommit = "{farm.upstream.head()}"\n'
-    write_catalogue(farm.catalogue, "", "published/engine:1", source=source)
+    write_catalog(farm.catalog, "", "published/engine:1", source=source)
     with pytest.raises(RecipeError, match="is in its base, stand-in, at every commit"):
-        bisect_run.bisect(new_run(farm.catalogue), "overlaid", Asked("a", "b"), Options())
+        bisect_run.bisect(new_run(farm.catalog), "overlaid", Asked("a", "b"), Options())
     for ends in ([], ["main"]):
         with pytest.raises(QuestionError, match="no bisect of eng-1 is under way"):
             farm.ask(*ends)
@@ -410,7 +410,7 @@ def test_a_recipe_that_changed_needs_another_bisect(farm: Farm) -> None:
     assert not farm.kept.exists()  # nothing was judged
     with pytest.raises(WorldError):
         farm.ask(commits[0], "main", trust_ends=True, skip=(commits[2],))
-    base = farm.catalogue / "recipes" / "bases" / "cuda-13.0.toml"
+    base = farm.catalog / "recipes" / "bases" / "cuda-13.0.toml"
     text = base.read_text()
     base.write_text(text + "# other\n")
     with pytest.raises(QuestionError, match="eng-1, its base or a patch has changed since"):
@@ -428,11 +428,11 @@ def test_a_recipe_that_changed_needs_another_bisect(farm: Farm) -> None:
 def test_two_at_once(farm: Farm) -> None:
     commits = grown(farm.upstream, 3)
     farm.write(commits[0])
-    with alone(farm.kept.parent, "the bisect of eng-1"):
+    with named_lock(farm.kept.parent, "the bisect of eng-1"):
         done = farm.run("--good", commits[0], "--bad", "main", status=9)
         assert "another run on this machine is at work on the bisect of eng-1" in done.stderr
         with pytest.raises(BusyError):
-            bisect_run.reset(new_run(farm.catalogue), "eng", keep=False)
+            bisect_run.reset(new_run(farm.catalog), "eng", keep=False)
     assert not farm.kept.exists()
 
 
@@ -611,12 +611,12 @@ def test_a_bisect_is_forgotten_also_where_its_recipe_is_gone(
     state = farm.state
     assert state is not None
     assert state.trace is not None
-    (farm.catalogue / "recipes" / "eng-1.toml").unlink()
+    (farm.catalog / "recipes" / "eng-1.toml").unlink()
     for name in ("eng-2", "../bisect/eng-1"):
         with pytest.raises(RecipeError, match="no recipe is named"):
-            bisect_run.reset(new_run(farm.catalogue), name, keep=False)
+            bisect_run.reset(new_run(farm.catalog), name, keep=False)
     swept.clear()
-    bisect_run.reset(new_run(farm.catalogue), "eng-1", keep=False)
+    bisect_run.reset(new_run(farm.catalog), "eng-1", keep=False)
     assert swept == [state.trace]
     assert not farm.kept.exists()
 

@@ -15,7 +15,7 @@ from builder.ci import matrix
 from builder.ci.matrix import CLEARED, FREE, HOSTED, Job
 from builder.cli.app import app
 from builder.errors import RecipeError, WorldError
-from support.catalogues import load, rendered
+from support.catalogs import load, rendered
 from support.fixtures import REPOSITORY, Builder
 from support.upstreams import Upstream
 
@@ -75,7 +75,7 @@ def test_a_clean_checkout_has_changed_nothing(farm: Upstream) -> None:
         (f"recipes/{HELLO}.toml", "[cuda]", "# why\n[cuda]", set(), set()),
         (f"recipes/{HAMI}.toml", '"No engine: ', '"No engine, but a file: ', set(), set()),
         (f"recipes/{HELLO}.toml", "disk = 3.0", "disk = 4.0", set(), set()),
-        (f"recipes/{HELLO}.toml", 'lacks  = ["beam"]', 'lacks  = ["x"]', {HELLO}, set()),
+        (f"recipes/{HELLO}.toml", 'missing  = ["beam"]', 'missing  = ["x"]', {HELLO}, set()),
         (f"recipes/{HELLO}.toml", "NUMBER = 1", "NUMBER = 2", {HELLO}, {HELLO}),
         ("engines/hello-sm120/src/serve.h", "#pragma", "// x\n#pragma", {HELLO}, {HELLO}),
         (f"patches/{PATCH}", "--- a", "A word.\n--- a", {VLLM}, {VLLM}),
@@ -180,7 +180,7 @@ def test_what_is_no_commit_is_refused(farm: Upstream, revision: str) -> None:
         changed(farm, revision)
 
 
-def test_a_catalogue_that_is_no_checkout_is_told_so(farm: Upstream) -> None:
+def test_a_catalog_that_is_no_checkout_is_told_so(farm: Upstream) -> None:
     shutil.rmtree(farm.folder / ".git")
     with pytest.raises(WorldError, match="is no checkout"):
         changed(farm)
@@ -227,7 +227,7 @@ def test_what_fits_nowhere_goes_to_the_large_runner_or_is_left() -> None:
 
 
 def test_the_matrix_is_one_for_github(builder: Builder, farm: Upstream) -> None:
-    at = ("--catalogue", farm.folder)
+    at = ("--catalog", farm.folder)
     done = builder("matrix", "--json", *at)
     assert done.returncode == 0
     printed = json.loads(done.stdout)
@@ -250,9 +250,9 @@ def test_own_says_which_changes_count() -> None:
 def test_what_is_tracked_has_a_channel(builder: Builder) -> None:
     done = builder("matrix", "--json", "--tracked", "--large-runner=big")
     found = {job["recipe"]: job["channel"] for job in json.loads(done.stdout)["include"]}
-    catalogue = load(REPOSITORY)
+    catalog = load(REPOSITORY)
     expected = {}
-    for name, entry in catalogue.engines.items():
+    for name, entry in catalog.engines.items():
         if entry.recipe is not None and entry.recipe.track and entry.recipe.track.channel:
             expected[name] = entry.recipe.track.channel
     assert found == expected

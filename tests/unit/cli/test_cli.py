@@ -75,13 +75,13 @@ def test_list_tells_every_recipe(builder: Builder) -> None:
     assert [entry["name"] for entry in found["recipes"]] == names
 
 
-def test_list_tells_the_good_and_the_bad(builder: Builder, catalogue: Path) -> None:
+def test_list_tells_the_good_and_the_bad(builder: Builder, catalog: Path) -> None:
     text = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
     for number in range(49):
         recipe = text.replace('version = "0.1.0"', f'version = "0.{number}"')
-        (catalogue / "recipes" / f"hello-sm120-0.{number}.toml").write_text(recipe)
-    (catalogue / "recipes" / "bad-1.toml").write_text('engine = "bad"\n')
-    done = builder("list", "--catalogue", catalogue)
+        (catalog / "recipes" / f"hello-sm120-0.{number}.toml").write_text(recipe)
+    (catalog / "recipes" / "bad-1.toml").write_text('engine = "bad"\n')
+    done = builder("list", "--catalog", catalog)
     assert done.returncode == 3
     assert len(done.stdout.splitlines()) == 49
     assert "bad-1.toml:1: version: is missing" in done.stderr
@@ -107,8 +107,10 @@ def test_the_schema_is_the_committed_one_and_takes_every_recipe(
     builder: Builder, option: list[str], name: str, folder: str
 ) -> None:
     schema = json.loads(builder("schema", *option).stdout)
-    committed = json.loads((REPOSITORY / "schemas" / f"{name}.schema.json").read_text())
-    assert schema == committed, f"builder schema {' '.join(option)} > schemas/{name}.schema.json"
+    committed = json.loads((REPOSITORY / "recipes/schemas" / f"{name}.schema.json").read_text())
+    assert schema == committed, (
+        f"builder schema {' '.join(option)} > recipes/schemas/{name}.schema.json"
+    )
     jsonschema.Draft202012Validator.check_schema(schema)
     for file in (REPOSITORY / folder).glob("*.toml"):
         jsonschema.validate(tomllib.loads(file.read_text()), schema)
@@ -159,28 +161,28 @@ def test_what_is_not_there_is_told_with_what_is(builder: Builder, tmp_path: Path
     done = builder("show", "helo-sm120")
     assert done.returncode == 3
     assert "did you mean hello-sm120" in done.stderr
-    done = builder("list", "--catalogue", tmp_path)
+    done = builder("list", "--catalog", tmp_path)
     assert done.returncode == 3
     assert "holds no recipes/ directory" in done.stderr
     assert done.stdout == ""
 
 
-def test_the_catalogue_is_found_from_below_or_by_a_variable(
-    builder: Builder, catalogue: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_catalog_is_found_from_below_or_by_a_variable(
+    builder: Builder, catalog: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert builder("list", cwd=catalogue / "recipes" / "bases").stdout == ""
+    assert builder("list", cwd=catalog / "recipes" / "bases").stdout == ""
     assert builder("list", cwd=REPOSITORY / "tests").stdout != ""
-    monkeypatch.setenv("BUILDER_CATALOGUE", str(catalogue))
+    monkeypatch.setenv("BUILDER_CATALOG", str(catalog))
     assert builder("list").stdout == ""
 
 
 def test_a_wrong_recipe_is_told_also_where_no_engine_answers(
-    builder: Builder, catalogue: Path, monkeypatch: pytest.MonkeyPatch
+    builder: Builder, catalog: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    (catalogue / "recipes" / "bad-1.toml").write_text('engine = "bad"\n')
+    (catalog / "recipes" / "bad-1.toml").write_text('engine = "bad"\n')
     for command in ("build", "show", "smoke"):
-        done = builder(command, "bad-1", "--catalogue", catalogue)
+        done = builder(command, "bad-1", "--catalog", catalog)
         assert done.returncode == 3, command
         assert "bad-1.toml:1: version: is missing" in done.stderr
 
@@ -245,7 +247,7 @@ def test_commands_are_named_as_the_user_started_builder(tmp_path: Path) -> None:
         )
         return done.stdout + done.stderr
 
-    assert "-> `./farm list` shows" in farm("explain", "nope", f"--catalogue={REPOSITORY}")
+    assert "-> `./farm list` shows" in farm("explain", "nope", f"--catalog={REPOSITORY}")
     assert "Usage: ./farm explain" in farm("explain", "--help")
     assert "Try './farm -h'" in farm("explian")
     assert "builder prune" not in farm("promote", "--help")

@@ -18,7 +18,7 @@ from builder.platforms import Platforms
 from builder.recipes.schema import GitSource, OptionProbe, PullPatch, Recipe
 from builder.tools.git.repositories import Repositories
 from builder.upstream.track import tracked
-from support.catalogues import load, rendered
+from support.catalogs import load, rendered
 from support.fixtures import REPOSITORY
 from support.upstreams import Upstream
 
@@ -47,7 +47,7 @@ LLAMA = "llama = { build_number = 7 }"
 CMAKE = '[[cmake]]\ntargets = ["llama-server"]\n'
 
 
-def write(catalogue: Path, **other: str) -> None:
+def write(catalog: Path, **other: str) -> None:
     values = {
         "family": "llama-cpp",
         "commit": "0123456789" * 4,
@@ -57,7 +57,7 @@ def write(catalogue: Path, **other: str) -> None:
         "image": "",
     }
     text = RECIPE.format(**(values | other))
-    (catalogue / "recipes" / "x-1.toml").write_text(text)
+    (catalog / "recipes" / "x-1.toml").write_text(text)
 
 
 def calls(text: str) -> list[list[str]]:
@@ -88,17 +88,17 @@ def calls(text: str) -> list[list[str]]:
         ({"llama": "llama = { build_number = 0 }"}, "greater than or equal to 1"),
     ],
 )
-def test_what_the_family_refuses(catalogue: Path, other: dict[str, str], said: str) -> None:
-    write(catalogue, **other)
+def test_what_the_family_refuses(catalog: Path, other: dict[str, str], said: str) -> None:
+    write(catalog, **other)
     with pytest.raises(RecipeError) as caught:
-        load(catalogue).engine("x-1")
+        load(catalog).engine("x-1")
     assert said in caught.value.why
     assert re.search(r"x-1\.toml:\d+: ", caught.value.why)
 
 
-def test_what_the_family_knows_is_in_every_image(catalogue: Path) -> None:
-    write(catalogue, image='port = 9000\nenv = { A = "b" }')
-    found = rendered(catalogue, "x-1")
+def test_what_the_family_knows_is_in_every_image(catalog: Path) -> None:
+    write(catalog, image='port = 9000\nenv = { A = "b" }')
+    found = rendered(catalog, "x-1")
     assert isinstance(found.plan, Plan)
     text = found.text
     (configure,) = [call for call in calls(text) if call[0] == "cmake" and "-S" in call]
@@ -122,9 +122,9 @@ def test_what_the_family_knows_is_in_every_image(catalogue: Path) -> None:
     assert "USER 10001:10001" in text
 
 
-def test_a_later_definition_of_the_recipe_wins_where_it_may(catalogue: Path) -> None:
-    write(catalogue, cmake=f"{CMAKE}define = {{ GGML_CUDA_FA_ALL_QUANTS = true }}")
-    assert "-DGGML_CUDA_FA_ALL_QUANTS=ON" in rendered(catalogue, "x-1").text
+def test_a_later_definition_of_the_recipe_wins_where_it_may(catalog: Path) -> None:
+    write(catalog, cmake=f"{CMAKE}define = {{ GGML_CUDA_FA_ALL_QUANTS = true }}")
+    assert "-DGGML_CUDA_FA_ALL_QUANTS=ON" in rendered(catalog, "x-1").text
 
 
 # The stub link: in every cmake call, or no Dockerfile
@@ -133,12 +133,12 @@ def test_a_later_definition_of_the_recipe_wins_where_it_may(catalogue: Path) -> 
 @pytest.mark.parametrize("family", ["llama-cpp", "cmake"])
 @pytest.mark.parametrize("platforms", [Platforms("amd64"), Platforms("arm64")])
 def test_every_cmake_call_links_the_stub_where_vmm_is_on(
-    catalogue: Path, family: str, platforms: Platforms
+    catalog: Path, family: str, platforms: Platforms
 ) -> None:
     other = {"llama": "", "image": 'entrypoint = ["/x"]'} if family == "cmake" else {}
     two = f'{CMAKE}[[cmake]]\nsource = "y"\ntargets = ["z"]\n'
-    write(catalogue, family=family, vmm="true", cmake=two, **other)
-    text = rendered(catalogue, "x-1", platforms).text
+    write(catalog, family=family, vmm="true", cmake=two, **other)
+    text = rendered(catalog, "x-1", platforms).text
     configures = [call for call in calls(text) if call[0] == "cmake" and "-S" in call]
     assert len(configures) == 2
     for call in configures:
@@ -147,19 +147,19 @@ def test_every_cmake_call_links_the_stub_where_vmm_is_on(
             assert "/usr/local/cuda/lib64/stubs" in given
 
 
-def test_a_dockerfile_in_which_one_call_lacks_the_stub_is_refused(catalogue: Path) -> None:
+def test_a_dockerfile_in_which_one_call_lacks_the_stub_is_refused(catalog: Path) -> None:
     flags = 'define = { CMAKE_SHARED_LINKER_FLAGS = "-Wl,-O1" }'
     second = f'[[cmake]]\nsource = "y"\ntargets = ["z"]\n{flags}'
-    write(catalogue, vmm="true", cmake=CMAKE + second)
+    write(catalog, vmm="true", cmake=CMAKE + second)
     with pytest.raises(RecipeError, match="is not acceptable") as caught:
-        rendered(catalogue, "x-1")
+        rendered(catalog, "x-1")
     assert "CMAKE_SHARED_LINKER_FLAGS of a cmake call has no -rpath-link to" in caught.value.why
     assert "stubs" in caught.value.why
 
 
-def test_every_way_to_lose_the_stub_is_seen(catalogue: Path) -> None:
-    write(catalogue, vmm="true")
-    found = rendered(catalogue, "x-1")
+def test_every_way_to_lose_the_stub_is_seen(catalog: Path) -> None:
+    write(catalog, vmm="true")
+    found = rendered(catalog, "x-1")
     assert isinstance(found.plan, Plan)
     recipe = found.plan.recipe
     assert not list(link_lints(found.text, recipe, NO_VMM))
@@ -175,7 +175,7 @@ def test_every_way_to_lose_the_stub_is_seen(catalogue: Path) -> None:
         assert list(link_lints(broken, recipe, NO_VMM))
 
 
-# The catalogue
+# The catalog
 
 
 PINS = {
@@ -213,7 +213,7 @@ def test_a_recipe_pins_what_is_known_of_it(name: str) -> None:
 def test_what_an_engine_must_not_have_is_promised_too() -> None:
     bee = recipe_of("beellama-0.1.1")
     (types,) = [p for p in bee.probe if isinstance(p, OptionProbe) and p.option == "--spec-type"]
-    assert types.lacks == ["mtp"]
+    assert types.missing == ["mtp"]
 
 
 def test_atomic_has_its_pull_request_and_indras_no_submodules() -> None:

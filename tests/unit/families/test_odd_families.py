@@ -12,7 +12,7 @@ from builder.families import ggml_python
 from builder.plan.dockerfile import link_lints
 from builder.plan.explain import explained
 from builder.plan.inputs import Plan
-from support.catalogues import load, rendered
+from support.catalogs import load, rendered
 from support.fixtures import REPOSITORY
 
 COMMIT = "0123456789" * 4
@@ -48,10 +48,10 @@ LOCKED = '[python]\nlock = "lock.toml"\n'
 RUNS = 'entrypoint = ["x"]'
 
 
-def problems(catalogue: Path, family: str, *parts: str, image: str = "", vmm: str = "false") -> str:
+def problems(catalog: Path, family: str, *parts: str, image: str = "", vmm: str = "false") -> str:
     text = HEAD.format(family=family, image=image, vmm=vmm) + "\n".join(parts)
-    (catalogue / "recipes" / "x-1.toml").write_text(text)
-    return "\n".join(str(problem) for problem in load(catalogue).problems())
+    (catalog / "recipes" / "x-1.toml").write_text(text)
+    return "\n".join(str(problem) for problem in load(catalog).problems())
 
 
 @pytest.mark.parametrize(
@@ -70,43 +70,43 @@ def problems(catalogue: Path, family: str, *parts: str, image: str = "", vmm: st
         ((WHEEL, ADDED), "", ""),
     ],
 )
-def test_an_overlay(catalogue: Path, parts: tuple[str, ...], image: str, said: str) -> None:
-    found = problems(catalogue, "vllm-overlay", *parts, image=image)
+def test_an_overlay(catalog: Path, parts: tuple[str, ...], image: str, said: str) -> None:
+    found = problems(catalog, "vllm-overlay", *parts, image=image)
     assert said in found if said else not found
 
 
 @pytest.mark.parametrize(
     ("parts", "image", "said"),
     [
-        ((GIT, CALL, '[artefact]\nfiles = ["a.so"]\n'), "", ""),
-        ((GIT, CALL), "", "needs an [artefact] table"),
-        ((GIT, CALL, '[artefact]\nfiles = ["a/x.so", "b/x.so"]\n'), "", "two files would be /x.so"),
+        ((GIT, CALL, '[artifact]\nfiles = ["a.so"]\n'), "", ""),
+        ((GIT, CALL), "", "needs an [artifact] table"),
+        ((GIT, CALL, '[artifact]\nfiles = ["a/x.so", "b/x.so"]\n'), "", "two files would be /x.so"),
         (
-            ('[source]\ninstalled = "vllm"\n', CALL, '[artefact]\nfiles = ["a.so"]\n'),
+            ('[source]\ninstalled = "vllm"\n', CALL, '[artifact]\nfiles = ["a.so"]\n'),
             "",
             "takes nothing that the base has installed",
         ),
-        ((GIT, CALL, CALL, '[artefact]\nfiles = ["a.so"]\n'), "", "exactly one [[cmake]]"),
-        ((GIT, CALL, '[artefact]\nfiles = ["a.so"]\n'), RUNS, "an artefact runs nothing"),
-        ((GIT, CALL, '[artefact]\nfiles = ["../a.so"]\n'), "", "stays inside its tree"),
-        ((GIT, CALL, START, '[artefact]\nfiles = ["a.so"]\n'), "", "no use for [[start]]"),
+        ((GIT, CALL, CALL, '[artifact]\nfiles = ["a.so"]\n'), "", "exactly one [[cmake]]"),
+        ((GIT, CALL, '[artifact]\nfiles = ["a.so"]\n'), RUNS, "an artifact runs nothing"),
+        ((GIT, CALL, '[artifact]\nfiles = ["../a.so"]\n'), "", "stays inside its tree"),
+        ((GIT, CALL, START, '[artifact]\nfiles = ["a.so"]\n'), "", "no use for [[start]]"),
         (
-            (GIT, CALL, '[artefact]\nfiles = ["a"]\nloads = false\nundefined = { f = "x" }\n'),
+            (GIT, CALL, '[artifact]\nfiles = ["a"]\nloads = false\nundefined = { f = "x" }\n'),
             "",
             "undefined has no use where loads = false",
         ),
     ],
 )
-def test_an_artefact(catalogue: Path, parts: tuple[str, ...], image: str, said: str) -> None:
-    found = problems(catalogue, "artefact", *parts, image=image)
+def test_an_artifact(catalog: Path, parts: tuple[str, ...], image: str, said: str) -> None:
+    found = problems(catalog, "artifact", *parts, image=image)
     assert said in found if said else not found
 
 
-def test_a_recipe_says_how_its_artefact_is_optimised(catalogue: Path) -> None:
+def test_a_recipe_says_how_its_artifact_is_optimised(catalog: Path) -> None:
     define = 'define = { CMAKE_BUILD_TYPE = "Debug" }\n'
-    parts = (GIT, CALL + define, '[artefact]\nfiles = ["a.so"]\n')
-    assert problems(catalogue, "artefact", *parts) == ""
-    (line,) = [x for x in rendered(catalogue, "x-1").text.splitlines() if '"/src/.' in x]
+    parts = (GIT, CALL + define, '[artifact]\nfiles = ["a.so"]\n')
+    assert problems(catalog, "artifact", *parts) == ""
+    (line,) = [x for x in rendered(catalog, "x-1").text.splitlines() if '"/src/.' in x]
     assert re.findall(r"CMAKE_BUILD_TYPE=\w+", line) == ["CMAKE_BUILD_TYPE=Debug"]
 
 
@@ -122,10 +122,8 @@ def test_a_recipe_says_how_its_artefact_is_optimised(catalogue: Path) -> None:
         ((GIT, LOCKED, CALL, ADDED), "has no installed packages to add to"),
     ],
 )
-def test_programs_and_a_server_in_python(
-    catalogue: Path, parts: tuple[str, ...], said: str
-) -> None:
-    assert said in problems(catalogue, "ggml-python", *parts)
+def test_programs_and_a_server_in_python(catalog: Path, parts: tuple[str, ...], said: str) -> None:
+    assert said in problems(catalog, "ggml-python", *parts)
 
 
 @pytest.mark.parametrize(
@@ -139,20 +137,20 @@ def test_programs_and_a_server_in_python(
     ],
 )
 def test_a_server_is_told_the_port_that_its_image_exposes(
-    catalogue: Path, image: str, wrong: bool
+    catalog: Path, image: str, wrong: bool
 ) -> None:
-    found = problems(catalogue, "ggml-python", GIT, LOCKED, CALL, image=image)
+    found = problems(catalog, "ggml-python", GIT, LOCKED, CALL, image=image)
     assert ("8000 must stand in entrypoint, command or env" in found) is wrong
     assert bool(found) is wrong
 
 
 @pytest.mark.parametrize("vmm", ["false", "true"])
-def test_both_cmake_calls_say_how_the_driver_is_linked(catalogue: Path, vmm: str) -> None:
+def test_both_cmake_calls_say_how_the_driver_is_linked(catalog: Path, vmm: str) -> None:
     text = (REPOSITORY / "recipes" / "lucebox-f12a87c.toml").read_text()
     text = text.replace("vmm  = false", f"vmm  = {vmm}")
-    (catalogue / "recipes" / "lucebox-f12a87c.toml").write_text(text)
-    (catalogue / "recipes" / "locks").symlink_to(REPOSITORY / "recipes" / "locks")
-    found = rendered(catalogue, "lucebox-f12a87c")
+    (catalog / "recipes" / "lucebox-f12a87c.toml").write_text(text)
+    (catalog / "recipes" / "locks").symlink_to(REPOSITORY / "recipes" / "locks")
+    found = rendered(catalog, "lucebox-f12a87c")
     assert isinstance(found.plan, Plan)
     recipe = found.plan.recipe
 
@@ -219,11 +217,11 @@ DIGEST = f'digest = "sha256:{"0" * 64}"\n'
         ),
     ],
 )
-def test_bases(catalogue: Path, family: str, parts: str, said: str) -> None:
-    (catalogue / "recipes" / "bases" / "seen.toml").write_text(
+def test_bases(catalog: Path, family: str, parts: str, said: str) -> None:
+    (catalog / "recipes" / "bases" / "seen.toml").write_text(
         BASE.format(family=family, parts=parts)
     )
-    found = "\n".join(str(problem) for problem in load(catalogue).problems())
+    found = "\n".join(str(problem) for problem in load(catalog).problems())
     assert said in found if said else not found
 
 
@@ -241,12 +239,12 @@ def test_explain_tells_what_must_be_printed_and_what_is_installed() -> None:
     assert "vllm/_C.abi3.so or vllm/_C_stable_libtorch.abi3.so is there" in promised
 
 
-def test_what_runs_at_start_is_data(catalogue: Path) -> None:
+def test_what_runs_at_start_is_data(catalog: Path) -> None:
     text = HEAD.format(family="vllm-overlay", image="", vmm="true") + WHEEL
     hostile = '"; touch /x; $(touch /y) \\\\ ]'
     text += f"[[start]]\nrun = ['x', '{hostile}']\nwhy = 'x'\n"
-    (catalogue / "recipes" / "x-1.toml").write_text(text)
-    found = rendered(catalogue, "x-1")
+    (catalog / "recipes" / "x-1.toml").write_text(text)
+    found = rendered(catalog, "x-1")
     (line,) = [line for line in found.text.splitlines() if '"--start"' in line]
     command = json.loads(line[line.index("[") :])
     (step,) = json.loads(command[command.index("--start") + 1])

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from builder.errors import PatchError
-from builder.patches.series import Workshop, apply_all
+from builder.patches.series import PatchContext, apply_all
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.parse import parse
 from builder.recipes.schema import FilePatch, Pick, PickPatch, PullPatch, Recipe, Track
 from builder.settings import Settings
 from builder.tools.git.repositories import Repositories
 from builder.upstream import snapshot
-from builder.upstream.compatibility import Case, diagnose
+from builder.upstream.compatibility import PatchSet, diagnose
 from builder.upstream.patch_state import Finding
-from builder.upstream.session import Desk
+from builder.upstream.session import SourceSession
 from builder.upstream.track import Target
-from support import catalogues
+from support import catalogs
 from support.upstreams import Upstream, numbered
 
 FUNCTION = """\
@@ -50,11 +50,11 @@ class Ward:
         work.mkdir()
         self.cache = folder / "cache"
         repositories = Repositories(self.cache, work, self.notes.append)
-        self.workshop = Workshop(repositories, work, None, self.notes.append)
+        self.context = PatchContext(repositories, work, None, self.notes.append)
 
-    def case(self, pin: str, *patches: PlannedPatch) -> Case:
+    def case(self, pin: str, *patches: PlannedPatch) -> PatchSet:
         source = GitCommit(self.upstream.url, pin, False, {})
-        return Case("x", source, Track(branch="main"), patches, self.workshop)
+        return PatchSet("x", source, Track(branch="main"), patches, self.context)
 
     def pull(self, base: str, head: str, **options: bool) -> PlannedPatch:
         patch = PullPatch(pull=6, base=base, head=head, why="a test", **options)
@@ -208,15 +208,15 @@ why  = "a test"
 """
 
 
-def test_a_night_leaves_out_only_the_commits_that_upstream_has(ward: Ward, catalogue: Path) -> None:
+def test_a_night_leaves_out_only_the_commits_that_upstream_has(ward: Ward, catalog: Path) -> None:
     pin, main, commits = ranged(ward)
     text = RECIPE.format(url=ward.upstream.url, pin=pin, after=pin, to=commits[-1])
-    (catalogue / "recipes" / "eng-1.toml").write_text(text)
-    found = catalogues.load(catalogue)
+    (catalog / "recipes" / "eng-1.toml").write_text(text)
+    found = catalogs.load(catalog)
     target = Target("main", main, "branch")
     frozen = snapshot.at_commit(found, found.engine("eng-1"), target, 4, "nightly-x")
-    desk = Desk(found, Settings(cache_dir=ward.cache), ward.workshop)
-    lean, unfit = snapshot.fitted(frozen, desk)
+    session = SourceSession(found, Settings(cache_dir=ward.cache), ward.context)
+    lean, unfit = snapshot.fitted(frozen, session)
     assert unfit == []
     (patch,) = tomllib.loads(lean.entry.text)["patch"]
     assert patch["pick"] == {
@@ -226,9 +226,9 @@ def test_a_night_leaves_out_only_the_commits_that_upstream_has(ward: Ward, catal
     }
     assert any("upstream has" in note and commits[0][:9] in note for note in ward.notes)
     # What is left of it is what the night builds.
-    case = replace(desk, catalogue=lean.catalogue).case(lean.entry)
-    tree = apply_all(ward.workshop, case.tree(next(case.targets(()))), case.patches)
-    content = ward.workshop.scratch.file(tree, "a.c")
+    case = replace(session, catalog=lean.catalog).case(lean.entry)
+    tree = apply_all(ward.context, case.tree(next(case.targets(()))), case.patches)
+    content = ward.context.scratch.file(tree, "a.c")
     assert (
         content
         == functions(
@@ -244,7 +244,7 @@ def test_commits_that_a_range_is_without_must_be_in_it(ward: Ward) -> None:
         patch = PlannedPatch(PickPatch(pick=pick, why="a test"), ward.upstream.url)
         case = ward.case(pin, patch)
         with pytest.raises(PatchError, match=said):
-            apply_all(ward.workshop, case.tree(next(case.targets(()))), case.patches)
+            apply_all(ward.context, case.tree(next(case.targets(()))), case.patches)
 
 
 def test_a_range_that_is_whole_keeps_its_key() -> None:
@@ -369,7 +369,7 @@ def test_an_ambiguous_hunk_is_merged_where_the_recipe_allows_it(ward: Ward) -> N
     merged = ward.on_main(base, ward.pull(base, head, three_way=True))
     assert merged.state == "merged", merged.details
     case = ward.case(up.head(), ward.pull(base, head, three_way=True))
-    tree = apply_all(ward.workshop, case.tree(next(case.targets(()))), case.patches)
+    tree = apply_all(ward.context, case.tree(next(case.targets(()))), case.patches)
     assert tree == up.git("merge-tree", "--write-tree", "HEAD", head)
 
 

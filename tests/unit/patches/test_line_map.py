@@ -16,11 +16,11 @@ import pytest
 
 from builder.patches import diff
 from builder.patches.apply import FITS, attempt
-from builder.patches.series import Workshop, apply_all
+from builder.patches.series import PatchContext, apply_all
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.schema import PullPatch, Track
 from builder.tools.git.repositories import Repositories
-from builder.upstream.compatibility import Case, diagnose
+from builder.upstream.compatibility import PatchSet, diagnose
 from builder.upstream.patch_state import Finding
 from support import histories
 from support.histories import RENAMED, History, Pull
@@ -66,14 +66,14 @@ class Ward:
         work = folder / "work"
         work.mkdir()
         self.repositories = Repositories(folder / "cache", work, lambda _: None)
-        self.workshop = Workshop(self.repositories, work, None, lambda _: None)
+        self.context = PatchContext(self.repositories, work, None, lambda _: None)
 
-    def case(self, pull: Pull, pin: str) -> Case:
+    def case(self, pull: Pull, pin: str) -> PatchSet:
         url = self.history.upstream.url
         patch = PullPatch(pull=pull.number, base=pull.base, head=pull.head, why="a test")
         source = GitCommit(url, pin, False, {})
         planned = (PlannedPatch(patch, url),)
-        return Case("x", source, Track(branch="main"), planned, self.workshop)
+        return PatchSet("x", source, Track(branch="main"), planned, self.context)
 
     def findings(self, pull: Pull) -> list[Finding]:
         """What the doctor says of a pull request on today's main, and soon after its start."""
@@ -107,14 +107,14 @@ class Ward:
 
     def applied_tree(self, pull: Pull, commit: str) -> str:
         case = self.case(pull, commit)
-        return apply_all(self.workshop, case.tree(next(case.targets(()))), case.patches)
+        return apply_all(self.context, case.tree(next(case.targets(()))), case.patches)
 
     def by_text(self, pull: Pull, commit: str) -> list[str]:
         """The conflicts of a pull request's diff that does not say what it was made for."""
         text = self.history.upstream.raw("diff", "--no-renames", pull.base, pull.head)
         files = diff.parse(re.sub(rb"(?m)^index .*\n", b"", text))
-        tree = self.workshop.scratch.tree_of(commit)
-        return [str(each) for each in attempt(self.workshop.scratch, tree, files).conflicts]
+        tree = self.context.scratch.tree_of(commit)
+        return [str(each) for each in attempt(self.context.scratch, tree, files).conflicts]
 
     def hunks(self, pull: Pull) -> Iterator[tuple[str, int, range]]:
         """Path, number and lines of the old file of each hunk of a pull request."""

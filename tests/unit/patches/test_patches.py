@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from builder.errors import FetchError, PatchError
 from builder.patches import diff as diffs
 from builder.patches.diff import NotADiffError
-from builder.patches.series import Workshop, apply_all
+from builder.patches.series import PatchContext, apply_all
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import Add, AddPatch, FilePatch, Pick, PickPatch, PullPatch
 from builder.tools.git.repositories import Repositories
@@ -33,20 +33,20 @@ class Bench:
         self.pin = self.upstream.commit("one", **{"a.c": numbered(40), "b.c": "b\n"})
         self.count = 0
 
-    def workshop(self, *, offline: bool = False) -> Workshop:
+    def context(self, *, offline: bool = False) -> PatchContext:
         self.count += 1
         work = self.folder / f"work-{self.count}"
         work.mkdir()
         repositories = Repositories(self.folder / "cache", work, self.said.append, offline=offline)
-        return Workshop(repositories, work, None, self.said.append)
+        return PatchContext(repositories, work, None, self.said.append)
 
     def apply(self, *patches: PlannedPatch, offline: bool = False) -> Path:
         """The tree of the pin with patches, on disk."""
-        workshop = self.workshop(offline=offline)
-        tree = workshop.repositories.tree(self.upstream.url, self.pin, moved={})
-        tree = apply_all(workshop, tree, patches)
+        context = self.context(offline=offline)
+        tree = context.repositories.tree(self.upstream.url, self.pin, moved={})
+        tree = apply_all(context, tree, patches)
         target = self.folder / f"tree-{self.count}"
-        workshop.scratch.export(tree, target)
+        context.scratch.export(tree, target)
         return target
 
     def file(self, text: str | bytes, **options: Any) -> PlannedPatch:

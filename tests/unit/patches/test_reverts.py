@@ -14,9 +14,9 @@ from builder.settings import Settings
 from builder.upstream import snapshot
 from builder.upstream.compatibility import diagnose
 from builder.upstream.pull_requests import Ends, merged_by
-from builder.upstream.session import Desk
+from builder.upstream.session import SourceSession
 from builder.upstream.track import Target
-from support import catalogues
+from support import catalogs
 from support.upstreams import Upstream
 from unit.patches.test_history import RECIPE, Ward, brought, functions
 
@@ -125,25 +125,25 @@ def test_what_was_reverted_and_then_touched_conflicts(ward: Ward, how: str) -> N
     assert "and took it back by" in finding.details[-1]
 
 
-def test_a_night_keeps_a_patch_that_upstream_reverted(ward: Ward, catalogue: Path) -> None:
+def test_a_night_keeps_a_patch_that_upstream_reverted(ward: Ward, catalog: Path) -> None:
     base, head = started(ward)
     ward.upstream.commit("Mend (#6)", **{"a.c": AFTER})
     revert(ward)
     ward.upstream.commit("touch", **{"a.c": TOUCHED})
     text = RECIPE.format(url=ward.upstream.url, pin=base, after=base, to=head)
-    (catalogue / "recipes" / "eng-1.toml").write_text(text)
-    found = catalogues.load(catalogue)
+    (catalog / "recipes" / "eng-1.toml").write_text(text)
+    found = catalogs.load(catalog)
     target = Target("main", ward.upstream.head(), "branch")
     frozen = snapshot.at_commit(found, found.engine("eng-1"), target, 4, "nightly-x")
-    desk = Desk(found, Settings(cache_dir=ward.cache), ward.workshop)
-    lean, unfit = snapshot.fitted(frozen, desk)
+    session = SourceSession(found, Settings(cache_dir=ward.cache), ward.context)
+    lean, unfit = snapshot.fitted(frozen, session)
     assert [finding.state for finding in unfit] == ["conflicts"]
     assert lean.dropped == ()
     assert len(tomllib.loads(lean.entry.text)["patch"]) == 1
 
 
 def merged_now(ward: Ward, base: str, head: str) -> str | None:
-    repositories, up = ward.workshop.repositories, ward.upstream
+    repositories, up = ward.context.repositories, ward.upstream
     return merged_by(repositories, up.url, 6, Ends(base, head, ""), of=up.url, commit=up.head())
 
 

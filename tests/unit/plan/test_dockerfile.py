@@ -18,7 +18,7 @@ from builder.plan.resolve import plan, plan_base
 from builder.platforms import Platforms
 from builder.recipes.parse import parse
 from builder.recipes.schema import Recipe
-from support.catalogues import AMD64, load, mmdebstrap, rendered, unasked
+from support.catalogs import AMD64, load, mmdebstrap, rendered, unasked
 from support.fixtures import REPOSITORY
 
 GOLDEN = REPOSITORY / "tests/data/golden"
@@ -100,7 +100,7 @@ env        = {{ A = {0}, B = "b" }}
 
 [[probe]]
 run  = ["x", {0}]
-says = [{0}]
+contains = [{0}]
 """
 CMAKE = """
 [source]
@@ -178,9 +178,9 @@ def both(value: str) -> dict[str, Rendered] | None:
                 assert problems
                 return None
             (root / "recipes" / "x-1.toml").write_text(text)
-            catalogue = load(root)
-            entry_ = catalogue.engine("x-1")
-            found[family] = render(plan(catalogue, entry_, AMD64, mmdebstrap(catalogue)))
+            catalog = load(root)
+            entry_ = catalog.engine("x-1")
+            found[family] = render(plan(catalog, entry_, AMD64, mmdebstrap(catalog)))
     return found
 
 

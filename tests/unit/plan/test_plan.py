@@ -18,17 +18,17 @@ from builder.plan.dockerfile import render
 from builder.plan.inputs import RegistryRoot
 from builder.plan.resolve import plan
 from builder.platforms import Platforms
-from support.catalogues import AMD64, load, mmdebstrap, rendered
+from support.catalogs import AMD64, load, mmdebstrap, rendered
 from support.fixtures import REPOSITORY
 
 NAME = "hello-sm120-0.1.0"
 
 
 @pytest.fixture
-def root(catalogue: Path) -> Path:
-    shutil.copytree(REPOSITORY / "engines", catalogue / "engines")
-    shutil.copy(REPOSITORY / "recipes" / f"{NAME}.toml", catalogue / "recipes")
-    return catalogue
+def root(catalog: Path) -> Path:
+    shutil.copytree(REPOSITORY / "engines", catalog / "engines")
+    shutil.copy(REPOSITORY / "recipes" / f"{NAME}.toml", catalog / "recipes")
+    return catalog
 
 
 def replaced(name: str, old: str, new: str) -> Callable[[Path], None]:
@@ -76,7 +76,7 @@ def test_what_decides_the_image_changes_the_key(root: Path, change: Callable[[Pa
     "change",
     [
         replaced(RECIPE, 'tags       = ["0.1.0"]', 'tags       = ["0.1.0", "latest"]'),
-        replaced(RECIPE, 'says = ["version: 1', 'says = ["Version: 1'),
+        replaced(RECIPE, 'contains = ["version: 1', 'contains = ["Version: 1'),
         replaced(RECIPE, "disk = 3.0", "disk = 4.0"),
         replaced(RECIPE, 'family  = "cmake"', 'family = "cmake"\nnotes = ["for people"]'),
         replaced(RECIPE, 'has    = ["auto", "cpu", "cuda"]', "has = []"),
@@ -167,11 +167,11 @@ FILE = "recipes/patched-1.toml"
 
 
 @pytest.fixture
-def patched(catalogue: Path) -> Path:
-    (catalogue / FILE).write_text(PATCHED)
-    (catalogue / "patches").mkdir()
-    (catalogue / "patches" / "x.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
-    return catalogue
+def patched(catalog: Path) -> Path:
+    (catalog / FILE).write_text(PATCHED)
+    (catalog / "patches").mkdir()
+    (catalog / "patches" / "x.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
+    return catalog
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_tree_may_not_lead_out_of_itself(tmp_path: Path) -> None:
 
 
 def test_another_process_comes_to_the_same_key(root: Path) -> None:
-    code = f"from support.catalogues import rendered; print(rendered({str(root)!r}, {NAME!r}).key)"
+    code = f"from support.catalogs import rendered; print(rendered({str(root)!r}, {NAME!r}).key)"
     code = "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n" + code.replace(
         f"({str(root)!r}", f"(Path({str(root)!r})"
     )

@@ -19,7 +19,7 @@ from builder.publish.hub_page import described, shortened, whole_paragraphs
 from builder.tools.registry.hub import Hub
 from builder.tools.registry.hub_answers import Grant, Shown, TagPage, checked, error_text
 from builder.tools.web import github
-from support.catalogues import load
+from support.catalogs import load
 from support.damaged import damaged, fuzzed, seeds
 from support.fixtures import REPOSITORY, Builder
 from support.hub import DockerHub, Fault, Page, docker_hub
@@ -60,10 +60,10 @@ def client(hub: DockerHub) -> Hub:
 
 
 @pytest.fixture
-def recipes(catalogue: Path) -> Path:
+def recipes(catalog: Path) -> Path:
     """Two versions of hello, the newer one with a patch and a tag that moves; one that is named
     after a commit, and one that moves every night."""
-    folder = catalogue / "recipes"
+    folder = catalog / "recipes"
     (folder / "hello-sm120-0.1.0.toml").write_text(HELLO)
     newer = HELLO.replace('"0.1.0"', '"0.10.0"').replace("\n[cuda]\n", PATCH)
     newer = newer.replace("\nfamily ", '\nnotes = ["--flag is new"]\nfamily ')
@@ -75,11 +75,11 @@ def recipes(catalogue: Path) -> Path:
     nightly = HELLO.replace('"0.1.0"', '"nightly"').replace("\n[cuda]", f"\n{track}", 1)
     nightly = nightly.replace('["nightly"]\n', '["nightly"]\nmoving = ["nightly"]\n')
     (folder / "hello-sm120-nightly.toml").write_text(nightly)
-    return catalogue
+    return catalog
 
 
-def describe(builder: Builder, catalogue: Path, *options: str, expect: int = 0) -> Any:
-    done = builder("describe", "hello-sm120-0.1.0", *options, "--catalogue", catalogue)
+def describe(builder: Builder, catalog: Path, *options: str, expect: int = 0) -> Any:
+    done = builder("describe", "hello-sm120-0.1.0", *options, "--catalog", catalog)
     assert done.returncode == expect, done.stderr + done.stdout
     assert "Traceback" not in done.stderr
     assert SECRET not in done.stderr + done.stdout
@@ -140,7 +140,7 @@ def test_what_a_page_says(recipes: Path) -> None:
     assert text.count("has greedy, random") == 1
 
 
-def test_the_catalogues_own_pages_are_within_the_limits() -> None:
+def test_the_catalogs_own_pages_are_within_the_limits() -> None:
     found = load(REPOSITORY)
     names = {entry.recipe.image.repository for entry in found.engines.values() if entry.recipe}
     for name in names:

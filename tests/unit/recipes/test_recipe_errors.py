@@ -19,11 +19,11 @@ every_model = pytest.mark.parametrize("model", [Recipe, BaseRecipe])
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in BAD.glob("*.toml")))
 def test_a_wrong_recipe(
-    name: str, builder: Builder, catalogue: Path, request: pytest.FixtureRequest
+    name: str, builder: Builder, catalog: Path, request: pytest.FixtureRequest
 ) -> None:
-    shutil.copy(BAD / f"{name}.toml", catalogue / "recipes")
-    done = builder("build", name, "--catalogue", catalogue)
-    said = done.stderr.replace(f"{catalogue}/", "")
+    shutil.copy(BAD / f"{name}.toml", catalog / "recipes")
+    done = builder("build", name, "--catalog", catalog)
+    said = done.stderr.replace(f"{catalog}/", "")
     assert done.returncode == 3, done.stderr
     assert done.stdout == ""
     snapshot = BAD / f"{name}.txt"
@@ -43,7 +43,7 @@ PLAIN = {
     *("git", "commit", "sha256", "installed", "arguments", "command", "env", "port", "suite"),
     *("repository", "tags", "packages", "proof", "why", "file", "option", "python", "run"),
     # Tables: what they hold is documented key by key.
-    *("accept", "artefact", "budget", "build", "cmake", "cuda", "debian", "devel", "image"),
+    *("accept", "artifact", "budget", "build", "cmake", "cuda", "debian", "devel", "image"),
     *("layout", "llama", "overlay", "probe", "published", "root", "runtime", "track", "wheel"),
     *("add", "pick", "script"),
 }

@@ -17,7 +17,7 @@ from builder.cli import console, tables
 from builder.errors import UntriedError
 from builder.nightly.history import Night
 from builder.nightly.status import Status
-from builder.pipeline import proof_error
+from builder.pipeline import smoke_error
 from builder.publish.remote_image import Served
 from builder.records import reports
 from builder.smoke import gpu
@@ -67,9 +67,9 @@ def test_summaries_are_added_to(tmp_path: Path) -> None:
 
 
 def test_a_failure_and_what_could_not_be_tried_exit_differently() -> None:
-    failed = proof_error("a-1", "a:1", verdict(GOOD, BAD, UNTRIED))
+    failed = smoke_error("a-1", "a:1", verdict(GOOD, BAD, UNTRIED))
     assert (failed.exit_code, failed.what) == (7, "a-1 is built, and 1 of 3 checks failed")
-    untried = proof_error("a-1", "a:1", verdict(GOOD, UNTRIED))
+    untried = smoke_error("a-1", "a:1", verdict(GOOD, UNTRIED))
     assert untried.exit_code == 8
     assert "no container" in untried.why
 

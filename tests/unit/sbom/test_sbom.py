@@ -26,13 +26,13 @@ from builder.errors import UntriedError
 from builder.plan.dockerfile import Rendered
 from builder.plan.inputs import Plan
 from builder.platforms import Platforms
-from builder.recipes.lockfile import Locked
+from builder.recipes.lockfile import PinnedFile
 from builder.records.record import Record
 from builder.sbom.addresses import commit_purl, image_purl, public
 from builder.sbom.debian import Dpkg, installed, parse
 from builder.sbom.provenance import LOCAL, platform
 from builder.smoke.verdict import Verdict
-from support.catalogues import AMD64, rendered
+from support.catalogs import AMD64, rendered
 from support.fixtures import REPOSITORY, Builder
 
 docker_test = pytest.mark.docker
@@ -72,7 +72,7 @@ DPKG = parse(STATUS, RELEASE)
 
 
 @cache
-def of_catalogue(name: str, platforms: Platforms = AMD64) -> Rendered:
+def of_catalog(name: str, platforms: Platforms = AMD64) -> Rendered:
     return rendered(REPOSITORY, name, platforms)
 
 
@@ -94,7 +94,7 @@ def record_of(made: Rendered, **changed: Any) -> Record:
 
 @cache
 def texts(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, str]:
-    made = of_catalogue(name)
+    made = of_catalog(name)
     return sbom.documents(made, record_of(made), dpkg)
 
 
@@ -153,7 +153,7 @@ def test_every_pin_and_every_patch_is_in_both(name: str) -> None:
         commits = {kind.get(key) for kind in kinds for key in ("base", "head", "commit", "to")}
         pins |= {commit for commit in commits if commit and re.fullmatch("[0-9a-f]{40}", commit)}
     wheels = set()
-    below: Rendered | None = of_catalogue(name)
+    below: Rendered | None = of_catalog(name)
     while below is not None:
         wheels |= {file.sha256 for files in below.plan.packages.values() for file in files}
         below = below.base
@@ -175,7 +175,7 @@ def test_provenance_has_what_its_specification_asks_for(name: str) -> None:
     assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
     assert statement["subject"] == [{"name": f"me/{name}", "digest": {"sha256": "ab" * 32}}]
     definition = statement["predicate"]["buildDefinition"]
-    made = of_catalogue(name)
+    made = of_catalog(name)
     assert definition["externalParameters"]["recipe"] == name
     assert definition["internalParameters"]["key"] == made.key
     assert not definition["externalParameters"].keys() & definition["internalParameters"].keys()
@@ -195,7 +195,7 @@ def test_provenance_has_what_its_specification_asks_for(name: str) -> None:
 
 
 def test_what_is_not_known_of_a_build_is_not_told() -> None:
-    made = of_catalogue("hello-sm120-0.1.0")
+    made = of_catalog("hello-sm120-0.1.0")
     began = {"startedOn": "2026-11-21T13:58:33Z"}
     for record, told in (
         (record_of(made, seconds={"prove": 3.0}), began),
@@ -207,7 +207,7 @@ def test_what_is_not_known_of_a_build_is_not_told() -> None:
 
 
 def test_one_image_has_one_text_and_another_image_another_number() -> None:
-    made = of_catalogue("atomic-b8995")
+    made = of_catalog("atomic-b8995")
     first, again = (sbom.documents(made, record_of(made), DPKG) for _ in range(2))
     assert first == again
     other = sbom.documents(made, record_of(made, digest="sha256:" + "cd" * 32), DPKG)
@@ -310,8 +310,8 @@ def test_what_only_took_part_in_the_build_is_told_apart() -> None:
 
 
 def test_a_wheel_of_both_the_build_and_the_image_stands_there_once_as_the_images() -> None:
-    found = of_catalogue("llama-cpp-python-0.3.36")
-    both = (Locked("both", "1.0", "12" * 32),)
+    found = of_catalog("llama-cpp-python-0.3.36")
+    both = (PinnedFile("both", "1.0", "12" * 32),)
     for contexts in (["build-wheels", "runtime-wheels"], ["runtime-wheels", "build-wheels"]):
         plan = replace(found.plan, packages=dict.fromkeys(contexts, both))
         made = Rendered(plan, found.text, found.base)
@@ -321,7 +321,7 @@ def test_a_wheel_of_both_the_build_and_the_image_stands_there_once_as_the_images
 
 
 def test_of_a_cross_build_the_targets_libraries_are_in_the_image() -> None:
-    made = of_catalogue("hello-sm120-0.1.0", Platforms("arm64"))
+    made = of_catalog("hello-sm120-0.1.0", Platforms("arm64"))
     document = json.loads(sbom.documents(made, record_of(made), DPKG)[sbom.CYCLONEDX])
     found = {
         each["scope"]: each["hashes"][0]["content"]
@@ -380,7 +380,7 @@ def test_what_an_image_does_not_list_is_said() -> None:
 
 def test_the_gpus_and_the_key_are_told_of_the_image() -> None:
     image = cyclonedx("beellama-0.1.1")["metadata"]["component"]
-    key = of_catalogue("beellama-0.1.1").key
+    key = of_catalog("beellama-0.1.1").key
     assert {("builder:architectures", "120"), ("builder:key", key)} <= properties(image)
     assert image["purl"].startswith(f"pkg:oci/beellama-0.1.1@{DIGEST}?")
 
@@ -392,7 +392,7 @@ def test_nothing_is_of_this_machine(name: str) -> None:
             assert private not in text
 
 
-def in_catalogue(root: Path, name: str, text: str) -> Rendered:
+def in_catalog(root: Path, name: str, text: str) -> Rendered:
     """A recipe of that text, with the real bases."""
     folder = root / "recipes"
     folder.mkdir(exist_ok=True)
@@ -408,7 +408,7 @@ def test_an_archive_and_a_range_of_commits_are_told(tmp_path: Path) -> None:
     source = f'archive = "https://example.org/hello-1.tar.gz"\nsha256 = "{digest}"\n'
     pick = f'pick = {{ after = "{after}", to = "{to}", git = "https://github.com/me/hello" }}'
     source += f'[[patch]]\n{pick}\nwhy = "it greets nobody"\n'
-    made = in_catalogue(
+    made = in_catalog(
         tmp_path,
         "hello-sm120-0.1.0",
         text.replace('path = "engines/hello-sm120"\n', source),
@@ -435,7 +435,7 @@ def test_neither_a_token_in_a_url_nor_a_place_of_this_machine_is_told(tmp_path: 
     for url in ("https://ghp_secret@git.example.org/me/fork.git", "file:///ghp_secret/fork"):
         changed = re.sub(r'git    = "[^"]*"', f'git    = "{url}"', text)
         assert url in changed
-        made = in_catalogue(tmp_path, "atomic-b8995", changed)
+        made = in_catalog(tmp_path, "atomic-b8995", changed)
         found = sbom.documents(made, record_of(made), DPKG)
         for document in found.values():
             assert "ghp_secret" not in document
@@ -467,7 +467,7 @@ def test_a_workflow_of_github_is_the_builder() -> None:
     told = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_WORKFLOW_REF": workflow}
     assert platform(told) == f"https://github.com/{workflow}"
     assert platform({}) == LOCAL
-    made = of_catalogue("hello-sm120-0.1.0")
+    made = of_catalog("hello-sm120-0.1.0")
     document = json.loads(
         sbom.documents(made, record_of(made), DPKG, platform(told))[sbom.PROVENANCE]
     )

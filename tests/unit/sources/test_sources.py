@@ -14,7 +14,7 @@ import pytest
 from builder.errors import FetchError, PatchError
 from builder.plan.inputs import Plan
 from builder.sources.gather import Materials, gather
-from support.catalogues import rendered
+from support.catalogs import rendered
 from support.upstreams import Upstream
 
 RECIPE = """
@@ -43,15 +43,15 @@ TEXT = b"one\ntwo\nthree\n"
 
 
 class Farm:
-    """A catalogue with one engine, and the directory that its inputs are gathered in."""
+    """A catalog with one engine, and the directory that its inputs are gathered in."""
 
-    def __init__(self, catalogue: Path, folder: Path) -> None:
-        self.catalogue = catalogue
+    def __init__(self, catalog: Path, folder: Path) -> None:
+        self.catalog = catalog
         self.folder = folder
         self.said: list[str] = []
         self.count = 0
-        (catalogue / "patches").mkdir()
-        (catalogue / "patches" / "x.patch").write_text(DIFF)
+        (catalog / "patches").mkdir()
+        (catalog / "patches" / "x.patch").write_text(DIFF)
 
     def cached(self, name: str, content: bytes) -> str:
         """A file of the package index, fetched before: the source that pins it."""
@@ -62,8 +62,8 @@ class Farm:
         return digest
 
     def tree(self, source: str, patch: str = "") -> Path:
-        (self.catalogue / "recipes" / "x-1.toml").write_text(RECIPE.format(source=source) + patch)
-        plan = rendered(self.catalogue, "x-1").plan
+        (self.catalog / "recipes" / "x-1.toml").write_text(RECIPE.format(source=source) + patch)
+        plan = rendered(self.catalog, "x-1").plan
         assert isinstance(plan, Plan)
         self.count += 1
         work = self.folder / f"work-{self.count}"
@@ -73,8 +73,8 @@ class Farm:
 
 
 @pytest.fixture
-def farm(catalogue: Path, tmp_path: Path) -> Farm:
-    return Farm(catalogue, tmp_path)
+def farm(catalog: Path, tmp_path: Path) -> Farm:
+    return Farm(catalog, tmp_path)
 
 
 def sdist() -> bytes:
@@ -98,7 +98,7 @@ def wheel() -> bytes:
 
 
 def test_a_tree_of_the_repository(farm: Farm) -> None:
-    folder = farm.catalogue / "engines" / "x"
+    folder = farm.catalog / "engines" / "x"
     folder.mkdir(parents=True)
     (folder / "a.c").write_bytes(TEXT)
     (folder / ".gitignore").write_text("*\n")
@@ -160,6 +160,6 @@ def test_a_mirror_that_is_damaged_under_a_patch_is_made_anew(farm: Farm, tmp_pat
 
 def test_a_patch_that_does_not_fit_stops_before_anything_is_built(farm: Farm) -> None:
     digest = farm.cached("pkg-1.tar.gz", sdist())
-    (farm.catalogue / "patches" / "x.patch").write_text(DIFF.replace("two", "zwei"))
+    (farm.catalog / "patches" / "x.patch").write_text(DIFF.replace("two", "zwei"))
     with pytest.raises(PatchError, match=r"file x\.patch does not apply"):
         farm.tree(f'{{ pypi = "pkg", version = "1", sha256 = "{digest}" }}', PATCH)

@@ -19,7 +19,7 @@ from builder.errors import BusyError, SpaceError, WorldError
 from builder.records import record
 from builder.records.record import Record
 from builder.smoke.verdict import Check, Verdict
-from builder.tools.files import alone, file_lock, need_space, workspace
+from builder.tools.files import file_lock, named_lock, require_space, workspace
 
 VERDICT = Verdict("sha256:1", (Check("runs", "x", "0", "0", True, 0.5),), 10, 20)
 RECORD = Record("x-1", "k" * 64, "c", ("x:1",), "sha256:1", VERDICT, "2026", {"plan": 1.0})
@@ -85,13 +85,13 @@ def test_a_killed_runs_directory_is_swept_and_a_living_ones_is_not(tmp_path: Pat
 
 def test_one_run_at_a_time_and_a_killed_one_lets_go(tmp_path: Path) -> None:
     with other(holding(f"alone(Path({str(tmp_path)!r}), 'x-1')")) as process:
-        with pytest.raises(BusyError, match=f"process {process.pid}"), alone(tmp_path, "x-1"):
+        with pytest.raises(BusyError, match=f"process {process.pid}"), named_lock(tmp_path, "x-1"):
             pass
-        with alone(tmp_path, "y-1"):
+        with named_lock(tmp_path, "y-1"):
             pass
         process.send_signal(signal.SIGKILL)
         process.wait()
-        with alone(tmp_path, "x-1"):
+        with named_lock(tmp_path, "x-1"):
             pass
 
 
@@ -115,7 +115,7 @@ def take(cache: Path, name: str) -> None:
     if name.startswith("git/"):
         with file_lock(cache / name):
             return
-    with workspace(cache) if name.startswith("work/") else alone(cache, "x-1"):
+    with workspace(cache) if name.startswith("work/") else named_lock(cache, "x-1"):
         return
 
 
@@ -124,7 +124,7 @@ def test_where_a_process_id_was_kept_nothing_is_written(tmp_path: Path) -> None:
     target.write_text("of somebody else")
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks" / "x-1.pid").symlink_to(target)
-    with alone(tmp_path, "x-1"):
+    with named_lock(tmp_path, "x-1"):
         assert target.read_text() == "of somebody else"
 
 
@@ -132,19 +132,19 @@ def test_locks_are_in_a_directory_of_our_own(tmp_path: Path) -> None:
     locks = tmp_path / "locks"
     locks.mkdir()
     locks.chmod(0o777)
-    with alone(tmp_path, "x-1"):
+    with named_lock(tmp_path, "x-1"):
         assert stat.S_IMODE(locks.stat().st_mode) == 0o755
     elsewhere = tmp_path / "elsewhere"
     locks.rename(elsewhere)
     locks.symlink_to(elsewhere)
-    with pytest.raises(WorldError, match="locks is not a directory"), alone(tmp_path, "x-1"):
+    with pytest.raises(WorldError, match="locks is not a directory"), named_lock(tmp_path, "x-1"):
         pass
 
 
 def test_a_lock_that_is_a_directory_is_told(tmp_path: Path) -> None:
     (tmp_path / "locks" / "x-1.lock").mkdir(parents=True)
     needed = pytest.raises(WorldError, match=r"x-1\.lock cannot be used")
-    with needed as caught, alone(tmp_path, "x-1"):
+    with needed as caught, named_lock(tmp_path, "x-1"):
         pass
     assert "rm" in caught.value.hint
 
@@ -168,7 +168,7 @@ def test_a_run_that_waits_is_told_for_whom_and_goes_on(tmp_path: Path) -> None:
             heard.append(message)
             process.kill()
 
-        with alone(tmp_path, "x-1", wait):
+        with named_lock(tmp_path, "x-1", wait):
             assert heard == [f"waiting for process {process.pid}, which is at work on x-1"]
             assert (tmp_path / "locks" / "x-1.lock").read_text() == str(os.getpid())
 
@@ -181,15 +181,15 @@ def test_what_the_other_run_does_is_told(tmp_path: Path, name: str, does: str) -
     with (
         other(holding(f"alone(Path({str(tmp_path)!r}), {name!r})")),
         pytest.raises(BusyError, match=f"another run on this machine {does}"),
-        alone(tmp_path, name),
+        named_lock(tmp_path, name),
     ):
         pass
 
 
 def test_space_is_asked_of_the_disk_that_a_new_directory_would_be_on(tmp_path: Path) -> None:
-    need_space(tmp_path / "not" / "yet", 0.001, "a test")
+    require_space(tmp_path / "not" / "yet", 0.001, "a test")
     with pytest.raises(SpaceError, match=r"a test needs 1000000\.0 GiB"):
-        need_space(tmp_path / "not" / "yet", 1e6, "a test")
+        require_space(tmp_path / "not" / "yet", 1e6, "a test")
 
 
 FILLING = {

@@ -16,7 +16,7 @@ from builder.upstream import snapshot
 from builder.upstream import track as tracking
 from builder.upstream.snapshot import version_of
 from builder.upstream.track import Target
-from support import catalogues, upstreams
+from support import catalogs, upstreams
 from support.fixtures import REPOSITORY
 
 COMMIT = "3f2a91c0d" + "0" * 31
@@ -38,12 +38,12 @@ def test_what_a_night_is_called(target: Target, version: str) -> None:
 
 
 def test_a_recipe_is_frozen_at_a_commit() -> None:
-    found = catalogues.load(REPOSITORY)
+    found = catalogs.load(REPOSITORY)
     entry = found.engine("llama-cpp-master")
     target = Target("b10000", COMMIT, "tag")
     frozen = snapshot.at_commit(found, entry, target, 10000, version_of("master", target))
     assert frozen.name == "llama-cpp-master-b10000"
-    recipe = frozen.catalogue.engine("llama-cpp-master-b10000").recipe
+    recipe = frozen.catalog.engine("llama-cpp-master-b10000").recipe
     assert recipe is not None
     assert (recipe.source.commit, recipe.source.ref) == (COMMIT, "b10000")  # type: ignore[union-attr]
     assert recipe.llama is not None
@@ -56,7 +56,7 @@ def test_a_recipe_is_frozen_at_a_commit() -> None:
     assert lines[0].startswith("#:schema")
     assert lines[1] == f"# Frozen from llama-cpp-master: b10000 was {COMMIT}."
     assert snapshot.farm_commit(REPOSITORY) in lines[2]
-    # All else stays, comments included; the catalogue that it came from has it not.
+    # All else stays, comments included; the catalog that it came from has it not.
     before, after = tomllib.loads(entry.text), tomllib.loads(frozen.entry.text)
     assert before["probe"] == after["probe"]
     assert "# ggml's cmake makes 120a of it" in frozen.entry.text
@@ -65,12 +65,12 @@ def test_a_recipe_is_frozen_at_a_commit() -> None:
 
 
 def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:
-    found = catalogues.load(REPOSITORY)
+    found = catalogs.load(REPOSITORY)
     target = Target("vllm/vllm-openai:nightly", DIGEST, "image")
     entry = found.engine("vllm-nightly")
     frozen = snapshot.at_image(found, entry, target, version_of("nightly", target))
     assert frozen.name == "vllm-nightly-abababababab"
-    base = frozen.catalogue.base("vllm-openai-nightly-abababababab").recipe
+    base = frozen.catalog.base("vllm-openai-nightly-abababababab").recipe
     assert base is not None
     assert base.published is not None
     assert (base.published.digest, base.published.note) == (DIGEST, None)
@@ -87,7 +87,7 @@ def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:
 
 
 def test_a_patch_that_goes_leaves_its_probe() -> None:
-    found = catalogues.load(REPOSITORY)
+    found = catalogs.load(REPOSITORY)
     entry = found.engine("atomic-b8995")
     target = Target("main", COMMIT, "branch")
     frozen = snapshot.at_commit(found, entry, target, 1, "nightly-x")
@@ -96,7 +96,7 @@ def test_a_patch_that_goes_leaves_its_probe() -> None:
     assert before.patch
     text = frozen.entry.text.replace("[[patch]]", '[[patch]]\nprobe = { file = "/x/y" }', 1)
     frozen = snapshot.Frozen(
-        snapshot._entry(text, frozen.entry.file, type(before)), None, frozen.catalogue, target
+        snapshot._entry(text, frozen.entry.file, type(before)), None, frozen.catalog, target
     )
     left = snapshot.without(frozen, [0])
     after = left.entry.recipe
@@ -104,11 +104,11 @@ def test_a_patch_that_goes_leaves_its_probe() -> None:
     assert len(after.patch) == len(before.patch) - 1
     assert left.dropped == (before.patch[0].name,)
     assert len(after.probe) == len(before.probe) + 1
-    assert left.catalogue.engine(left.name).text == left.entry.text
+    assert left.catalog.engine(left.name).text == left.entry.text
 
 
 def test_a_name_that_is_taken_is_refused() -> None:
-    found = catalogues.load(REPOSITORY)
+    found = catalogs.load(REPOSITORY)
     with pytest.raises(RecipeError, match="would be frozen as llama-cpp-b9831, which is a recipe"):
         snapshot.at_commit(
             found, found.engine("llama-cpp-master"), Target("b1", COMMIT, "tag"), 1, "b9831"
@@ -116,16 +116,16 @@ def test_a_name_that_is_taken_is_refused() -> None:
 
 
 def test_what_was_frozen_and_thawed_can_be_frozen_again() -> None:
-    found = catalogues.load(REPOSITORY)
+    found = catalogs.load(REPOSITORY)
     entry, target = found.engine("llama-cpp-master"), Target("b9900", COMMIT, "tag")
     frozen = snapshot.at_commit(found, entry, target, 1, "master-b9900")
-    again = snapshot.at_commit(frozen.catalogue, entry, target, 2, "master-b9900")
+    again = snapshot.at_commit(frozen.catalog, entry, target, 2, "master-b9900")
     assert again.name == frozen.name
-    assert again.catalogue.engine(again.name).text == again.entry.text != frozen.entry.text
+    assert again.catalog.engine(again.name).text == again.entry.text != frozen.entry.text
 
 
 def test_which_channels_there_are() -> None:
-    found = catalogues.load(REPOSITORY)
+    found = catalogs.load(REPOSITORY)
     settings = Settings(namespace="me")
     assert [(each.entry.name, each.repository, each.tag) for each in channels(found, settings)] == [
         ("llama-cpp-master", "me/llama-cpp", "master"),

@@ -57,11 +57,11 @@ option = "--x"
 
 
 class Farm:
-    """A catalogue with one engine, the engine's upstream, and the command line."""
+    """A catalog with one engine, the engine's upstream, and the command line."""
 
-    def __init__(self, catalogue: Path, folder: Path, builder: Builder) -> None:
-        self.catalogue = catalogue
-        self.recipes = catalogue / "recipes"
+    def __init__(self, catalog: Path, folder: Path, builder: Builder) -> None:
+        self.catalog = catalog
+        self.recipes = catalog / "recipes"
         self.builder = builder
         self.upstream = Upstream(folder / "served" / "eng")
         self.url = self.upstream.url
@@ -83,7 +83,7 @@ class Farm:
         return file
 
     def run(self, *arguments: str, status: int = 0) -> str:
-        done = self.builder(*arguments, "--catalogue", self.catalogue)
+        done = self.builder(*arguments, "--catalog", self.catalog)
         assert done.returncode == status, done.stderr + done.stdout
         assert "Traceback" not in done.stderr
         self.said = done.stderr
@@ -101,11 +101,9 @@ class Farm:
 
 
 @pytest.fixture
-def farm(
-    catalogue: Path, tmp_path: Path, builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> Farm:
+def farm(catalog: Path, tmp_path: Path, builder: Builder, monkeypatch: pytest.MonkeyPatch) -> Farm:
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(tmp_path / "cache"))
-    return Farm(catalogue, tmp_path, builder)
+    return Farm(catalog, tmp_path, builder)
 
 
 # patches
@@ -234,12 +232,12 @@ def test_a_patch_that_does_not_fit_its_own_pin_is_exit_11(farm: Farm) -> None:
 
 
 def test_a_file_patch_is_tried_too_and_one_that_is_absent_has_its_line(farm: Farm) -> None:
-    (farm.catalogue / "patches").mkdir()
+    (farm.catalog / "patches").mkdir()
     text = "--- a/b.c\n+++ b/b.c\n@@ -1 +1 @@\n-b\n+c\n"
-    (farm.catalogue / "patches" / "b.patch").write_text(text)
+    (farm.catalog / "patches" / "b.patch").write_text(text)
     file = farm.write('\n[[patch]]\nfile = "b.patch"\nwhy = "x"\n')
     assert states(farm.json("patches")) == {"pin": "applies"}
-    (farm.catalogue / "patches" / "b.patch").unlink()
+    (farm.catalog / "patches" / "b.patch").unlink()
     farm.run("patches", status=3)
     line = file.read_text().splitlines().index('file = "b.patch"') + 1
     assert f"{file}:{line}: patch.0.file: cannot read" in farm.said
@@ -304,9 +302,9 @@ def test_a_submodules_file_is_patched_and_diagnosed(farm: Farm, tmp_path: Path) 
     farm.upstream.git("submodule", "--quiet", "add", part.url, "deps/part")
     farm.pin = farm.upstream.record("with part")
     farm.upstream.git("tag", "-f", "v0.2.0")
-    (farm.catalogue / "patches").mkdir()
+    (farm.catalog / "patches").mkdir()
     text = "--- a/deps/part/p.h\n+++ b/deps/part/p.h\n@@ -1,3 +1,3 @@\n 1\n-2\n+two\n 3\n"
-    (farm.catalogue / "patches" / "p.patch").write_text(text)
+    (farm.catalog / "patches" / "p.patch").write_text(text)
     farm.write('\n[[patch]]\nfile = "p.patch"\nwhy = "x"\n')
     part.commit("newer", **{"p.h": "1\nII\n3\n"})
     farm.upstream.git("-C", "deps/part", "pull", "--quiet", "origin", "main")
@@ -691,16 +689,16 @@ why  = "of 1.0"
 
 [[probe]]
 run  = ["x"]
-says = ["vllm 1.0"]
+contains = ["vllm 1.0"]
 """
 
 
 @pytest.fixture
 def index(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     """An index with releases of vllm, the first of them the recipe's."""
-    (farm.catalogue / "patches").mkdir()
+    (farm.catalog / "patches").mkdir()
     text = "--- a/vllm/a.py\n+++ b/vllm/a.py\n@@ -4,3 +4,3 @@\n line 4\n-line 5\n+5\n line 6\n"
-    (farm.catalogue / "patches" / "x.patch").write_text(text)
+    (farm.catalog / "patches" / "x.patch").write_text(text)
     releases = {
         "1.0": numbered(9),
         "1.1": "line 0\n" + numbered(9),
@@ -727,7 +725,7 @@ def test_the_doctor_reads_wheels_in_part_and_says_so(farm: Farm, index: Index) -
         ("1.1", "offset"),
     ]
     assert findings[1]["state"] not in {"applies", "offset"}
-    assert not [*(farm.catalogue.parent / "cache" / "pypi").glob("*")]
+    assert not [*(farm.catalog.parent / "cache" / "pypi").glob("*")]
     index.asked.clear()
     out = farm.run("patches", "--against", "1.1")
     assert not [path for path in index.asked if path.startswith("/files/")]
@@ -752,7 +750,7 @@ def test_update_moves_a_release_and_tells_what_else_names_the_old_one(
     assert file.read_text() == before
     farm.run("update", "eng", "--to", "1.1", status=3)
     assert f"{file}:{text_line(file, 'overlay')}: overlay.version: still names 1.0" in farm.said
-    assert "probe.0.says.0: still names 1.0" in farm.said
+    assert "probe.0.contains.0: still names 1.0" in farm.said
     assert "why" not in farm.said
     assert file.read_text() == before
     ready = before.replace('overlay = { package = "vllm", version = "1.0" }', "").replace(

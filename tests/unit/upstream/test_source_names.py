@@ -6,7 +6,7 @@ from pathlib import Path
 
 from builder.tools.git.scratch import Scratch
 from builder.upstream.source_names import absent_paths, absent_submodules, naming
-from support.catalogues import load
+from support.catalogs import load
 from support.fixtures import REPOSITORY
 from support.upstreams import Upstream
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FetchError
-from builder.recipes.lockfile import Locked
+from builder.recipes.lockfile import PinnedFile
 from builder.tools.python import pypi
 from builder.tools.web import retry
 
 BODY = b"a wheel, for all that anyone checks" * 1000
-FILE = Locked("thing", "1.0", hashlib.sha256(BODY).hexdigest())
+FILE = PinnedFile("thing", "1.0", hashlib.sha256(BODY).hexdigest())
 WHEEL = "thing-1.0-py3-none-any.whl"
 PAGE = f'<!DOCTYPE html><a href="/files/{WHEEL}#sha256={FILE.sha256}">{WHEEL}</a>'
 
@@ -73,7 +73,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 @pytest.fixture
-def fetch(tmp_path: Path) -> Callable[[Locked], list[Path]]:
+def fetch(tmp_path: Path) -> Callable[[PinnedFile], list[Path]]:
     return lambda file: pypi.fetch([file], tmp_path / "cache", lambda _: None)
 
 
@@ -81,7 +81,7 @@ def kept(tmp_path: Path) -> list[str]:
     return [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
-def test_a_file_is_fetched_once(index: Index, fetch: Callable[[Locked], list[Path]]) -> None:
+def test_a_file_is_fetched_once(index: Index, fetch: Callable[[PinnedFile], list[Path]]) -> None:
     (path,) = fetch(FILE)
     assert path.read_bytes() == BODY
     assert path.name == "thing-1.0-py3-none-any.whl"
@@ -92,7 +92,7 @@ def test_a_file_is_fetched_once(index: Index, fetch: Callable[[Locked], list[Pat
 
 @pytest.mark.parametrize("faults", [{"page": ["503"]}, {"file": ["cut"]}, {"file": ["500", "429"]}])
 def test_what_passes_is_tried_again(
-    index: Index, fetch: Callable[[Locked], list[Path]], faults: dict[str, list[str]]
+    index: Index, fetch: Callable[[PinnedFile], list[Path]], faults: dict[str, list[str]]
 ) -> None:
     index.faults = faults
     (path,) = fetch(FILE)
@@ -101,7 +101,7 @@ def test_what_passes_is_tried_again(
 
 @pytest.mark.parametrize("kind", ["page", "file"])
 def test_a_date_to_ask_again_at_is_waited_for(
-    index: Index, fetch: Callable[[Locked], list[Path]], kind: str
+    index: Index, fetch: Callable[[PinnedFile], list[Path]], kind: str
 ) -> None:
     then = formatdate(time.time() + 3, usegmt=True)
     index.faults = {kind: [f"503 {then}"]}
@@ -111,7 +111,9 @@ def test_a_date_to_ask_again_at_is_waited_for(
     assert len([path for path in index.requests if path.startswith("/files/")]) < 3
 
 
-def test_a_date_too_far_away_is_named(index: Index, fetch: Callable[[Locked], list[Path]]) -> None:
+def test_a_date_too_far_away_is_named(
+    index: Index, fetch: Callable[[PinnedFile], list[Path]]
+) -> None:
     then = formatdate(time.time() + 3 * 3600, usegmt=True)
     index.faults = {"page": [f"429 {then}"]}
     with pytest.raises(FetchError) as caught:
@@ -121,10 +123,10 @@ def test_a_date_too_far_away_is_named(index: Index, fetch: Callable[[Locked], li
 
 
 def test_what_does_not_pass_is_not(
-    index: Index, fetch: Callable[[Locked], list[Path]], tmp_path: Path
+    index: Index, fetch: Callable[[PinnedFile], list[Path]], tmp_path: Path
 ) -> None:
     with pytest.raises(FetchError, match="has no project nothing"):
-        fetch(Locked("nothing", "1.0", "0" * 64))
+        fetch(PinnedFile("nothing", "1.0", "0" * 64))
     assert index.requests == ["/simple/nothing/"]
     index.faults = {"file": ["403"]}
     with pytest.raises(FetchError, match=r"cannot fetch thing 1\.0") as caught:
@@ -136,15 +138,15 @@ def test_what_does_not_pass_is_not(
 
 @pytest.mark.usefixtures("index")
 def test_a_file_that_the_index_does_not_have_is_named_with_what_it_has(
-    fetch: Callable[[Locked], list[Path]],
+    fetch: Callable[[PinnedFile], list[Path]],
 ) -> None:
     with pytest.raises(FetchError) as error:
-        fetch(Locked("thing", "1.0", "1" * 64))
+        fetch(PinnedFile("thing", "1.0", "1" * 64))
     assert "thing-1.0-py3-none-any.whl" in str(error.value)
 
 
 def test_other_bytes_than_were_pinned_are_refused(
-    index: Index, fetch: Callable[[Locked], list[Path]], tmp_path: Path
+    index: Index, fetch: Callable[[PinnedFile], list[Path]], tmp_path: Path
 ) -> None:
     index.body = BODY.replace(b"wheel", b"steal")
     with pytest.raises(FetchError, match="is not what was pinned"):
@@ -153,7 +155,7 @@ def test_other_bytes_than_were_pinned_are_refused(
 
 
 def test_an_index_that_is_away_is_told(
-    fetch: Callable[[Locked], list[Path]], monkeypatch: pytest.MonkeyPatch
+    fetch: Callable[[PinnedFile], list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "ATTEMPTS", 1)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")

@@ -10,8 +10,8 @@ import pytest
 import tenacity.nap
 
 from builder.errors import FetchError
-from builder.plan.inputs import Released
-from builder.recipes.lockfile import Locked
+from builder.plan.inputs import PypiFile
+from builder.recipes.lockfile import PinnedFile
 from builder.sources import checkout
 from builder.tools.git.executable import GitError
 from builder.tools.git.repositories import Repositories
@@ -39,9 +39,9 @@ class Shelf:
         self.said: list[str] = []
         self.runs = 0
 
-    def put(self, content: bytes | None = None, **about: object) -> Released:
+    def put(self, content: bytes | None = None, **about: object) -> PypiFile:
         digest = self.index.put("thing", "1.0", content or wheel("thing", "1.0", FILES), **about)
-        return Released(Locked("thing", "1.0", digest), ".", texts_only=True)
+        return PypiFile(PinnedFile("thing", "1.0", digest), ".", texts_only=True)
 
     def repositories(self, *, offline: bool = False) -> Repositories:
         self.runs += 1
@@ -49,10 +49,10 @@ class Shelf:
         self.work.mkdir()
         return Repositories(self.cache, self.work, self.said.append, offline=offline)
 
-    def to_try(self, source: Released, *, offline: bool = False) -> tuple[str, str]:
+    def to_try(self, source: PypiFile, *, offline: bool = False) -> tuple[str, str]:
         return checkout.tree_to_try(source, self.repositories(offline=offline), self.work)
 
-    def to_build(self, source: Released) -> str:
+    def to_build(self, source: PypiFile) -> str:
         return checkout.tree_of(source, self.repositories(), self.work)
 
     def kept(self) -> list[str]:
@@ -188,7 +188,7 @@ def test_trees_that_are_damaged_are_made_anew(shelf: Shelf) -> None:
 @pytest.mark.network
 def test_a_wheel_of_the_real_index(tmp_path: Path) -> None:
     digest = "8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254"  # six 1.16.0
-    source = Released(Locked("six", "1.16.0", digest), ".", texts_only=True)
+    source = PypiFile(PinnedFile("six", "1.16.0", digest), ".", texts_only=True)
     with served() as index:
         shelf = Shelf(index, tmp_path)
         tree, note = shelf.to_try(source)
