@@ -16,7 +16,7 @@ from builder import smoke
 from builder.errors import BuilderError, FetchError, SmokeError, UntriedError, WorldError
 from builder.images import build as image_build
 from builder.images import context
-from builder.images.build import Log, Watch
+from builder.images.build import BuildLog, Watch
 from builder.plan import base_image, published_image
 from builder.plan.dockerfile import Rendered, render
 from builder.plan.inputs import BasePlan, Plan, RegistryRoot
@@ -47,7 +47,7 @@ class Run:
 
     catalog: Catalog
     settings: Settings
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     watch: Watch
     judged: Callable[[str, Verdict], None] = lambda *_: None
     """Told of every verdict, good or not, before anything follows from it."""
@@ -94,7 +94,7 @@ def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rende
         entry.recipe.base,
         platforms,
         run.settings.debian_root,
-        run.say,
+        run.log,
         ask=build_architecture is None,
         offline=run.offline,
     )
@@ -130,11 +130,11 @@ def build(run: Run, name: str) -> Outcome:
             return Outcome(known, built=False, proved=False)
         found = None if run.rebuild else image_of_key(run, rendered)
         if found is not None:
-            run.say(f"{recipe.name} is built; what it promises is proved anew")
+            run.log(f"{recipe.name} is built; what it promises is proved anew")
             return Outcome(_prove_again(run, rendered, found, work), built=False)
         _require_disk(run, recipe.build.disk, f"the build of {recipe.name}")
         require_space(work, WORK_SPACE, f"the inputs of {recipe.name}")
-        log = Log(_log_path(run.settings.state_dir, recipe.name))
+        log = BuildLog(_log_path(run.settings.state_dir, recipe.name))
         try:
             return _build(run, rendered, work, log)
         finally:
@@ -224,11 +224,11 @@ class _Candidate:
     log: str = ""
 
 
-def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Outcome:
+def _build(run: Run, rendered: Rendered, work: Path, log: BuildLog) -> Outcome:
     """Have a candidate in the engine, prove it, and give it its names where it is good."""
     found = _candidate(run, rendered, work, log)
     name = rendered.plan.name
-    run.say(f"proving {name}")
+    run.log(f"proving {name}")
     with run.stage("prove"):
         subject = subject_of(run, rendered, found.reference, found.digest)
         verdict = smoke.prove(subject, work)
@@ -244,7 +244,7 @@ def _build(run: Run, rendered: Rendered, work: Path, log: Log) -> Outcome:
     return Outcome(kept, built=bool(found.log))
 
 
-def _candidate(run: Run, rendered: Rendered, work: Path, log: Log) -> _Candidate:
+def _candidate(run: Run, rendered: Rendered, work: Path, log: BuildLog) -> _Candidate:
     """The image that is to be proved: the one that is there, else a new one.
 
     What is there was baked elsewhere, or built by a run that did not come to prove it; its key
@@ -256,7 +256,7 @@ def _candidate(run: Run, rendered: Rendered, work: Path, log: Log) -> _Candidate
     base_images = build_base(run, rendered.base, log)
     there = None if run.rebuild else _of_key(reference, rendered)
     if there is not None:
-        run.say(f"{reference} is there, and not built again")
+        run.log(f"{reference} is there, and not built again")
         return _Candidate(reference, there.digest, there.labels)
     packages = [*recipe.debian.build, *recipe.debian.runtime]
     if run.offline and packages:
@@ -265,7 +265,7 @@ def _candidate(run: Run, rendered: Rendered, work: Path, log: Log) -> _Candidate
             "they are not mirrored, and nothing is fetched (--offline)",
             "build it where the network is, or have the base bring them",
         )
-    run.say(f"building {recipe.name} ({rendered.short_key}); the full log is {log.path}")
+    run.log(f"building {recipe.name} ({rendered.short_key}); the full log is {log.path}")
     now = datetime.now(UTC).isoformat(timespec="seconds")
     labels = labels_of(rendered, _base_labels(base_images), now)
     stages = {"image": reference}
@@ -388,7 +388,7 @@ def _build_stages(
     labels: Mapping[str, str],
     base_images: Mapping[str, str],
     work: Path,
-    log: Log,
+    log: BuildLog,
 ) -> dict[str, image_build.Built]:
     """Gather a plan's inputs and build the stages that ``references`` names."""
     name = rendered.plan.name
@@ -416,7 +416,7 @@ def _build_stages(
             for stage, reference in references.items()
         }
     if log.not_kept:
-        run.say(f"the layers are not kept in {run.settings.layer_cache}: {log.not_kept}")
+        run.log(f"the layers are not kept in {run.settings.layer_cache}: {log.not_kept}")
         log.not_kept = ""
     return built
 
@@ -438,7 +438,7 @@ def lay_out(
     config = inherited or {}
     starts = {"entrypoint": config.get("Entrypoint") or [], "command": config.get("Cmd") or []}
     cache = run.settings.cache_dir
-    materials = gather.Materials(cache, run.say, there, run.offline, starts)
+    materials = gather.Materials(cache, run.log, there, run.offline, starts)
     gathered = gather.gather(rendered.plan, suite_of(rendered), materials, work)
     told = {} if inherited is None else {"BASE_USER": config.get("User") or "root"}
     return context.assemble(rendered, gathered, bases, run.settings.jobs, work, told)
@@ -471,7 +471,7 @@ def suite_of(rendered: Rendered) -> str | None:
     return None
 
 
-def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
+def build_base(run: Run, rendered: Rendered, log: BuildLog) -> dict[str, str]:
     """Build what is missing of a base and of what it stands on; the images by stage."""
     plan = rendered.plan
     assert isinstance(plan, BasePlan)
@@ -480,7 +480,7 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
     if all(base_image.in_engine(rendered, stage) for stage in images):
         return images
     cache = run.settings.cache_dir
-    with named_lock(cache, f"base-{rendered.plan.name}", wait=run.say):
+    with named_lock(cache, f"base-{rendered.plan.name}", wait=run.log):
         missing = {
             stage: reference
             for stage, reference in images.items()
@@ -494,7 +494,7 @@ def build_base(run: Run, rendered: Rendered, log: Log) -> dict[str, str]:
             )
         if missing:
             _require_disk(run, rendered.plan.recipe.build.disk, f"the base {rendered.plan.name}")
-            run.say(f"building the base {rendered.plan.name} ({rendered.short_key})")
+            run.log(f"building the base {rendered.plan.name} ({rendered.short_key})")
             labels = labels_of_base(rendered)
             if plan.recipe.published is not None:
                 below = {"published": _fetched(run, plan)}
@@ -508,7 +508,7 @@ def _fetched(run: Run, plan: BasePlan) -> str:
     assert isinstance(plan.root, RegistryRoot)
     target = plan.platforms.target
     return published_image.fetch(
-        plan.recipe, plan.root.digest, run.say, target=target, offline=run.offline
+        plan.recipe, plan.root.digest, run.log, target=target, offline=run.offline
     )
 
 
@@ -538,7 +538,7 @@ def check_pulled(run: Run, rendered: Rendered, reference: str, work: Path) -> Re
     found = docker.image(reference)
     if found is None:
         raise UntriedError(f"the engine lost the image {reference}")
-    log = Log(_log_path(run.settings.state_dir, rendered.plan.name))
+    log = BuildLog(_log_path(run.settings.state_dir, rendered.plan.name))
     try:
         build_base(run, rendered.base, log)
     finally:

@@ -101,7 +101,7 @@ def _bake(run: Run, names: Sequence[str], folder: Path, architecture: str | None
             except BuilderError as error:
                 if wanted:
                     raise
-                run.say(f"{name} is left out: {error.what}")
+                run.log(f"{name} is left out: {error.what}")
                 left_out[name] = error
                 continue
             candidates[name] = pipeline.candidate_of(run, rendered)
@@ -234,7 +234,7 @@ def _laid_out(
     """The context of a plan, and nothing beside it; of one that cannot be laid out nothing."""
     work = oven.folder / CONTEXTS / place
     work.mkdir(parents=True)
-    oven.run.say(f"laying out {rendered.plan.name} ({rendered.short_key})")
+    oven.run.log(f"laying out {rendered.plan.name} ({rendered.short_key})")
     try:
         found = pipeline.lay_out(oven.run, rendered, bases, inherited, there, work)
     except BaseException:

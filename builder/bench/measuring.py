@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from builder.bench.results import Generation, Point
 from builder.servers.api_flavor import ApiFlavor
 from builder.servers.client import Client, Stream, UnansweredError, piece_of
+from builder.tools.log import Log
 
 # What this community publishes its figures with is such a prompt, in words of our own.
 PROMPT = (
@@ -22,8 +23,6 @@ PROMPT = (
 DRAFTED = re.compile(r"^vllm:spec_decode_num_draft_tokens(?:_total)?(?:\{[^}]*\})? (\S+)", re.M)
 ACCEPTED = re.compile(r"^vllm:spec_decode_num_accepted_tokens(?:_total)?(?:\{[^}]*\})? (\S+)", re.M)
 LOOK = 10.0  # seconds for a page of counters
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def measure(
     *,
     model: str = "",
     context: int | None = None,
-    say: Say = lambda _: None,
+    log: Log = lambda _: None,
 ) -> Point:
     """Warm up, then run; ``say`` is told of each run.  Raises ``UnansweredError``."""
     done: list[Generation] = []
@@ -66,7 +65,7 @@ def measure(
         done.append(run)
         warm = number < settings.warm_ups
         name = f"warm-up {number + 1}" if warm else f"run {number - settings.warm_ups + 1}"
-        say(f"  {name}: {run.tokens_per_second:.2f} t/s, {run.tokens} tokens{_drafts(run)}")
+        log(f"  {name}: {run.tokens_per_second:.2f} t/s, {run.tokens} tokens{_drafts(run)}")
     return Point(context, tuple(done[: settings.warm_ups]), tuple(done[settings.warm_ups :]))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,12 +21,11 @@ from builder.servers.client import Client, UnansweredError
 from builder.servers.server import NotServingError, Server, ServeSpec, given, launched
 from builder.tools.docker import containers, gpus
 from builder.tools.docker import engine as docker
+from builder.tools.log import Log
 
 LOADING = 1800.0  # seconds: a large model from a slow disk
 BLOCK = 8 << 20
 LOOK = 30.0  # seconds for a list of models
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Target:
 
 
 def of_image(
-    target: Target, contexts: Sequence[int], settings: Settings, fill: float, say: Say
+    target: Target, contexts: Sequence[int], settings: Settings, fill: float, log: Log
 ) -> Benchmark:
     """Start the image's server once for each size of the context, and measure.
 
@@ -54,10 +53,10 @@ def of_image(
     containers.reap()
     offered = gpus.offered()
     if not offered:
-        say("the engine offers no GPU: the CPU is measured")
-    model = {"model": _described(target.model, say)}
+        log("the engine offers no GPU: the CPU is measured")
+    model = {"model": _described(target.model, log)}
     if target.draft is not None:
-        model["draft"] = _described(target.draft, say)
+        model["draft"] = _described(target.draft, log)
     points: list[Point] = []
     seen: tuple[gpus.Gpu, ...] = ()
     for context in contexts:
@@ -69,12 +68,12 @@ def of_image(
             gpus.ALL if offered else None,
             limited=False,
         )
-        say(f"context of {context} tokens: starting {target.reference}")
+        log(f"context of {context} tokens: starting {target.reference}")
         with launched(target.reference, target.serve, target.port, load) as server:
             _ready(server, target)
             seen = gpus.seen(server.container) if offered else ()
             filled = replace(settings, fill=int(context * fill))
-            points.append(_point(server.client, target.serve, filled, "", context, say))
+            points.append(_point(server.client, target.serve, filled, "", context, log))
     load = ServeSpec(target.model, 0, target.draft, gpus=gpus.ALL if offered else None)
     subject = {
         "image": target.reference,
@@ -86,7 +85,7 @@ def of_image(
     return _benchmark(subject, model, machine(seen), {**settings.as_json(), "fill": fill}, points)
 
 
-def of_url(url: str, model: str, key: str, settings: Settings, say: Say) -> Benchmark:
+def of_url(url: str, model: str, key: str, settings: Settings, log: Log) -> Benchmark:
     """Measure a server that runs elsewhere and speaks OpenAI's API.
 
     ``model`` is the name that it is asked for; empty: the only one that it lists.  Raises
@@ -102,7 +101,7 @@ def of_url(url: str, model: str, key: str, settings: Settings, say: Say) -> Benc
         raise WorldError(f"{url} has {len(listed)} models", ", ".join(listed), "name one: --name")
     name = model or listed[0]
     serve = Serve(api_flavor="openai")
-    point = _point(client, serve, settings, name, None, say)
+    point = _point(client, serve, settings, name, None, log)
     return _benchmark({"url": url}, {"model": {"name": name}}, {}, settings.as_json(), [point])
 
 
@@ -116,11 +115,11 @@ def _ready(server: Server, target: Target) -> None:
 
 
 def _point(
-    client: Client, serve: Serve, settings: Settings, model: str, context: int | None, say: Say
+    client: Client, serve: Serve, settings: Settings, model: str, context: int | None, log: Log
 ) -> Point:
     try:
         api_flavor = API_FLAVORS[serve.api_flavor]
-        return measure(client, api_flavor, settings, model=model, context=context, say=say)
+        return measure(client, api_flavor, settings, model=model, context=context, log=log)
     except UnansweredError as error:
         raise SmokeError("the server did not answer a run", str(error)) from error
 
@@ -136,9 +135,9 @@ def _benchmark(
     return Benchmark(subject, model, where, settings, tuple(points), created, __version__)
 
 
-def _described(file: Path, say: Say) -> dict[str, Any]:
+def _described(file: Path, log: Log) -> dict[str, Any]:
     """Name, size and sha256 of a model's file."""
-    say(f"reading {file.name} for its sha256")
+    log(f"reading {file.name} for its sha256")
     digest = hashlib.sha256()
     try:
         with file.open("rb") as stream:

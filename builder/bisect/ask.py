@@ -119,7 +119,7 @@ def _require_folder(run: Run, question: Question) -> None:
             "put it back, or begin anew with --restart --test COMMAND",
         )
     if Path(question.folder) != Path.cwd():
-        run.say(f"the test runs in {question.folder}, where the bisect began")
+        run.log(f"the test runs in {question.folder}, where the bisect began")
 
 
 def _gone_on_with(
@@ -134,7 +134,7 @@ def _gone_on_with(
             "what was judged was made with what was there before",
             "undo the change, or begin anew with --restart",
         )
-    run.say(f"going on between {old.good} and {old.bad}: {count(len(known.steps))} judged")
+    run.log(f"going on between {old.good} and {old.bad}: {count(len(known.steps))} judged")
     return known
 
 

@@ -197,12 +197,12 @@ def _tested(subject: Candidate, test: UserTest, image: str) -> Judgement:
     name = f"test-{subject.frozen.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
     log = run.settings.state_dir / "logs" / name
     log.parent.mkdir(parents=True, exist_ok=True)
-    run.say(f"testing {image}; what it prints goes to {log}")
+    run.log(f"testing {image}; what it prints goes to {log}")
     with run.stage("test"):
         status = _ran(test, {"IMAGE": image, "COMMIT": subject.commit}, log)
     lines = log.read_text("utf-8", errors="replace").splitlines()
     for line in lines[-SHOWN:]:
-        run.say(f"  {line}")
+        run.log(f"  {line}")
     if status == GOOD:
         return Judgement("good", "the test ended with 0", log=str(log))
     if status == SKIP:

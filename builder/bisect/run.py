@@ -91,9 +91,9 @@ class _Session:
         if known is not None:
             return known
         (about,) = described(self.at.repositories.scratch, [commit])
-        self.run.say(f"{what}: {about.short} ({about.date})")
+        self.run.log(f"{what}: {about.short} ({about.date})")
         step = Step(about, self._tried(commit))
-        self.run.say(f"{commit[:SHORT]} {_is(step)}")
+        self.run.log(f"{commit[:SHORT]} {_is(step)}")
         self.knows(self.state.with_step(step))
         self.sweep()
         return step
@@ -120,7 +120,7 @@ class _Session:
         """Something broke off."""
         name = self.entry.name
         if bisect_state.path_of(self.run.settings.state_dir, name).exists():
-            self.run.say(f"what is known is kept: `builder bisect {name}` goes on from there")
+            self.run.log(f"what is known is kept: `builder bisect {name}` goes on from there")
 
     def concluded(self) -> None:
         """There is nothing left to know: nothing stays."""
@@ -147,7 +147,7 @@ def bisect(run: Run, name: str, asked: Asked, options: Options) -> Outcome:
     run.settings.require_directories()
     with (
         _alone(run.settings, entry.name),
-        open_session(run.catalog, run.settings, run.say, offline=False) as at,
+        open_session(run.catalog, run.settings, run.log, offline=False) as at,
     ):
         state = state_of(run, at, entry, url, asked, anew=options.restart)
         at.repositories.walk(url, state.question.good.commit, state.question.bad.commit)
@@ -181,7 +181,7 @@ def _require_ends(session: _Session, roots: Sequence[str], *, trust: bool) -> No
         _need(session, question.good, "good", "the good end")
     if roots:
         told = "where they part must be good as well"
-        session.run.say(f"{question.good} is no ancestor of {question.bad}: {told}")
+        session.run.log(f"{question.good} is no ancestor of {question.bad}: {told}")
     for root in roots:
         step = session.judged(root, "where they part")
         if step.word == "bad":
@@ -193,7 +193,7 @@ def _require_ends(session: _Session, roots: Sequence[str], *, trust: bool) -> No
                 "choose a good commit that is an ancestor of the bad one",
             )
         if step.word == "skip":
-            session.run.say("so what is found may be wrong: it may have been bad before that")
+            session.run.log("so what is found may be wrong: it may have been bad before that")
     if not trust:
         _need(session, question.bad, "bad", "the bad end")
 
@@ -284,7 +284,7 @@ def known(run: Run, name: str) -> Outcome:
     if state is None:
         raise QuestionError(f"no bisect of {entry.name} is under way")
     question = state.question
-    with open_session(run.catalog, run.settings, run.say, offline=False) as at:
+    with open_session(run.catalog, run.settings, run.log, offline=False) as at:
         at.repositories.walk(url, question.good.commit, question.bad.commit)
         found = _begun(at, state, roots_between(at, question))
         _replay(found, state)

@@ -14,7 +14,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from builder.recipes.schema import Recipe
 from builder.tools import archives
 from builder.tools.git import executable as git
 from builder.tools.git.executable import GitError
+from builder.tools.log import Log
 
 HOSTED = "ubuntu-24.04"
 """GitHub's standard runner; another needs a look at what ``prepare_runner.py`` removes there."""
@@ -48,8 +49,6 @@ APART = {"notes", "track", "build"}
 """Tables of a recipe that decide neither its image nor what the image must prove."""
 LOOK_BACK = 10  # commits that are asked, from the one that was named
 PATIENCE = 300.0  # seconds for another revision to say what its images are made of
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +166,7 @@ def changed(
     return several
 
 
-def earlier(root: Path, revision: str, work: Path, say: Say) -> dict[str, dict[str, Any]]:
+def earlier(root: Path, revision: str, work: Path, log: Log) -> dict[str, dict[str, Any]]:
     """The jobs of a revision of the repository at ``root``, by recipe, as JSON data.
 
     It is laid out in ``work``, and its own code is asked.  Where that cannot say it, people are
@@ -190,8 +189,8 @@ def earlier(root: Path, revision: str, work: Path, say: Say) -> dict[str, dict[s
         found = _asked(tree)
         if not isinstance(found, str):
             return found
-        say(f"{each[:9]} cannot say what its images are made of: {found}")
-    say(f"every recipe counts as changed since {revision}")
+        log(f"{each[:9]} cannot say what its images are made of: {found}")
+    log(f"every recipe counts as changed since {revision}")
     return {}
 
 

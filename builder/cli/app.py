@@ -134,7 +134,7 @@ def show(
     try:
         rendered = pipeline.resolve(run, recipe, build_architecture())
     except FetchError as error:
-        console.say(f"{error.what}: shown without its digest, and the key will be another")
+        console.log(f"{error.what}: shown without its digest, and the key will be another")
         rendered = pipeline.resolve(run, recipe, platform.machine())
     if dockerfile:
         typer.echo(rendered.text, nl=False)
@@ -241,7 +241,7 @@ def build(
     if output is not None:
         export.require_artifact(wanted, output)
     with console.BuildProgress() as progress:
-        run.say, run.watch = progress.say, progress.watch
+        run.log, run.watch = progress.log, progress.watch
         outcome = pipeline.build(run, recipe)
     made = outcome.record
     files = export.deliver(wanted, made.references[0], output) if output is not None else []

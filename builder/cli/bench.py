@@ -147,14 +147,14 @@ def run_benchmark(
     if target.startswith(("http://", "https://")):
         _without_image(model, draft, flags)
         key = os.environ.get("OPENAI_API_KEY", "")
-        found = benchmarks.of_url(target, name, key, settings, console.say)
+        found = benchmarks.of_url(target, name, key, settings, console.log)
     else:
         try:
             contexts = benchmarks.contexts_of(context)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--context") from error
         chosen = _image(catalog, target, model, draft, flags or [])
-        found = benchmarks.of_image(chosen, contexts, settings, fill, console.say)
+        found = benchmarks.of_image(chosen, contexts, settings, fill, console.log)
     if save is not None:
         _save(save, found)
     if plot:

@@ -131,7 +131,7 @@ def bisect(
     asked = Asked(good, bad, test, build_fails.value, first_parent)
     options = bisect_run.Options(trust_ends, tuple(skip or ()), keep, restart)
     with console.BuildProgress() as progress:
-        run.say, run.watch = progress.say, progress.watch
+        run.log, run.watch = progress.log, progress.watch
         outcome = bisect_run.bisect(run, recipe, asked, options)
     _tell(outcome, as_json)
     bisect_run.finish(run, outcome)

@@ -49,7 +49,7 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def say(message: str) -> None:
+def log(message: str) -> None:
     """Tell people what is going on."""
     err.print(escape(as_started(plain(message))))
 
@@ -102,7 +102,7 @@ class BuildProgress:
         if self._live:
             self._progress.stop()
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         """A message: something new begins, and the bar of what went before goes."""
         if self._task is not None:
             self._progress.remove_task(self._task)

@@ -50,7 +50,7 @@ def describe(
             f"{repository.registry} is not Docker Hub, and registries have none",
             "what there is to say is in the labels: docker buildx imagetools inspect --raw",
         )
-    hub = Hub(settings.load().hub_api, console.say)
+    hub = Hub(settings.load().hub_api, console.log)
     there = None if dry_run else hub.tags(repository.path)
     text = hub_page.described(recipes, found.image.repository, repository.path, there)
     if not dry_run:

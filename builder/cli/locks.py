@@ -59,7 +59,7 @@ def lock(
 
     chosen = settings.load()
     chosen.require_directories()
-    made = make(lockable(catalog_at(catalog), name), python, chosen.cache_dir, console.say)
+    made = make(lockable(catalog_at(catalog), name), python, chosen.cache_dir, console.log)
     if as_json:
         files = [asdict(file) for file in made.files]
         print_json({"file": str(made.file), "size": made.size, "files": files})

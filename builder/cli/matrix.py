@@ -70,11 +70,11 @@ def matrix(
     jobs = matrices.jobs(found, recipes or (), tracked=tracked)
     if changed_since is not None:
         with tempfile.TemporaryDirectory() as work:
-            before = matrices.earlier(found.root, changed_since, Path(work), console.say)
+            before = matrices.earlier(found.root, changed_since, Path(work), console.log)
         jobs = matrices.changed(jobs, before, own=own)
     there, left = matrices.placed(jobs, large_runner)
     for job in left:
-        console.say(
+        console.log(
             f"{job.recipe} is left out: it needs {job.disk} GiB of disk, and {matrices.HOSTED} has "
             f"{matrices.CLEARED:.0f} when it is cleared; --large-runner names another"
         )

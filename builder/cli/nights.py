@@ -57,10 +57,10 @@ def nightly(
     run.gpu_test = GpuTest()
     nights = []
     with console.BuildProgress() as progress:
-        run.say, run.watch = progress.say, progress.watch
+        run.log, run.watch = progress.log, progress.watch
         for night in tonight(run, recipes or []):
             nights.append(night)
-            progress.say(f"{night.recipe}: {night.outcome}: {night.reason or night.upstream}")
+            progress.log(f"{night.recipe}: {night.outcome}: {night.reason or night.upstream}")
     _tell([asdict(night) for night in nights], tables.of_nights(nights), summary, as_json)
     require_good(nights)
 
@@ -90,7 +90,7 @@ def status(
 
     found = catalog_at(catalog)
     chosen = settings.load()
-    with open_session(found, chosen, console.say, offline=False) as at:
+    with open_session(found, chosen, console.log, offline=False) as at:
         asked = statuses(found, chosen, recipes or [], at.repositories, only_channels=channels)
         told = list(asked)
     as_data = [{"state": each.state, **asdict(each)} for each in told]

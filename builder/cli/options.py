@@ -208,7 +208,7 @@ def repository_of(recipes: Catalog, name: str) -> Repository:
 
     found = recipes.engine(name).recipe
     assert found is not None
-    return push.opened(settings.load().repository(found.image.repository), console.say)
+    return push.opened(settings.load().repository(found.image.repository), console.log)
 
 
 def new_run(
@@ -232,7 +232,7 @@ def new_run(
     return Run(
         catalog_at(folder),
         chosen,
-        progress.say,
+        progress.log,
         progress.watch,
         judged,
         rebuild=rebuild,

@@ -139,4 +139,4 @@ def check(
     wrong = [each.name for each in found if each.error or (strict and each.warnings)]
     if wrong:
         raise RecipeError(f"{len(wrong)} of {len(found)} recipes are wrong: {', '.join(wrong)}")
-    console.say("1 recipe is right" if len(found) == 1 else f"{len(found)} recipes are right")
+    console.log("1 recipe is right" if len(found) == 1 else f"{len(found)} recipes are right")

@@ -62,7 +62,7 @@ def prune(
 
     recipes, chosen = catalog_at(catalog), settings.load()
     (own,) = channels.channels(recipes, chosen, [recipe])
-    repository = push.opened(own.repository, console.say)
+    repository = push.opened(own.repository, console.log)
     on_hub = repository.registry == HUB
     names = {
         name
@@ -79,16 +79,16 @@ def prune(
         images = survey(repository, own.tag)
         plan = pruning.plan(images, own.tag, keep, signed=signed, names=names)
         if delete and on_hub:
-            hub = Hub(chosen.hub_api, console.say)
-            gone = pruning.delete_tags(repository, hub, plan, file, console.say)
+            hub = Hub(chosen.hub_api, console.log)
+            gone = pruning.delete_tags(repository, hub, plan, file, console.log)
         elif delete:
-            gone = pruning.delete(repository, plan, file, console.say)
+            gone = pruning.delete(repository, plan, file, console.log)
     if as_json:
         print_json({"repository": repository.name, "deleted": list(gone), **_as_json(plan)})
         return
     _tell(plan, gone, delete=delete)
     if gone and not on_hub:
-        console.say("the registry frees the space when its garbage is collected")
+        console.log("the registry frees the space when its garbage is collected")
 
 
 def _tell(plan: Plan, gone: Collection[str], *, delete: bool) -> None:
@@ -109,7 +109,7 @@ def _tell(plan: Plan, gone: Collection[str], *, delete: bool) -> None:
     )
     if not delete and going:
         console.line(f"{plan.freed / 1e6:.1f} MB would be referred to by nothing else")
-        console.say("nothing was deleted: say --delete")
+        console.log("nothing was deleted: say --delete")
 
 
 def _as_json(plan: Plan) -> dict[str, Any]:

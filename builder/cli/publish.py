@@ -258,7 +258,7 @@ def _tell_what_is_checked(to: str | None) -> None:
     from builder.cli import console
 
     if to is not None:
-        console.say(
+        console.log(
             f"of {to} only the label builder.key is checked, which anybody who may push can write: "
             "whether it was proved is not checked"
         )

@@ -41,7 +41,7 @@ def _desk(catalog: Catalog, *, offline: bool) -> Iterator[SourceSession]:
     from builder.cli import console
     from builder.upstream.session import open_session
 
-    with open_session(catalog, settings.load(), console.say, offline=offline) as opened:
+    with open_session(catalog, settings.load(), console.log, offline=offline) as opened:
         yield opened
 
 
@@ -346,6 +346,6 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
         for name in bases:
             base = found.base(name)
             with _alone(failures, name):
-                for line in pins.mirror_base(base, session.settings.cache_dir, console.say):
+                for line in pins.mirror_base(base, session.settings.cache_dir, console.log):
                     console.line(f"{name}: {line}")
     _raise_together(failures, "mirror")

@@ -35,7 +35,7 @@ PID_FILES = {
 START_PATIENCE = 60.0  # seconds
 
 
-def say(message: str) -> None:
+def log(message: str) -> None:
     """Announce a step on the standard error."""
     sys.stderr.write(f"farm: {message}\n")
     sys.stderr.flush()
@@ -86,13 +86,13 @@ def _may_install() -> str | None:
 def install_engine(distribution: str) -> None:
     """Install Docker and buildx from the distribution's packages."""
     codename = apt.os_release().get("VERSION_CODENAME", "")
-    say("reading the package lists")
+    log("reading the package lists")
     run(["apt-get", "-qq", "update"], "apt-get update")
     if distribution == "debian" and codename == "bookworm":
         _install_newer(BOOKWORM_TAKES_FROM, PACKAGES)
     else:
         packages = ["docker.io", "docker-buildx"]
-        say(f"installing {' '.join(packages)}")
+        log(f"installing {' '.join(packages)}")
         run([*INSTALL, *packages], "installing the engine")
 
 
@@ -123,7 +123,7 @@ def _install_newer(suite: str, packages: Sequence[str]) -> None:
             f"-oDir::Cache::srcpkgcache={folder / 'srcpkgcache'}",
             "-oAPT::Sandbox::User=root",
         ]
-        say(f"fetching {' '.join(packages)} of {suite}")
+        log(f"fetching {' '.join(packages)} of {suite}")
         run(["apt-get", "-qq", *options, "update"], f"apt-get update of {suite}")
         fetch = f'cd {folder / "debs"} && exec "$@"'
         run(
@@ -131,7 +131,7 @@ def _install_newer(suite: str, packages: Sequence[str]) -> None:
             f"fetching packages of {suite}",
         )
         debs = [str(deb) for deb in sorted((folder / "debs").glob("*.deb"))]
-        say("installing them with what they need")
+        log("installing them with what they need")
         run([*INSTALL, *debs], f"installing {packages[0]}")
 
 
@@ -139,7 +139,7 @@ def use_containerd_store() -> None:
     """Have a new engine keep its images in containerd, where they keep their OCI digests."""
     if DAEMON_JSON.exists():
         return
-    say(f"writing {DAEMON_JSON}: images are kept by containerd")
+    log(f"writing {DAEMON_JSON}: images are kept by containerd")
     DAEMON_JSON.parent.mkdir(parents=True, exist_ok=True)
     DAEMON_JSON.write_text(json.dumps({"features": {"containerd-snapshotter": True}}) + "\n")
 
@@ -166,20 +166,20 @@ def start_engine() -> None:
     """Start the engine and wait until it answers; raises ``WorldError`` when it does not."""
     started: subprocess.Popen[bytes] | None = None
     if Path("/run/systemd/system").is_dir():
-        say("starting docker.service")
+        log("starting docker.service")
         run(["systemctl", "start", "docker"], "starting docker.service")
     else:
         program = shutil.which("dockerd") or "/usr/sbin/dockerd"
-        say(f"starting {program} (log: {ENGINE_LOG})")
+        log(f"starting {program} (log: {ENGINE_LOG})")
         for name, pid_file in PID_FILES.items():
             forget_the_dead(name, pid_file)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        with open(ENGINE_LOG, "ab", opener=lambda name, _: os.open(name, flags, 0o640)) as log:
+        with open(ENGINE_LOG, "ab", opener=lambda name, _: os.open(name, flags, 0o640)) as output:
             started = subprocess.Popen(
                 [program],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
                 cwd="/",
             )
@@ -236,7 +236,7 @@ def _install_tools(distribution: str, for_tests: bool) -> None:
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if not missing:
         return
-    say(f"installing {' '.join(missing)}")
+    log(f"installing {' '.join(missing)}")
     run(["apt-get", "-qq", "update"], "apt-get update")
     if NEWER_TOOL in missing and apt.os_release().get("VERSION_CODENAME", "") == "bookworm":
         missing.remove(NEWER_TOOL)
@@ -250,7 +250,7 @@ def main() -> None:
     try:
         set_up(for_tests="--for-tests" in sys.argv[1:])
     except BuilderError as error:
-        say("\n  ".join(str(error).splitlines()))
+        log("\n  ".join(str(error).splitlines()))
         sys.exit(error.exit_code)
 
 

@@ -90,7 +90,7 @@ class Step:
 Watch = Callable[[Step | str], None]
 
 
-class Log:
+class BuildLog:
     """The full log of one build in a file, and the first errors that went by."""
 
     def __init__(self, path: Path) -> None:
@@ -172,7 +172,7 @@ def build(
     stage: str,
     reference: str,
     labels: Mapping[str, str],
-    log: Log,
+    log: BuildLog,
     watch: Watch,
     builder: Builder,
     *,
@@ -244,7 +244,7 @@ def _cached_at(reference: str) -> list[str]:
     return [f"--cache-from=type=registry,ref={reference}", f"--cache-to={to},ignore-error=true"]
 
 
-def _explained(reference: str, log: Log, builder: Builder) -> BuilderError:
+def _explained(reference: str, log: BuildLog, builder: Builder) -> BuilderError:
     if log.disk_full:
         return buildx.full_disk(builder, f"{reference} was being built; the log is {log.path}")
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from builder.errors import BuilderError, BuildError, WorldError
-from builder.images.build import Log
+from builder.images.build import BuildLog
 from builder.images.context import bases_at
 from builder.pipeline import Run, build_base
 from builder.plan.dockerfile import Rendered, exec_form
@@ -71,7 +71,7 @@ def place(run: Run, rendered: Rendered) -> str | None:
         return None
     run.settings.require_directories()
     base = rendered.base
-    log = Log(run.settings.state_dir / "logs" / f"base-{base.plan.name}-{base.short_key}.log")
+    log = BuildLog(run.settings.state_dir / "logs" / f"base-{base.plan.name}-{base.short_key}.log")
     try:
         return build_base(run, base, log)["devel"]
     finally:

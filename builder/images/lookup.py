@@ -66,11 +66,11 @@ def _subject_of_image(
     run: Run, reference: str, found: docker.Image, recipe: str | None
 ) -> smoke.Subject:
     if recipe is None:
-        run.say("no recipe says what this image must be: only what holds for every image is proved")
+        run.log("no recipe says what this image must be: only what holds for every image is proved")
         return smoke.Subject(reference, found.digest, gpu_test=run.gpu_test)
     rendered = resolve(run, recipe)
     if found.labels.get("builder.key") != rendered.key:
-        run.say(f"the image was not built from {rendered.plan.name} as it is now")
+        run.log(f"the image was not built from {rendered.plan.name} as it is now")
     subject = subject_of(run, rendered, reference, found.digest)
     key = {"builder.key": found.labels.get("builder.key", "")}
     return replace(subject, labels={**subject.labels, **key})

@@ -56,7 +56,7 @@ def find_verified(
         return Verified(digest, kept)
     _require_single(repository, own, digest)
     _require_key(repository, own, digest, rendered.key)
-    run.say(f"{own} in the registry has no verdict that counts here: it is pulled and proved")
+    run.log(f"{own} in the registry has no verdict that counts here: it is pulled and proved")
     try:
         kept = _proved(run, rendered, f"{repository.name}@{digest}", work)
     except (SmokeError, UntriedError) as error:

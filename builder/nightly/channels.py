@@ -91,17 +91,17 @@ def newest(channel: Channel, repositories: Repositories) -> Target:
     """
     image, source = channel.track.image, _recipe(channel).source
     if image is not None:
-        return published(image, repositories.say)
+        return published(image, repositories.log)
     if not isinstance(source, GitSource):
         problem = channel.entry.problem(("track",), "the source is no git repository")
         raise RecipeError(f"{channel.entry.name} cannot be followed", problems=(problem,))
     return tracking.tracked(source.git, channel.track, repositories)
 
 
-def published(image: str, say: Callable[[str], None]) -> Target:
+def published(image: str, log: Callable[[str], None]) -> Target:
     """What the tag of a published image leads to.  Raises ``FetchError``."""
     name, _, tag = image.rpartition(":")
-    digest = Repository(name, say, settings.load().token_hosts).head_digest(tag)
+    digest = Repository(name, log, settings.load().token_hosts).head_digest(tag)
     if not digest:
         raise FetchError(f"{name} has no tag {tag}", hint="correct [track] of the recipe")
     return Target(image, digest, "image")

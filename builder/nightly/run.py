@@ -59,7 +59,7 @@ def tonight(run: Run, names: Sequence[str] = ()) -> Iterator[Night]:
     run.settings.require_directories()
     found = channels.channels(run.catalog, run.settings, names)
     for channel in found:
-        push.opened(channel.repository, run.say)  # a setting that lacks fails once
+        push.opened(channel.repository, run.log)  # a setting that lacks fails once
     with workspace(run.settings.cache_dir) as work:
         require_signing(run.settings, work)
     with named_lock(run.settings.cache_dir, push.NIGHTLY):
@@ -90,12 +90,12 @@ def _night(run: Run, channel: Channel) -> Night:
     repository: Repository | None = None
     try:
         channel.need_alone()
-        opened = push.opened(channel.repository, run.say)
+        opened = push.opened(channel.repository, run.log)
         progress.digest = opened.told(channel.tag)
         opened.require_clock()
         opened.require_push()
         repository = opened
-        with open_session(run.catalog, run.settings, run.say, offline=run.offline) as at:
+        with open_session(run.catalog, run.settings, run.log, offline=run.offline) as at:
             _move_on(run, channel, at, repository, progress)
     except Exception as error:
         progress.reason = _reason(run, error)
@@ -117,7 +117,7 @@ def _reason(run: Run, error: Exception) -> str:
     """Why a night failed, as everybody may read it; of a fault of ours the report stays here."""
     known = crashes.explained(error)
     if known is None:
-        run.say(f"a fault of builder itself: the report is {crashes.report(error)}")
+        run.log(f"a fault of builder itself: the report is {crashes.report(error)}")
         known = BuilderError(f"a fault of builder itself: {type(error).__name__}: {error}")
     text = str(known)
     return text if len(text) <= history.LONGEST_REASON else f"{text[: history.LONGEST_REASON]} ..."
@@ -172,7 +172,7 @@ def _move_on(
 
 def _tags_locked(run: Run) -> AbstractContextManager[None]:
     """Nobody on this machine gives a tag by hand meanwhile; where somebody does, it is waited."""
-    return named_lock(run.settings.cache_dir, push.TAGS, wait=run.say)
+    return named_lock(run.settings.cache_dir, push.TAGS, wait=run.log)
 
 
 def _frozen(run: Run, channel: Channel, at: SourceSession, target: Target) -> Frozen:
@@ -205,7 +205,7 @@ def _image(run: Run, frozen: Frozen, repository: Repository, work: Path) -> str:
         if there.proved is not None:
             trust = trust_of(run.settings, work)
             attachments = attachments_of(rendered, there.proved, frozen.files, work)
-            push.vouch(repository, there.proved, trust, attachments, run.say)
+            push.vouch(repository, there.proved, trust, attachments, run.log)
         return there.digest
     record = pipeline.build(tonight, frozen.name).record
     tags = push.Tags(repository.name, pipeline.own_tag(tonight, rendered), (), ())

@@ -113,7 +113,7 @@ def _of_channel(channel: Channel, repositories: Repositories) -> Status:
     nights: list[Night] = []
     try:
         channel.need_alone()
-        repository = opened(channel.repository, repositories.say)
+        repository = opened(channel.repository, repositories.log)
         status = replace(status, served=served(repository, channel.tag))
         nights = history.nights(repository, channel.tag)
         repository.require_clock()
@@ -138,7 +138,7 @@ def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Reposito
     name, tag = settings.repository(recipe.image.repository), recipe.image.tags[0]
     status = Status(entry.name, name, tag, channel=False)
     try:
-        repository = opened(name, repositories.say)
+        repository = opened(name, repositories.log)
         there = served(repository, tag)
         status = replace(status, served=there)
         repository.require_clock()

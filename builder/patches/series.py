@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -21,8 +21,8 @@ from builder.recipes.schema import Add, AddPatch, PickPatch, PullPatch, Script, 
 from builder.tools.docker import containers
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.scratch import EMPTY_TREE, Item, NoTreeError, Scratch
+from builder.tools.log import Log
 
-Say = Callable[[str], None]
 MOST_PRINTED = 12  # lines of a script that are shown
 MOST_NAMES = 12  # of files, in a message
 SCRIPT_LIMITS = ("--memory=2g", "--ulimit=fsize=268435456", "--env=HOME=/tmp")
@@ -46,7 +46,7 @@ class PatchContext:
     repositories: Repositories
     work: Path
     image: str | None
-    say: Say
+    log: Log
 
     @property
     def scratch(self) -> Scratch:
@@ -63,11 +63,11 @@ def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...
     for planned in patches:
         if planned.patch.expect == "absent":
             require_absence(context, planned, tree)
-            context.say(f"{planned.name} is not applied: what it changes is not there, as expected")
+            context.log(f"{planned.name} is not applied: what it changes is not there, as expected")
             continue
         before = tree
         for piece in pieces(context, planned, tree):
-            files = files_of(planned, piece, context.say)
+            files = files_of(planned, piece, context.log)
             fate = attempt(
                 context.scratch,
                 tree,
@@ -78,13 +78,13 @@ def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...
             if fate.state not in FITS:
                 raise _refusal(planned, piece, fate)
             for path, hunk, moved in fate.offsets:
-                context.say(f"{piece.name}: hunk {hunk} of {path} applies {moved:+} lines away")
+                context.log(f"{piece.name}: hunk {hunk} of {path} applies {moved:+} lines away")
             tree = fate.tree
         if tree == before:
             raise PatchError(
                 f"{planned.name} changes nothing", hint="drop it, or mend it: see `builder patches`"
             )
-        context.say(f"{planned.name} is applied")
+        context.log(f"{planned.name} is applied")
     return tree
 
 
@@ -95,7 +95,7 @@ def require_absence(context: PatchContext, planned: PlannedPatch, tree: str) -> 
         paths = planned.patch.script.edits
     else:
         for piece in pieces(context, planned, tree):
-            paths += targets_of(files_of(planned, piece, context.say))
+            paths += targets_of(files_of(planned, piece, context.log))
     if not paths:
         raise PatchError(
             f"{planned.name} only adds files: nothing of it can be absent",
@@ -109,7 +109,7 @@ def require_absence(context: PatchContext, planned: PlannedPatch, tree: str) -> 
         )
 
 
-def files_of(planned: PlannedPatch, piece: Piece, say: Say) -> list[FileDiff]:
+def files_of(planned: PlannedPatch, piece: Piece, log: Log) -> list[FileDiff]:
     """The files of a diff, without those that the recipe leaves out.
 
     Raises ``PatchError`` when it is no diff that may be applied, or nothing is left of it.
@@ -122,13 +122,13 @@ def files_of(planned: PlannedPatch, piece: Piece, say: Say) -> list[FileDiff]:
         package_filter.refuse_compiled(planned.scope, piece.name, files)
     kept, left = diff.without(files, planned.patch.leave_out)
     if left:
-        say(f"{piece.name}: left out, as the recipe says: {', '.join(left)}")
+        log(f"{piece.name}: left out, as the recipe says: {', '.join(left)}")
     if planned.scope is not None:
         kept, elsewhere = package_filter.cut(planned.scope, piece.name, kept)
         left += elsewhere
         if elsewhere:
             told = ", ".join(elsewhere)
-            say(f"{piece.name}: left out, as no installed package has it: {told}")
+            log(f"{piece.name}: left out, as no installed package has it: {told}")
     if not kept:
         raise PatchError(
             f"nothing is left of {piece.name}",

@@ -43,7 +43,7 @@ def choose(
     base: str,
     platforms: Platforms,
     way: str,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     *,
     ask: bool = True,
     offline: bool = False,
@@ -59,8 +59,8 @@ def choose(
     """
     recipe = root_recipe(catalog, base)
     if recipe.published is not None:
-        return published_image.choose(recipe.published, say, ask=ask, offline=offline)
-    return _debian(catalog, recipe, platforms, way, say, ask=ask, offline=offline)
+        return published_image.choose(recipe.published, log, ask=ask, offline=offline)
+    return _debian(catalog, recipe, platforms, way, log, ask=ask, offline=offline)
 
 
 def _debian(
@@ -68,7 +68,7 @@ def _debian(
     recipe: BaseRecipe,
     platforms: Platforms,
     way: str,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     *,
     ask: bool,
     offline: bool,
@@ -87,7 +87,7 @@ def _debian(
                 plan = plan_base(catalog, recipe.name, platforms, choice)
                 if in_engine(render(plan), "root"):
                     return choice
-    found = pinned if offline else _from_registry(root, say)
+    found = pinned if offline else _from_registry(root, log)
     if found is not None:
         return found
     if offline:
@@ -97,15 +97,15 @@ def _debian(
             f"no registry answers for {root.image}",
             hint='set debian_root = "mmdebstrap" (BUILDER_DEBIAN_ROOT) to do without',
         )
-    say(f"no registry answers for {root.image}: the Debian root comes from mmdebstrap")
+    log(f"no registry answers for {root.image}: the Debian root comes from mmdebstrap")
     return bootstrapped
 
 
-def _from_registry(root: Root, say: Callable[[str], None]) -> RegistryRoot | None:
+def _from_registry(root: Root, log: Callable[[str], None]) -> RegistryRoot | None:
     reference = f"{root.image}@{root.digest}" if root.digest else root.image
     digest = docker.pull_digest(reference, published_image.PATIENCE)
     if digest is None:
         return None
     if root.digest is None:
-        say(f"{root.image} is not pinned: today it is {digest}")
+        log(f"{root.image} is not pinned: today it is {digest}")
     return RegistryRoot(root.image, root.digest or digest)

@@ -16,7 +16,7 @@ PATIENCE = 10.0  # seconds for a registry to answer
 
 
 def choose(
-    published: Published, say: Callable[[str], None], *, ask: bool, offline: bool
+    published: Published, log: Callable[[str], None], *, ask: bool, offline: bool
 ) -> RegistryRoot:
     """A published image by its pin; else what its tag means today, and a line says so.
 
@@ -27,7 +27,7 @@ def choose(
         return RegistryRoot(name, published.digest or "")
     digest = None if offline else docker.pull_digest(name, PATIENCE)
     if digest is not None:
-        say(f"{name} is not pinned ({published.note}): today it is {digest}")
+        log(f"{name} is not pinned ({published.note}): today it is {digest}")
         return RegistryRoot(name, digest)
     why = "nothing is fetched (--offline)" if offline else "no registry answers for it"
     found = docker.image(name)
@@ -38,7 +38,7 @@ def choose(
             f"docker pull {name}, where a registry can be reached; or take a base of wheels",
         )
     told = f"{name} is not pinned ({published.note}) and {why}"
-    say(f"{told}: the engine's is taken, {found.digest}")
+    log(f"{told}: the engine's is taken, {found.digest}")
     return RegistryRoot(name, found.digest)
 
 
@@ -97,7 +97,7 @@ def config(root: RegistryRoot, target: str, *, offline: bool) -> dict[str, Any]:
 def fetch(
     base: BaseRecipe,
     digest: str,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     *,
     target: str = "amd64",
     offline: bool = False,
@@ -119,7 +119,7 @@ def fetch(
                     f"where the network is, run `builder mirror` or `docker pull {image}@{digest}`",
                 )
             source = reference(RegistryRoot(image, digest))
-            say(f"pulling {source}")
+            log(f"pulling {source}")
             docker.pull(source, f"linux/{target}")
         docker.tag(source, local)
     if base.published.digest is None and docker.image(image) is None:

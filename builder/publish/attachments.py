@@ -59,10 +59,10 @@ def release(
     try:
         return _released(run, rendered, record, tags, folders[0], recipe, replace)
     except TagMovedError as error:
-        repository = push.opened(tags.repository, run.say)
+        repository = push.opened(tags.repository, run.log)
         if replace is not None or repository.told(tags.own) == record.digest:
             raise
-        run.say(f"{error.what}: looking again")
+        run.log(f"{error.what}: looking again")
         return _released(run, rendered, record, tags, folders[1], recipe, None)
 
 
@@ -75,7 +75,7 @@ def _released(
     recipe: Mapping[str, str],
     replace: str | None,
 ) -> Published:
-    repository = push.opened(tags.repository, run.say)
+    repository = push.opened(tags.repository, run.log)
     known = frozenset(repository.tags())
     found = None
     if replace is None and tags.own in known:
@@ -84,7 +84,7 @@ def _released(
     there, proved = (found.digest, found.proved) if found else ("", record)
     attachments = attachments_of(rendered, proved or record, recipe, work)
     trust = trust_of(run.settings, work)
-    how = Pushing(work, run.say, trust, attachments, replace, there, proved, known)
+    how = Pushing(work, run.log, trust, attachments, replace, there, proved, known)
     return push.push(record, tags, how)
 
 

@@ -21,10 +21,9 @@ from builder.publish.remote_image import CREATED
 from builder.publish.survey import ATTACHED, Image, entries_of, is_nightly
 from builder.publish.tag_history import Move, followed, way_back
 from builder.tools.files import keep_json
+from builder.tools.log import Log
 from builder.tools.registry.client import Repository
 from builder.tools.registry.hub import Hub
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +221,7 @@ Stays = Callable[[Image], bool]
 Take = Callable[[Begun, Collection[str]], None]
 
 
-def _go(decided: Plan, file: Path, say: Say, stays: Stays, take: Take) -> tuple[str, ...]:
+def _go(decided: Plan, file: Path, log: Log, stays: Stays, take: Take) -> tuple[str, ...]:
     """Take what goes, image by image; the tags that are gone.
 
     What a run that was stopped left of an image goes first, unless a tag still leads to the image:
@@ -232,7 +231,7 @@ def _go(decided: Plan, file: Path, say: Say, stays: Stays, take: Take) -> tuple[
     if left is not None:
         if decided.known.isdisjoint(left.manifests[:1]):
             take(replace(left, tags=()), decided.known)  # a tag of it may have moved to another
-            say(f"deleted what was left of {', '.join(left.tags)}")
+            log(f"deleted what was left of {', '.join(left.tags)}")
         file.unlink()
     standing = [*decided.going]
     gone: list[str] = []
@@ -247,12 +246,12 @@ def _go(decided: Plan, file: Path, say: Say, stays: Stays, take: Take) -> tuple[
         # What two have in common goes with the last: the other one may have to stay by then.
         take(begun, decided.kept.union(*(other.names for other in standing)))
         file.unlink()
-        say(f"deleted {', '.join(image.tags)}")
+        log(f"deleted {', '.join(image.tags)}")
         gone += image.tags
     return tuple(gone)
 
 
-def delete(repository: Repository, decided: Plan, file: Path, say: Say) -> tuple[str, ...]:
+def delete(repository: Repository, decided: Plan, file: Path, log: Log) -> tuple[str, ...]:
     """Delete what goes, by digest; the tags that are gone.
 
     A registry takes every tag of a digest with it.  So right before each image all other tags are
@@ -266,7 +265,7 @@ def delete(repository: Repository, decided: Plan, file: Path, say: Say) -> tuple
     def stays(image: Image) -> bool:
         others = [tag for tag in repository.tags() if tag not in known | {decided.channel}]
         named = [tag for tag in others if not ATTACHED.fullmatch(tag)]
-        return _wanted(repository, image, [*named, decided.channel], decided, say)
+        return _wanted(repository, image, [*named, decided.channel], decided, log)
 
     def take(begun: Begun, kept: Collection[str]) -> None:
         # An index first: a registry may refuse what one lists.
@@ -274,11 +273,11 @@ def delete(repository: Repository, decided: Plan, file: Path, say: Say) -> tuple
             if digest not in kept:
                 repository.delete(digest)
 
-    return _go(decided, file, say, stays, take)
+    return _go(decided, file, log, stays, take)
 
 
 def _wanted(
-    repository: Repository, image: Image, tags: Sequence[str], decided: Plan, say: Say
+    repository: Repository, image: Image, tags: Sequence[str], decided: Plan, log: Log
 ) -> bool:
     """Whether a tag leads to something that would go, or an index lists it; a line says so."""
     going = image.manifests.keys() - decided.kept
@@ -288,13 +287,13 @@ def _wanted(
         if digest not in decided.kept and (found := repository.manifest(tag)):
             led |= {entry["digest"] for entry in entries_of(found)}
         if not led.isdisjoint(going):
-            say(f"{', '.join(image.tags)} stays: {tag} leads to it now")
+            log(f"{', '.join(image.tags)} stays: {tag} leads to it now")
             return True
     return False
 
 
 def delete_tags(
-    repository: Repository, hub: Hub, decided: Plan, file: Path, say: Say
+    repository: Repository, hub: Hub, decided: Plan, file: Path, log: Log
 ) -> tuple[str, ...]:
     """Delete what goes on Docker Hub, tag by tag: no other tag of an image goes with it.
 
@@ -304,16 +303,16 @@ def delete_tags(
     """
 
     def stays(image: Image) -> bool:
-        return _wanted(repository, image, [decided.channel], decided, say)
+        return _wanted(repository, image, [decided.channel], decided, log)
 
     def take(begun: Begun, kept: Collection[str]) -> None:
         for tag in begun.tags:
             hub.delete_tag(repository.path, tag)
         for tag in begun.attached_tags:
             if repository.told(decided.channel) in {*begun.manifests}.difference(kept):
-                say(f"what is attached to {begun.manifests[0]} stays: it is {decided.channel}")
+                log(f"what is attached to {begun.manifests[0]} stays: it is {decided.channel}")
                 return
             if tag not in kept:
                 hub.delete_tag(repository.path, tag)
 
-    return _go(decided, file, say, stays, take)
+    return _go(decided, file, log, stays, take)

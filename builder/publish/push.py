@@ -24,11 +24,11 @@ from builder.publish.upload import upload
 from builder.publish.verdicts import KEY, VERDICT, Trust, attached_verdicts, statement_of
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
+from builder.tools.log import Log
 from builder.tools.registry import cosign
 from builder.tools.registry.client import Manifest, Repository
 from builder.tools.registry.credentials import HUB
 
-Say = Callable[[str], None]
 Attachments = Callable[[Collection[str]], Sequence[Attachment]]
 """What belongs to a proved image, but for the types that are attached already."""
 NIGHTLY, TAGS = "nightly", "tags"
@@ -101,7 +101,7 @@ class Pushing:
 
     work: Path
     """An empty directory for the saved image."""
-    say: Say
+    log: Log
     trust: Trust
     """Whose key signs the image and its verdict; an empty one: nobody's."""
     attachments: Attachments
@@ -126,14 +126,14 @@ def push(record: Record, tags: Tags, how: Pushing) -> Published:
     ``FetchError`` when the registry does not answer; ``WorldError`` where the image cannot be
     signed, or this machine's clock is wrong.
     """
-    repository = opened(tags.repository, how.say)
+    repository = opened(tags.repository, how.log)
     digest = how.there or record.digest
     before = {tag: _led_to(repository, tag, tags, how) for tag in (tags.own, *tags.fixed)}
     repository.require_clock()
     replaced = {tag: there for tag, there in before.items() if there not in {"", digest}}
     _require_free(record, tags.repository, digest, replaced, how.replace)
     if how.there and how.there != record.digest:
-        how.say(f"the registry has {tags.own} already: {digest} gets the tags")
+        how.log(f"the registry has {tags.own} already: {digest} gets the tags")
     image = _Image(repository, digest)
     uploaded, new = 0, False
     # Without a tag there may be an image nevertheless: a push may have broken.
@@ -194,9 +194,9 @@ def _complete(
     if how.proved is not None or image.digest == record.digest:
         missing += how.attachments(_kinds(entries))
     if how.proved is None:
-        _sign(repository, image.digest, how.trust, how.say)
+        _sign(repository, image.digest, how.trust, how.log)
     else:
-        missing += _vouched(repository, how.proved, entries, how.trust, how.say)
+        missing += _vouched(repository, how.proved, entries, how.trust, how.log)
     if missing:
         # Newer versions of cosign list a signature there as well.
         alone = new and not how.trust.signing
@@ -209,7 +209,7 @@ def _kinds(entries: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def vouch(
-    repository: Repository, proved: Record, trust: Trust, attachments: Attachments, say: Say
+    repository: Repository, proved: Record, trust: Trust, attachments: Attachments, log: Log
 ) -> None:
     """Sign an image of a registry that this machine has proved, and attach the verdict on it and
     what else belongs to it.
@@ -219,7 +219,7 @@ def vouch(
     entries = referrers(repository, proved.digest)
     missing = [
         *attachments(_kinds(entries)),
-        *_vouched(repository, proved, entries, trust, say),
+        *_vouched(repository, proved, entries, trust, log),
     ]
     image = repository.manifest(proved.digest) if missing else None
     if image is not None:
@@ -231,19 +231,19 @@ def _vouched(
     proved: Record,
     entries: Sequence[Mapping[str, Any]],
     trust: Trust,
-    say: Say,
+    log: Log,
 ) -> list[Attachment]:
     """The verdict on an image, where no like one is attached; the image itself is signed first."""
     verdicts = attached_verdicts(entries, proved.digest, proved.key, proved.contract)
     if any(map(trust.is_ours, verdicts)):
         return []
-    _sign(repository, proved.digest, trust, say)
+    _sign(repository, proved.digest, trust, log)
     return [Attachment(VERDICT, annotations=trust.annotations(statement_of(proved)))]
 
 
-def _sign(repository: Repository, digest: str, trust: Trust, say: Say) -> None:
+def _sign(repository: Repository, digest: str, trust: Trust, log: Log) -> None:
     if trust.signing and cosign.sign(repository.name, digest, trust.signing, trust.work):
-        say(f"signed {repository.name}@{digest[:19]}")
+        log(f"signed {repository.name}@{digest[:19]}")
 
 
 @contextmanager
@@ -282,9 +282,9 @@ def _give(
     require_leads_to(repository, tag, image.digest, by_content=tag == tags.own)
 
 
-def opened(name: str, say: Say) -> Repository:
+def opened(name: str, log: Log) -> Repository:
     """A repository of one's own; raises ``RegistryError`` where it would be Docker's."""
-    repository = Repository(name, say, settings.load().token_hosts)
+    repository = Repository(name, log, settings.load().token_hosts)
     if repository.registry == HUB and repository.path.startswith("library/"):
         raise RegistryError(
             f"{name} would be one of Docker Hub's official images",

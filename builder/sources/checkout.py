@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,11 +13,10 @@ from builder.plan.inputs import Archive, GitCommit, Installed, PypiFile, SourceC
 from builder.tools import archives
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.scratch import NoTreeError
+from builder.tools.log import Log
 from builder.tools.python import pypi
 from builder.tools.web import downloads
 from builder.tools.web.ranges import NoRangesError
-
-Say = Callable[[str], None]
 
 
 def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str:
@@ -32,7 +31,7 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
             )
         )
     folder = work / "files"
-    unpack(source, repositories.cache, folder, repositories.say, offline=repositories.offline)
+    unpack(source, repositories.cache, folder, repositories.log, offline=repositories.offline)
     with _a_tree():
         tree = repositories.scratch.take(folder)
     shutil.rmtree(folder)
@@ -63,12 +62,12 @@ def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) ->
             return tree, note
         try:
             if not repositories.offline:
-                pypi.texts(file, folder, repositories.say)
+                pypi.texts(file, folder, repositories.log)
                 return _keep(repositories, parts, folder), note
         except NoRangesError as error:
-            repositories.say(f"{file.name} {file.version} is fetched as a whole: {error}")
+            repositories.log(f"{file.name} {file.version} is fetched as a whole: {error}")
             shutil.rmtree(folder, ignore_errors=True)
-    unpack(source, repositories.cache, folder, repositories.say, offline=repositories.offline)
+    unpack(source, repositories.cache, folder, repositories.log, offline=repositories.offline)
     return _keep(repositories, whole, folder), ""
 
 
@@ -91,7 +90,7 @@ def unpack(
     source: SourceTree | PypiFile | Archive | Installed,
     cache: Path,
     target: Path,
-    say: Say,
+    log: Log,
     *,
     offline: bool,
 ) -> None:
@@ -103,11 +102,11 @@ def unpack(
         case SourceTree():
             _copy_tree(source, target)
         case PypiFile(file=file, subdirectory=folder, texts_only=texts_only):
-            (archive,) = pypi.fetch([file], cache, say, offline=offline)
+            (archive,) = pypi.fetch([file], cache, log, offline=offline)
             sdist = not archive.name.endswith(".whl")
             _unpack(archive, folder, target, sdist=sdist, texts_only=texts_only)
         case Archive(url=url, sha256=digest, subdirectory=folder):
-            archive = downloads.fetch(url, digest, cache, say, offline=offline)
+            archive = downloads.fetch(url, digest, cache, log, offline=offline)
             _unpack(archive, folder, target, sdist=False)
         case Installed(name=name):
             raise FetchError(

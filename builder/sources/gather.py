@@ -22,9 +22,9 @@ from builder.tools import apt
 from builder.tools.files import full_disk, says_full
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.scratch import EMPTY_TREE
+from builder.tools.log import Log
 from builder.tools.python import pypi
 
-Say = Callable[[str], None]
 PATH_EXCLUDES = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
 PATH_INCLUDES = ("/usr/share/doc/*/copyright",)
 
@@ -46,7 +46,7 @@ class Materials:
     in (None: none is there), whether nothing may be fetched, and how the base starts."""
 
     cache: Path
-    say: Say
+    log: Log
     image: str | None = None
     offline: bool = False
     starts: Mapping[str, Any] = field(default_factory=dict)
@@ -60,13 +60,13 @@ def gather(plan: Plan | BasePlan, suite: str | None, materials: Materials, work:
     cannot be had or is not what was pinned, ``PatchError`` for a patch that does not fit,
     ``WorldError`` for a tool that is missing.
     """
-    say = materials.say
+    log = materials.log
     folders: dict[str, Path] = {}
     if plan.scripts:
         folders["inside"] = _scripts(plan, work / "inside")
     for context, locked in plan.packages.items():
         folders[context] = _together(
-            pypi.fetch(locked, materials.cache, say, offline=materials.offline), work / context
+            pypi.fetch(locked, materials.cache, log, offline=materials.offline), work / context
         )
     if isinstance(plan, Plan):
         make = _overlay if plan.family.INHERITS else _source
@@ -78,17 +78,17 @@ def gather(plan: Plan | BasePlan, suite: str | None, materials: Materials, work:
         apt_sources.write_text(sources)
     roots: tuple[Path, ...] = ()
     if isinstance(plan, BasePlan) and isinstance(plan.root, BootstrappedRoot):
-        roots = _bootstrap_all(plan.root, plan.platforms, work, apt_sources, say)
+        roots = _bootstrap_all(plan.root, plan.platforms, work, apt_sources, log)
     return Sources(folders, roots, apt_sources)
 
 
 def _bootstrap_all(
-    root: BootstrappedRoot, platforms: Platforms, work: Path, sources: Path | None, say: Say
+    root: BootstrappedRoot, platforms: Platforms, work: Path, sources: Path | None, log: Log
 ) -> tuple[Path, ...]:
     made = []
     for architecture in platforms.both:
         target = work / f"rootfs-{architecture}.tar"
-        _bootstrap(root, architecture, target, sources, say)
+        _bootstrap(root, architecture, target, sources, log)
         made.append(target)
     return tuple(made)
 
@@ -117,9 +117,9 @@ def _source(plan: Plan, materials: Materials, work: Path) -> Path:
     context = work / "source"
     context.mkdir()
     target = context / "tree"
-    cache, say, offline = materials.cache, materials.say, materials.offline
+    cache, log, offline = materials.cache, materials.log, materials.offline
     if not isinstance(plan.source, GitCommit) and not plan.patches:
-        checkout.unpack(plan.source, cache, target, say, offline=offline)
+        checkout.unpack(plan.source, cache, target, log, offline=offline)
         return context
 
     def write(repositories: Repositories, _: str, patched: str) -> None:
@@ -154,8 +154,8 @@ def _patched(
     Where a mirror turns out to be damaged, once more.  What is laid over an installed package
     needs no source where nothing patches it.
     """
-    repositories = Repositories(materials.cache, work, materials.say, offline=materials.offline)
-    context = PatchContext(repositories, work, materials.image, materials.say)
+    repositories = Repositories(materials.cache, work, materials.log, offline=materials.offline)
+    context = PatchContext(repositories, work, materials.image, materials.log)
 
     def make() -> None:
         tree = EMPTY_TREE
@@ -167,7 +167,7 @@ def _patched(
 
 
 def _bootstrap(
-    root: BootstrappedRoot, architecture: str, target: Path, sources: Path | None, say: Say
+    root: BootstrappedRoot, architecture: str, target: Path, sources: Path | None, log: Log
 ) -> None:
     if shutil.which("mmdebstrap") is None:
         raise WorldError(
@@ -176,7 +176,7 @@ def _bootstrap(
             "on Debian or Ubuntu as root ./farm installs it; or set debian_root = "
             '"registry" where one can be reached',
         )
-    say(f"mmdebstrap makes the Debian root ({root.suite}, {architecture})")
+    log(f"mmdebstrap makes the Debian root ({root.suite}, {architecture})")
     command = ["mmdebstrap", "--variant=minbase", "--format=tar", f"--arch={architecture}"]
     command += [f"--include={package}" for package in root.packages]
     command += [f"--dpkgopt=path-exclude={path}" for path in PATH_EXCLUDES]

@@ -307,21 +307,21 @@ def mirror(case: PatchSet, entry: Entry[Recipe]) -> Iterator[str]:
     files = [*family.packages(entry.recipe, entry.file.parent, PLATFORM).values()]
     files += [(source.file,)] if isinstance(source, PypiFile) else []
     for several in files:
-        pypi.fetch(several, repositories.cache, repositories.say)
+        pypi.fetch(several, repositories.cache, repositories.log)
         yield from (f"{file.name} {file.version}" for file in several)
 
 
-def mirror_base(entry: Entry[BaseRecipe], cache: Path, say: Callable[[str], None]) -> Iterator[str]:
+def mirror_base(entry: Entry[BaseRecipe], cache: Path, log: Callable[[str], None]) -> Iterator[str]:
     """Fetch the wheels and the published image of a base, to stay; like ``mirror``."""
     base = entry.recipe
     assert base is not None
     family = families.BASES[base.family]
     for files in family.packages(base, entry.file.parent, PLATFORM).values():
-        pypi.fetch(files, cache, say)
+        pypi.fetch(files, cache, log)
         yield from (f"{file.name} {file.version}" for file in files)
     published = base.published
     if published is not None and published.digest is not None:
-        local = published_image.fetch(base, published.digest, say)
+        local = published_image.fetch(base, published.digest, log)
         yield f"{published.image} in the engine, as {local}"
     elif published is not None:
         yield f"{published.image} is not kept: nothing pins it ({published.note})"

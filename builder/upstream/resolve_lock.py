@@ -66,20 +66,20 @@ def _python_below(catalog: Catalog, base: str | None) -> str:
     raise RecipeError(f"which Python is below {base} is not known", hint="say it: --python 3.13")
 
 
-def make(wanted: Lockable, python: str | None, cache: Path, say: Callable[[str], None]) -> Made:
+def make(wanted: Lockable, python: str | None, cache: Path, log: Callable[[str], None]) -> Made:
     """Resolve the requirements anew: the newest versions that fit together.
 
     Raises ``RecipeError`` where none do, ``FetchError`` when the index does not answer.
     """
     version = python or wanted.python
-    say(f"resolving {', '.join(wanted.requirements)} for CPython {version} on linux x86_64")
+    log(f"resolving {', '.join(wanted.requirements)} for CPython {version} on linux x86_64")
     pins = uv.resolve(wanted.requirements, version, cache)
     if not pins:
         raise RecipeError(f"nothing is needed for CPython {version}: there is nothing to lock")
-    say(f"looking for the wheels of {len(pins)} packages")
+    log(f"looking for the wheels of {len(pins)} packages")
     found = pypi.wheels(pins, version)
     files = tuple(PinnedFile(file.name, file.version, file.sha256) for file in found)
-    there = _known(wanted.file, say)
+    there = _known(wanted.file, log)
     before = {file.name: file for file in there.runtime} if there else {}
     after = {file.name: file for file in files}
     return Made(
@@ -91,14 +91,14 @@ def make(wanted: Lockable, python: str | None, cache: Path, say: Callable[[str],
     )
 
 
-def _known(file: Path, say: Callable[[str], None]) -> lockfile.Lock | None:
+def _known(file: Path, log: Callable[[str], None]) -> lockfile.Lock | None:
     """The lock that is there, if it can be read: else None, and a line says so."""
     if not file.exists():
         return None
     try:
         return lockfile.read(file)
     except RecipeError as error:
-        say(f"{error.what}: it is made anew")
+        log(f"{error.what}: it is made anew")
         return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +21,9 @@ from builder.settings import Settings
 from builder.tools.docker import engine as docker
 from builder.tools.files import workspace
 from builder.tools.git.repositories import Repositories
+from builder.tools.log import Log
 from builder.upstream.compatibility import PatchSet, diagnose
 from builder.upstream.patch_state import Finding
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class SourceSession:
         context = self.context
         if any(isinstance(patch, ScriptPatch) for patch in recipe.patch):
             image = _image_for_scripts(self.catalog, recipe, self.settings)
-            context = PatchContext(self.repositories, context.work, image, context.say)
+            context = PatchContext(self.repositories, context.work, image, context.log)
         return PatchSet(
             entry.name,
             resolve_source(recipe, self.catalog.root),
@@ -111,13 +110,13 @@ class SourceSession:
 
 @contextmanager
 def open_session(
-    catalog: Catalog, settings: Settings, say: Say, *, offline: bool
+    catalog: Catalog, settings: Settings, log: Log, *, offline: bool
 ) -> Iterator[SourceSession]:
     """A desk with a work directory of its own, gone afterwards."""
     settings.require_directories()
     with workspace(settings.cache_dir) as work:
-        repositories = Repositories(settings.cache_dir, work, say, offline=offline)
-        yield SourceSession(catalog, settings, PatchContext(repositories, work, None, say))
+        repositories = Repositories(settings.cache_dir, work, log, offline=offline)
+        yield SourceSession(catalog, settings, PatchContext(repositories, work, None, log))
 
 
 def _image_for_scripts(catalog: Catalog, recipe: Recipe, settings: Settings) -> str | None:

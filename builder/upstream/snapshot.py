@@ -196,7 +196,7 @@ def fitted(frozen: Frozen, at: SourceSession) -> tuple[Frozen, list[Finding]]:
     if there:
         for index, names in there.items():
             told = ", ".join(name[:9] for name in names)
-            at.context.say(
+            at.context.log(
                 f"{frozen.name}: upstream has {told} of {findings[index].patch}: left out"
             )
         frozen = narrowed(frozen, there)
@@ -204,7 +204,7 @@ def fitted(frozen: Frozen, at: SourceSession) -> tuple[Frozen, list[Finding]]:
     if not merged:
         return frozen, []
     lean = without(frozen, merged)
-    at.context.say(f"{frozen.name}: upstream has {', '.join(lean.dropped)}: left out")
+    at.context.log(f"{frozen.name}: upstream has {', '.join(lean.dropped)}: left out")
     return lean, []
 
 

@@ -16,7 +16,7 @@ import pytest
 from builder.errors import BuildError, WorldError
 from builder.images import build as image_build
 from builder.images import ccache
-from builder.images.build import Log
+from builder.images.build import BuildLog
 from builder.images.ccache import ID
 from builder.images.context import Context
 from builder.tools.docker import buildx
@@ -153,7 +153,7 @@ def test_a_full_disk_of_an_older_run_is_not_todays(tmp_path: Path) -> None:
     file.parent.mkdir()
     file.write_text("#9 1.0 cp: error writing 'x': No space left on device\n")
     (tmp_path / "Dockerfile").write_text("FROM scratch AS image\nCOPY nothing /\n")
-    log = Log(file)
+    log = BuildLog(file)
     with pytest.raises(BuildError, match="the build of builder-test/none failed"):
         image_build.build(
             Context(tmp_path, {}, {}, {}, "linux/amd64"),

@@ -10,7 +10,7 @@ import pytest
 
 from builder.images import build as image_build
 from builder.images import context
-from builder.images.build import Log
+from builder.images.build import BuildLog
 from builder.images.context import Context
 from builder.tools.docker import buildx, engine
 from docker.test_overlay import change, published, python
@@ -142,7 +142,7 @@ def cached_elsewhere(images: dict[str, str], registry: str, made: set[str], tmp_
         builder = buildx.builder(who)
         bases = context.bases_at({"root": images["root"]}, work, seen=builder.own)
         found = laid_out(work, dockerfile, **{"base-root": bases["root"]})
-        log = Log(tmp_path / f"{who}.log")
+        log = BuildLog(tmp_path / f"{who}.log")
         image_build.build(found, "image", name, {}, log, lambda _: None, builder, cache=kept)
         log.close()
         nanoseconds.append(docker("run", "--rm", "--network=none", name, "cat", "/compiled"))
@@ -155,7 +155,7 @@ def test_a_registry_that_does_not_take_layers_fails_no_build(
     made.add("builder-test/cached:not")
     base = f"docker-image://{images['root']}"
     found = laid_out(tmp_path, "FROM base-root AS image\nWORKDIR /x\n", **{"base-root": base})
-    log = Log(tmp_path / "log")
+    log = BuildLog(tmp_path / "log")
     built = image_build.build(
         found,
         "image",
@@ -188,7 +188,7 @@ def test_a_root_for_two_platforms_goes_there_and_comes_back(
     )
     for architecture in ("amd64", "arm64"):
         (both.folder / f"root-{architecture}").write_text(architecture)
-    log = Log(tmp_path / "log")
+    log = BuildLog(tmp_path / "log")
     built = image_build.build(both, "root", name, {}, log, lambda _: None, builder)
     found = engine.image(name)
     assert found is not None

@@ -12,7 +12,7 @@ import pytest
 
 from builder import families, pipeline, settings
 from builder.errors import FetchError
-from builder.images.build import Log
+from builder.images.build import BuildLog
 from builder.plan import base_image
 from builder.plan.dockerfile import render
 from builder.plan.inputs import RegistryRoot
@@ -88,7 +88,7 @@ def test_the_base_is_built_from_that_digest(
     planned = plan_base(found, "debian-trixie", platforms(), RegistryRoot(name, digest))
     rendered = render(planned)
     run = pipeline.Run(found, settings.load(), lambda _: None, lambda _: None)
-    images = pipeline.build_base(run, rendered, Log(tmp_path / "log"))
+    images = pipeline.build_base(run, rendered, BuildLog(tmp_path / "log"))
     built = docker.image(images["root"])
     assert built is not None
     assert built.labels["builder.key"] == rendered.key

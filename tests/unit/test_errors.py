@@ -57,7 +57,7 @@ def test_tables_and_lines_show_what_cannot_be_seen(capsys: pytest.CaptureFixture
 
     console.line("x\u202ey")
     console.table(("a",), [("v1\u200b",)])
-    console.say("z\u2069")
+    console.log("z\u2069")
     shown = capsys.readouterr()
     assert shown.out == "x\\u202ey\nv1\\u200b\n"
     assert shown.err == "z\\u2069\n"

@@ -25,8 +25,7 @@ from builder.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.tools.files import file_lock
 from builder.tools.git import executable as git
 from builder.tools.git.executable import GitError
-
-Say = Callable[[str], None]
+from builder.tools.log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,10 @@ class Mirror:
     repository that does not answer, or is not there, is not asked again.
     """
 
-    def __init__(self, url: str, cache: Path, say: Say, *, offline: bool = False) -> None:
+    def __init__(self, url: str, cache: Path, log: Log, *, offline: bool = False) -> None:
         self.url = git.checked_url(url)
         self.offline = offline
-        self._say = say
+        self._say = log
         self._lock: list[int] = []
         self._history_said = False
         self._advertised: Advertised | None = None

@@ -9,8 +9,9 @@ from typing import TypeVar
 from builder.errors import FetchError
 from builder.tools.git.executable import GitError
 from builder.tools.git.kept_trees import KeptTrees
-from builder.tools.git.mirrors import Mirror, Say
+from builder.tools.git.mirrors import Mirror
 from builder.tools.git.scratch import Scratch, relative_url, submodule_urls
+from builder.tools.log import Log
 
 T = TypeVar("T")
 GITLINK = "160000"
@@ -19,11 +20,11 @@ GITLINK = "160000"
 class Repositories:
     """Mirrors below ``cache``; trees are made in ``work/scratch.git``."""
 
-    def __init__(self, cache: Path, work: Path, say: Say, *, offline: bool = False) -> None:
+    def __init__(self, cache: Path, work: Path, log: Log, *, offline: bool = False) -> None:
         self.scratch = Scratch(work / "scratch.git")
         self.cache = cache
         self.offline = offline
-        self.say = say
+        self.log = log
         self._mirrors: dict[str, Mirror] = {}
         self._kept = KeptTrees(cache / "git" / "trees.git")
 
@@ -41,7 +42,7 @@ class Repositories:
     def mirror(self, url: str) -> Mirror:
         """The mirror of a repository, seen by the scratch repository from now on."""
         if url not in self._mirrors:
-            self._mirrors[url] = Mirror(url, self.cache, self.say, offline=self.offline)
+            self._mirrors[url] = Mirror(url, self.cache, self.log, offline=self.offline)
         return self._mirrors[url]
 
     def sound(self, work: Callable[[], T]) -> T:

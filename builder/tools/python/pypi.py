@@ -47,7 +47,7 @@ def cached(file: File, cache: Path) -> Path | None:
 
 
 def fetch(
-    files: Iterable[File], cache: Path, say: Callable[[str], None], *, offline: bool = False
+    files: Iterable[File], cache: Path, log: Callable[[str], None], *, offline: bool = False
 ) -> list[Path]:
     """Fetch what is not in the cache; return the paths, in order.
 
@@ -60,10 +60,10 @@ def fetch(
         names = ", ".join(f"{file.name} {file.version}" for file in missing)
         raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
     if missing:
-        say(f"fetching {len(missing)} of {len(wanted)} files from the package index")
+        log(f"fetching {len(missing)} of {len(wanted)} files from the package index")
         with client() as index:
             for file in missing:
-                _fetch_one(index, file, cache, say)
+                _fetch_one(index, file, cache, log)
     return [path for file in wanted if (path := cached(file, cache))]
 
 
@@ -100,16 +100,16 @@ def client() -> Iterator[PyPISimple]:
         yield opened
 
 
-def _fetch_one(index: PyPISimple, file: File, cache: Path, say: Callable[[str], None]) -> None:
+def _fetch_one(index: PyPISimple, file: File, cache: Path, log: Callable[[str], None]) -> None:
     with _explained(file):
         package = retrying(lambda: _find(index, file))
         size = f" ({package.size / 1e6:.1f} MB)" if package.size else ""
-        say(f"fetching {package.filename}{size}")
+        log(f"fetching {package.filename}{size}")
         name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
         store(index.s, package.url, name, file.sha256, folder)
 
 
-def texts(file: File, target: Path, say: Callable[[str], None]) -> None:
+def texts(file: File, target: Path, log: Callable[[str], None]) -> None:
     """Write the texts of a wheel to the new directory ``target``: only they are fetched.
 
     They are those of the wheel's own RECORD; whether the wheel has the digest of ``file`` is not
@@ -117,7 +117,7 @@ def texts(file: File, target: Path, say: Callable[[str], None]) -> None:
     """
     with client() as index, _explained(file):
         package = retrying(lambda: _find(index, file))
-        say(f"reading {package.filename} in part")
+        log(f"reading {package.filename} in part")
         wheel_texts.unpack(index.s, package, target)
 
 

@@ -71,12 +71,12 @@ class Repository:
     """
 
     def __init__(
-        self, name: str, say: Callable[[str], None], token_hosts: Collection[str] = ()
+        self, name: str, log: Callable[[str], None], token_hosts: Collection[str] = ()
     ) -> None:
         self.name = name
         self.registry, self.path = split(name)
-        self._say = say
-        self._http = Connection(name, say, token_hosts)
+        self._say = log
+        self._http = Connection(name, log, token_hosts)
         self._seen: set[str] = set()
         """Blobs that the registry has, as far as it was asked."""
 
@@ -391,7 +391,7 @@ class _Upload:
         return block
 
 
-def _lines(say: Callable[[str], None], name: str, size: int) -> Callable[[int], None]:
+def _lines(log: Callable[[str], None], name: str, size: int) -> Callable[[int], None]:
     """A line about an upload every ``NEWS`` seconds."""
     last = time.monotonic()
 
@@ -399,7 +399,7 @@ def _lines(say: Callable[[str], None], name: str, size: int) -> Callable[[int], 
         nonlocal last
         if time.monotonic() - last >= NEWS and count < size:
             last = time.monotonic()
-            say(f"{name}: {count / 1e6:.1f} MB sent")
+            log(f"{name}: {count / 1e6:.1f} MB sent")
 
     return progress
 

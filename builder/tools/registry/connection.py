@@ -57,7 +57,7 @@ class Connection:
     negative where it was behind.
     """
 
-    def __init__(self, name: str, say: Callable[[str], None], token_hosts: Collection[str]) -> None:
+    def __init__(self, name: str, log: Callable[[str], None], token_hosts: Collection[str]) -> None:
         self._name = name
         self._registry, self._path = split(name)
         host = HUB_HOST if self._registry == HUB else self._registry
@@ -66,7 +66,7 @@ class Connection:
         self._base = f"{'http' if plain else 'https'}://{host}/v2/{self._path}/"
         self._client = Client(certificate)
         self._authorization = Authorization(self._registry, self._base, self._client, token_hosts)
-        self._patience = Patience(self._registry, say)
+        self._patience = Patience(self._registry, log)
         self.ahead = 0.0
 
     def alive(self) -> None:

@@ -42,10 +42,10 @@ class Hub:
     and ends in ``FetchError``; another one raises ``RegistryError`` at once.
     """
 
-    def __init__(self, api: str, say: Callable[[str], None]) -> None:
+    def __init__(self, api: str, log: Callable[[str], None]) -> None:
         self._api = api.rstrip("/")
         self._client = Client()
-        self._patience = Patience("Docker Hub", say)
+        self._patience = Patience("Docker Hub", log)
         self._login: Login | None = None
         self._token = ""
 

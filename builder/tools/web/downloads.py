@@ -21,7 +21,7 @@ T = TypeVar("T")
 TIMEOUT = 60.0  # seconds without a byte
 
 
-def fetch(url: str, sha256: str, cache: Path, say: Callable[[str], None], *, offline: bool) -> Path:
+def fetch(url: str, sha256: str, cache: Path, log: Callable[[str], None], *, offline: bool) -> Path:
     """The file of that digest, out of the cache or from ``url``.
 
     Raises ``FetchError`` when the server does not have it or gives other bytes, and where it is
@@ -35,7 +35,7 @@ def fetch(url: str, sha256: str, cache: Path, say: Callable[[str], None], *, off
         raise FetchError(f"{url} is not in the cache", "--offline fetches nothing", MIRROR_FIRST)
     import requests
 
-    say(f"fetching {url}")
+    log(f"fetching {url}")
     name = Path(unquote(urlsplit(url).path)).name or "archive"
     with requests.Session() as session:
         try:

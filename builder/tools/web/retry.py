@@ -24,9 +24,9 @@ class Patience:
     remembered when it is given up.
     """
 
-    def __init__(self, server: str = "", say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, server: str = "", log: Callable[[str], None] = lambda _: None) -> None:
         self._server = server
-        self._say = say
+        self._say = log
         self._waited = 0.0
         self._alive = 0.0
 

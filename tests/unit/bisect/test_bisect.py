@@ -30,7 +30,7 @@ from builder.errors import (
     UntriedError,
     WorldError,
 )
-from builder.images.build import Log
+from builder.images.build import BuildLog
 from builder.tools.files import named_lock
 from builder.tools.git.bisection import Bisection, Commit, described, roots_of
 from builder.tools.git.repositories import Repositories
@@ -237,7 +237,7 @@ class Farm:
         asked = Asked(good, bad, **{name: more.pop(name) for name in WAY & more.keys()})
         run = new_run(self.catalog)
         self.said.clear()
-        run.say = self.said.append
+        run.log = self.said.append
         return bisect_run.bisect(run, "eng", asked, Options(**more))
 
     @property
@@ -696,7 +696,7 @@ MEMORY, AGAIN = "ran out of memory", "archive did not answer: try again"
 def test_a_build_that_breaks_down_is_told_from_one_that_fails(
     tmp_path: Path, lines: list[str], hint: str
 ) -> None:
-    log = Log(tmp_path / "log")
+    log = BuildLog(tmp_path / "log")
     for line in "\n".join(lines).splitlines():
         log.line(line)
     assert hint in log.breakdown

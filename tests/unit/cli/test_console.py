@@ -10,7 +10,7 @@ from rich.console import Console
 
 from builder.cli import console
 from builder.cli.console import BuildProgress, duration, size
-from builder.images.build import Log, Step
+from builder.images.build import BuildLog, Step
 
 # As buildx 0.13 prints them with --progress=plain.
 COMPILE = r"""#0 building with "default" instance using docker driver
@@ -34,11 +34,11 @@ COMPILE = r"""#0 building with "default" instance using docker driver
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Log:
-    return Log(tmp_path / "logs" / "x.log")
+def log(tmp_path: Path) -> BuildLog:
+    return BuildLog(tmp_path / "logs" / "x.log")
 
 
-def test_the_steps_of_a_compile_are_told_from_all_else(log: Log) -> None:
+def test_the_steps_of_a_compile_are_told_from_all_else(log: BuildLog) -> None:
     steps = [found for line in COMPILE.splitlines() if isinstance(found := log.line(line), Step)]
     assert steps == [
         Step(22, 339, "ccache g++ -Werror -I/src/error_code.d -c /src/a.cpp"),
@@ -57,11 +57,11 @@ def test_the_steps_of_a_compile_are_told_from_all_else(log: Log) -> None:
         ("", ""),
     ],
 )
-def test_a_line_is_a_step_or_itself(log: Log, line: str, step: Step | str) -> None:
+def test_a_line_is_a_step_or_itself(log: BuildLog, line: str, step: Step | str) -> None:
     assert log.line(line) == step
 
 
-def test_the_log_keeps_every_line_and_the_first_errors(log: Log) -> None:
+def test_the_log_keeps_every_line_and_the_first_errors(log: BuildLog) -> None:
     for line in COMPILE.splitlines():
         log.line(line)
     log.close()
@@ -73,7 +73,7 @@ def test_the_log_keeps_every_line_and_the_first_errors(log: Log) -> None:
     ]
 
 
-def test_what_follows_from_the_first_errors_does_not_push_them_out(log: Log) -> None:
+def test_what_follows_from_the_first_errors_does_not_push_them_out(log: BuildLog) -> None:
     for number in range(200):
         log.line(f"#9 1.0 /src/{number}.cpp:1:1: error: no {number}")
     assert log.errors[0] == "/src/0.cpp:1:1: error: no 0"
@@ -95,7 +95,7 @@ def test_what_follows_from_the_first_errors_does_not_push_them_out(log: Log) -> 
         "Traceback (most recent call last):",
     ],
 )
-def test_a_tool_that_says_why_is_heard(log: Log, line: str) -> None:
+def test_a_tool_that_says_why_is_heard(log: BuildLog, line: str) -> None:
     log.line(f"#9 12.30 {line}")
     assert log.errors == [line]
 
@@ -110,7 +110,7 @@ def test_a_tool_that_says_why_is_heard(log: Log, line: str) -> None:
         "0 errors, 0 warnings",
     ],
 )
-def test_what_only_names_errors_is_none(log: Log, line: str) -> None:
+def test_what_only_names_errors_is_none(log: BuildLog, line: str) -> None:
     log.line(f"#9 12.30 {line}")
     assert log.errors == []
 
@@ -124,22 +124,22 @@ def test_what_only_names_errors_is_none(log: Log, line: str) -> None:
         ("E: Unable to locate package nonsense", "check [debian]"),
     ],
 )
-def test_a_known_cause_is_named(log: Log, line: str, hint: str) -> None:
+def test_a_known_cause_is_named(log: BuildLog, line: str, hint: str) -> None:
     log.line(f"#9 12.30 {line}")
     (found,) = log.all_text_hints
     assert hint in found
 
 
-def watched(lines: str, log: Log) -> str:
+def watched(lines: str, log: BuildLog) -> str:
     said = io.StringIO()
     with BuildProgress(Console(file=said, soft_wrap=True, highlight=False)) as progress:
-        progress.say("building [x] (0123)")
+        progress.log("building [x] (0123)")
         for line in lines.splitlines():
             progress.watch(log.line(line))
     return said.getvalue()
 
 
-def test_without_a_terminal_progress_is_plain_lines(log: Log) -> None:
+def test_without_a_terminal_progress_is_plain_lines(log: BuildLog) -> None:
     said = watched(COMPILE, log)
     assert said.splitlines() == [
         "building [x] (0123)",
@@ -150,7 +150,7 @@ def test_without_a_terminal_progress_is_plain_lines(log: Log) -> None:
     assert "\x1b" not in said
 
 
-def test_the_last_step_and_another_compile_are_always_told(log: Log) -> None:
+def test_the_last_step_and_another_compile_are_always_told(log: BuildLog) -> None:
     lines = "\n".join(f"#9 1.0 [{n}/{total}] x" for total in (50, 70) for n in range(1, total + 1))
     assert watched(lines, log).splitlines()[1:] == [
         "  compiling 1/50",
@@ -160,7 +160,7 @@ def test_the_last_step_and_another_compile_are_always_told(log: Log) -> None:
     ]
 
 
-def test_on_a_terminal_the_compile_is_a_bar(log: Log) -> None:
+def test_on_a_terminal_the_compile_is_a_bar(log: BuildLog) -> None:
     said = io.StringIO()
     screen = Console(
         file=said, force_terminal=True, width=120, highlight=False, _environ={"TERM": "xterm"}
@@ -169,7 +169,7 @@ def test_on_a_terminal_the_compile_is_a_bar(log: Log) -> None:
         progress.watch("#14 [build 4/5] RUN --network=none [bold]make[/bold]")
         for line in COMPILE.splitlines():
             progress.watch(log.line(line))
-        progress.say("proving [x]")
+        progress.log("proving [x]")
     assert "[bold]make[/bold]" in said.getvalue()
     assert "/339" in said.getvalue()
     assert "proving [x]" in said.getvalue()
