@@ -124,13 +124,13 @@ class BuildError(BuilderError):
 
 
 class SmokeError(BuilderError):
-    """The image was made and is not what the recipe promises."""
+    """The image was built and a check failed."""
 
     exit_code = 7
 
 
 class UntriedError(BuilderError):
-    """A proof could not be tried, which says nothing of the image."""
+    """A check could not be run, which says nothing of the image."""
 
     exit_code = 8
 
@@ -189,8 +189,8 @@ EXIT_CODES: dict[int, str] = {
     WorldError.exit_code: "this machine lacks something (see `builder doctor`)",
     FetchError.exit_code: "an input could not be fetched, or differs from its pin",
     BuildError.exit_code: "the build failed",
-    SmokeError.exit_code: "the image was built and a proof failed",
-    UntriedError.exit_code: "a proof could not be tried",
+    SmokeError.exit_code: "the image was built and a check failed",
+    UntriedError.exit_code: "a check could not be run",
     BusyError.exit_code: "another run is at work on the same recipe",
     SpaceError.exit_code: "not enough disk space",
     PatchError.exit_code: "a patch does not apply, or does nothing",

@@ -1,4 +1,4 @@
-"""From a recipe to a proved image: the steps, in order, and nothing else."""
+"""From a recipe to a verified image: the steps, in order, and nothing else."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Run:
     settings: Settings
     log: Callable[[str], None]
     watch: Watch
-    judged: Callable[[str, Verdict], None] = lambda *_: None
-    """Told of every verdict, good or not, before anything follows from it."""
+    on_verdict: Callable[[str, Verdict], None] = lambda *_: None
+    """Called with every verdict, good or not, before anything follows from it."""
     gpu_test: GpuTest | None = None
     """What is tried with a GPU; None: nothing."""
     rebuild: bool = False
@@ -74,7 +74,7 @@ class Outcome:
 
     record: Record
     built: bool
-    proved: bool = True
+    checked: bool = True
 
 
 def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rendered:
@@ -102,17 +102,17 @@ def resolve(run: Run, name: str, build_architecture: str | None = None) -> Rende
 
 
 def contract_of(recipe: Recipe) -> str:
-    """sha256 over what the image must prove."""
+    """sha256 over what the smoke test checks."""
     parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artifact"}
-    promises = recipe.model_dump(mode="json", include=parts) | {"proofs": smoke.PROOFS}
-    return hashlib.sha256(json.dumps(promises, sort_keys=True).encode()).hexdigest()
+    checks = recipe.model_dump(mode="json", include=parts) | {"checks": smoke.CHECKS_VERSION}
+    return hashlib.sha256(json.dumps(checks, sort_keys=True).encode()).hexdigest()
 
 
 def build(run: Run, name: str) -> Outcome:
-    """Build the image of a recipe, prove it and give it its names; or find it already there.
+    """Build the image of a recipe, smoke-test it and tag it; or find it already there.
 
     Raises a ``BuilderError`` of the kind that says what went wrong; ``SmokeError`` when the image
-    was built and is not what the recipe promises.
+    was built and a check failed.
     """
     run.catalog.engine(name)  # a wrong recipe is told also where no engine answers
     _require_digests(docker.engine())
@@ -121,17 +121,17 @@ def build(run: Run, name: str) -> Outcome:
         rendered = resolve(run, name)
         known = None if run.rebuild else recognise(run, rendered)
     if known is not None:
-        return Outcome(known, built=False, proved=False)
+        return Outcome(known, built=False, checked=False)
     assert isinstance(rendered.plan, Plan)
     recipe = rendered.plan.recipe
     with named_lock(run.settings.cache_dir, recipe.name), workspace(run.settings.cache_dir) as work:
         known = None if run.rebuild else recognise(run, rendered)
         if known is not None:
-            return Outcome(known, built=False, proved=False)
+            return Outcome(known, built=False, checked=False)
         found = None if run.rebuild else image_of_key(run, rendered)
         if found is not None:
-            run.log(f"{recipe.name} is built; what it promises is proved anew")
-            return Outcome(_prove_again(run, rendered, found, work), built=False)
+            run.log(f"{recipe.name} is built already; running its smoke test again")
+            return Outcome(_check_again(run, rendered, found, work), built=False)
         _require_disk(run, recipe.build.disk, f"the build of {recipe.name}")
         require_space(work, WORK_SPACE, f"the inputs of {recipe.name}")
         log = BuildLog(_log_path(run.settings.state_dir, recipe.name))
@@ -176,12 +176,12 @@ def own_tag(run: Run, rendered: Rendered) -> str:
 
 
 def candidate_of(run: Run, rendered: Rendered) -> str:
-    """The image's name until it is proved: nobody takes it for a finished one's."""
-    return f"{references_of(run, rendered)[0].rsplit(':', 1)[0]}:unproved-{rendered.short_key}"
+    """The image's name until its verdict is good: nobody takes it for a finished image."""
+    return f"{references_of(run, rendered)[0].rsplit(':', 1)[0]}:unverified-{rendered.short_key}"
 
 
 def image_of_key(run: Run, rendered: Rendered) -> docker.Image | None:
-    """The engine's image of this key, under the name that only a proved image is given."""
+    """The engine's image of this key, under the name that only a verified image gets."""
     return _of_key(references_of(run, rendered)[0], rendered)
 
 
@@ -216,7 +216,7 @@ def _give_names(references: tuple[str, ...], digest: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """An image that is not proved yet; ``log`` is empty where this run did not build it."""
+    """An image that is not verified yet; ``log`` is empty where this run did not build it."""
 
     reference: str
     digest: str
@@ -225,14 +225,14 @@ class _Candidate:
 
 
 def _build(run: Run, rendered: Rendered, work: Path, log: BuildLog) -> Outcome:
-    """Have a candidate in the engine, prove it, and give it its names where it is good."""
+    """Have a candidate in the engine, smoke-test it, and tag it where its verdict is good."""
     found = _candidate(run, rendered, work, log)
     name = rendered.plan.name
-    run.log(f"proving {name}")
-    with run.stage("prove"):
+    run.log(f"smoke test of {name}")
+    with run.stage("smoke"):
         subject = subject_of(run, rendered, found.reference, found.digest)
-        verdict = smoke.prove(subject, work)
-    run.judged(name, verdict)
+        verdict = smoke.check_image(subject, work)
+    run.on_verdict(name, verdict)
     if not verdict.good:
         _write(run, rendered, (found.reference,), found.labels, verdict, found.log)
         raise smoke_error(name, found.reference, verdict)
@@ -245,9 +245,9 @@ def _build(run: Run, rendered: Rendered, work: Path, log: BuildLog) -> Outcome:
 
 
 def _candidate(run: Run, rendered: Rendered, work: Path, log: BuildLog) -> _Candidate:
-    """The image that is to be proved: the one that is there, else a new one.
+    """The image to smoke-test: the one that is there, else a new one.
 
-    What is there was baked elsewhere, or built by a run that did not come to prove it; its key
+    What is there was baked elsewhere, or built by a run that ended before its smoke test; its key
     says what it is made of.
     """
     assert isinstance(rendered.plan, Plan)
@@ -371,7 +371,7 @@ def smoke_error(name: str, reference: str, verdict: Verdict) -> BuilderError:
 
 def _lines(checks: Sequence[Check]) -> str:
     return "\n".join(
-        f"{check.proof}: {check.subject}: expected {check.expected}; found {check.found}"
+        f"{check.kind}: {check.subject}: expected {check.expected}; found {check.found}"
         for check in checks
     )
 
@@ -512,25 +512,25 @@ def _fetched(run: Run, plan: BasePlan) -> str:
     )
 
 
-def judge(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:
-    """Prove an image that is there; the record keeps what is known of its build.
+def check_built(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:
+    """Smoke-test an image that is there; the record keeps what is known of its build.
 
     Raises ``UntriedError`` when not even the image can be read.
     """
     assert isinstance(rendered.plan, Plan)
     references = references_of(run, rendered)
     before = record.read(run.settings.state_dir, rendered.plan.name, rendered.key)
-    with run.stage("prove"):
+    with run.stage("smoke"):
         subject = subject_of(run, rendered, references[0], found.digest)
-        verdict = smoke.prove(subject, work)
-    run.judged(rendered.plan.name, verdict)
+        verdict = smoke.check_image(subject, work)
+    run.on_verdict(rendered.plan.name, verdict)
     log = before.log if before else ""
     run.seconds = (dict(before.seconds) if before else {}) | run.seconds
     return _write(run, rendered, references, found.labels, verdict, log)
 
 
 def check_pulled(run: Run, rendered: Rendered, reference: str, work: Path) -> Record:
-    """Prove an image that a registry gave the engine; its record, which is not written.
+    """Smoke-test an image that a registry gave the engine; its record, which is not written.
 
     Raises ``UntriedError`` when not even the image can be read, and like ``build_base``.
     """
@@ -543,16 +543,16 @@ def check_pulled(run: Run, rendered: Rendered, reference: str, work: Path) -> Re
         build_base(run, rendered.base, log)
     finally:
         log.close()
-    with run.stage("prove"):
-        verdict = smoke.prove(subject_of(run, rendered, reference, found.digest), work)
-    run.judged(rendered.plan.name, verdict)
+    with run.stage("smoke"):
+        verdict = smoke.check_image(subject_of(run, rendered, reference, found.digest), work)
+    run.on_verdict(rendered.plan.name, verdict)
     return _record(run, rendered, references_of(run, rendered), found.labels, verdict, "")
 
 
-def _prove_again(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:
-    """Judge an image that is there, and give it all its names where it is good."""
-    judged = judge(run, rendered, found, work)
-    if not judged.verdict.good:
-        raise smoke_error(judged.recipe, judged.references[0], judged.verdict)
-    _give_names(judged.references, found.digest)
-    return judged
+def _check_again(run: Run, rendered: Rendered, found: docker.Image, work: Path) -> Record:
+    """Smoke-test an image that is there, and tag it where its verdict is good."""
+    kept = check_built(run, rendered, found, work)
+    if not kept.verdict.good:
+        raise smoke_error(kept.recipe, kept.references[0], kept.verdict)
+    _give_names(kept.references, found.digest)
+    return kept

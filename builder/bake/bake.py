@@ -40,7 +40,7 @@ class Baked:
     file: Path
     groups: Mapping[str, tuple[str, ...]]
     candidates: Mapping[str, str]
-    """The name that each recipe's image gets until it is proved."""
+    """The name of each recipe's image until its verdict is good."""
     left_out: Mapping[str, BuilderError]
 
 

@@ -1,1 +1,1 @@
-"""How fast an engine generates, run by run: measured, judged, compared, drawn."""
+"""How fast an engine generates, run by run: measured, evaluated, compared, drawn."""

@@ -74,8 +74,8 @@ class Acceptance:
         return self.shape == "steady"
 
 
-def judge(values: Sequence[float]) -> Series:
-    """Judge speeds in the order of their runs.
+def evaluate(values: Sequence[float]) -> Series:
+    """Evaluate the speeds of runs, in their order.
 
     Raises ``ValueError`` for an empty series, and for negative or infinite values.
     """
@@ -96,10 +96,10 @@ def judge(values: Sequence[float]) -> Series:
     )
 
 
-def judge_acceptance(values: Sequence[float]) -> Acceptance:
-    """Judge the acceptance of runs in their order: it must not fall to nothing.
+def evaluate_acceptance(values: Sequence[float]) -> Acceptance:
+    """Evaluate the acceptance of runs, in their order: it must not fall to nothing.
 
-    Raises ``ValueError`` as ``judge`` does.
+    Raises ``ValueError`` as ``evaluate`` does.
     """
     _check(values)
     if not any(values):
@@ -114,7 +114,7 @@ def judge_acceptance(values: Sequence[float]) -> Acceptance:
 
 def _check(values: Sequence[float]) -> None:
     if not values:
-        raise ValueError("there is no run to judge")
+        raise ValueError("there is no run to evaluate")
     if any(not math.isfinite(value) or value < 0 for value in values):
         raise ValueError("a speed is neither negative nor infinite")
 

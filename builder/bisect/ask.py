@@ -64,7 +64,7 @@ def state_of(
     ``anew`` asks what was asked before, but for what is said now; where both ends are said, it is
     another question.  Nothing is written.
     Raises ``QuestionError`` where another one is not answered yet, what is asked for again was
-    judged with another recipe, or the directory of its test is gone; ``FetchError`` for an end
+    evaluated with another recipe, or the directory of its test is gone; ``FetchError`` for an end
     that does not exist.
     """
     whole = asked.good is not None and asked.bad is not None
@@ -131,10 +131,10 @@ def _gone_on_with(
     if old.inputs != inputs:
         raise QuestionError(
             f"{old.recipe}, its base or a patch has changed since its bisect began",
-            "what was judged was made with what was there before",
+            "its commits were evaluated with the earlier recipe",
             "undo the change, or begin anew with --restart",
         )
-    run.log(f"going on between {old.good} and {old.bad}: {count(len(known.steps))} judged")
+    run.log(f"going on between {old.good} and {old.bad}: {count(len(known.steps))} evaluated")
     return known
 
 
@@ -146,7 +146,7 @@ def _require_same(at: SourceSession, url: str, asked: Asked, old: Question) -> N
     same &= asked.test == old.test and asked.build_fails == old.build_fails
     if bare or (same and asked.first_parent == old.first_parent):
         return
-    test = f"by --test {old.test!r}" if old.test is not None else "by the proofs"
+    test = f"by --test {old.test!r}" if old.test is not None else "by the smoke test"
     more = [f"--build-fails {old.build_fails}"] if old.build_fails != "skip" else []
     more += ["--first-parent"] if old.first_parent else []
     raise QuestionError(

@@ -1,4 +1,4 @@
-"""A commit of an upstream, judged: built and proved, or put to a test of the user's."""
+"""One commit of a bisect, evaluated: built and smoke-tested, or given to the user's own test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from builder import pipeline
-from builder.bisect.state import SHORT, BuildFails, Judgement, Trace
+from builder.bisect.state import SHORT, BuildFails, Evaluation, Trace
 from builder.errors import BuilderError, BuildError, GoneError, PatchError, SmokeError, UntriedError
 from builder.images.build import BreakdownError
 from builder.pipeline import Run
@@ -49,7 +49,7 @@ class UserTest:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How commits are judged; without a test by the proofs of their images."""
+    """How commits are evaluated; without a test by the smoke test of their images."""
 
     test: UserTest | None
     build_fails: BuildFails
@@ -111,15 +111,15 @@ def sweep(left: Trace) -> None:
             docker.untag(name)
 
 
-def judged(subject: Candidate, how: How) -> Judgement:
-    """Build a commit, prove it, and say what it is.
+def evaluate(subject: Candidate, how: How) -> Evaluation:
+    """Build a commit, smoke-test it, and evaluate it.
 
     What cannot be built is skipped, or bad where ``how`` says so.  Raises ``WorldError``,
     ``SpaceError``, ``FetchError`` and ``BusyError``, which say nothing of the commit, nor does
     ``UntriedError``: the build broke down, or the test broke off.
     """
     started = time.monotonic()
-    found = _proved(subject, how)
+    found = _smoke_tested(subject, how)
     image = _image(subject) if how.test is not None and found.word != "skip" else ""
     if how.test is not None and image:
         found = _tested(subject, how.test, image)
@@ -131,12 +131,12 @@ def judged(subject: Candidate, how: How) -> Judgement:
     )
 
 
-def _proved(subject: Candidate, how: How) -> Judgement:
-    """What the build and the proofs say."""
+def _smoke_tested(subject: Candidate, how: How) -> Evaluation:
+    """The result of the build and the smoke test."""
     try:
         pipeline.build(subject.run, subject.frozen.name)
     except SmokeError as error:
-        return Judgement("bad", _first(error))
+        return Evaluation("bad", _first(error))
     except BreakdownError as error:
         raise UntriedError(
             f"the build of {subject.commit[:SHORT]} broke down, which says nothing of the commit",
@@ -145,14 +145,14 @@ def _proved(subject: Candidate, how: How) -> Judgement:
             f"{subject.commit[:SHORT]} without it",
         ) from error
     except BuildError as error:
-        return Judgement(how.build_fails, f"cannot be built: {_telling(error)}")
+        return Evaluation(how.build_fails, f"cannot be built: {_telling(error)}")
     except (PatchError, GoneError) as error:
-        return Judgement("skip", error.what)
+        return Evaluation("skip", error.what)
     except UntriedError as error:
         # A test needs no more than the image.
         testable = how.test is not None and _image(subject)
-        return Judgement("good" if testable else "skip", f"cannot be tried: {_first(error)}")
-    return Judgement("good", "built and proved")
+        return Evaluation("good" if testable else "skip", f"cannot be tried: {_first(error)}")
+    return Evaluation("good", "built and verified")
 
 
 def _first(error: BuilderError) -> str:
@@ -181,7 +181,7 @@ def _log_of(subject: Candidate) -> str:
     return max(map(str, folder.glob(f"{subject.frozen.name}-*.log")), default="")
 
 
-def _tested(subject: Candidate, test: UserTest, image: str) -> Judgement:
+def _tested(subject: Candidate, test: UserTest, image: str) -> Evaluation:
     """What the user's test says of an image: good with 0, skip with 125, bad with 1 to 124.
 
     git-bisect(1), "Bisect run", takes 126 and 127 for bad, where the good end does not have them
@@ -204,16 +204,16 @@ def _tested(subject: Candidate, test: UserTest, image: str) -> Judgement:
     for line in lines[-SHOWN:]:
         run.log(f"  {line}")
     if status == GOOD:
-        return Judgement("good", "the test ended with 0", log=str(log))
+        return Evaluation("good", "the test ended with 0", log=str(log))
     if status == SKIP:
-        return Judgement("skip", "the test ended with 125: it cannot tell", log=str(log))
+        return Evaluation("skip", "the test ended with 125: it cannot tell", log=str(log))
     if 0 < status < SKIP:
         why = next(filter(None, reversed(lines)), "")
-        return Judgement("bad", ": ".join(filter(None, (_ended(status), why))), log=str(log))
+        return Evaluation("bad", ": ".join(filter(None, (_ended(status), why))), log=str(log))
     raise UntriedError(
         f"{_ended(status)} on {subject.commit[:SHORT]}: that is no verdict",
         "\n".join([*lines[-SHOWN:], *OF_THE_SHELL.get(status, ())]),
-        "what was judged so far is kept: the same command goes on from there, and --restart "
+        "the commits evaluated so far are kept: the same command goes on from there, and --restart "
         "--test COMMAND begins anew with another test",
     )
 

@@ -1,4 +1,4 @@
-"""Which commit of an upstream broke an engine: git halves, we build, and prove or test.
+"""Which commit of an upstream broke an engine: git picks commits, which are built and tested.
 
 What is known is kept after every commit, so a bisect that was stopped at any moment goes on with
 the next one.  A commit is built like any recipe; the compiler cache has most of it already.
@@ -16,7 +16,7 @@ from builder.bisect import evaluate
 from builder.bisect import state as bisect_state
 from builder.bisect.ask import ABBREVIATED, Asked, count, roots_between, source_of, state_of
 from builder.bisect.evaluate import How, UserTest
-from builder.bisect.state import SHORT, End, Judgement, Question, QuestionError, State, Step
+from builder.bisect.state import SHORT, End, Evaluation, Question, QuestionError, State, Step
 from builder.errors import GoneError, PatchError, UntriedError
 from builder.pipeline import Run
 from builder.recipes.catalog import Entry
@@ -63,7 +63,7 @@ class Outcome:
     @property
     def builds(self) -> int:
         """How many commits were compiled."""
-        return sum(step.judgement.built for step in self.steps)
+        return sum(step.evaluation.built for step in self.steps)
 
 
 class _Session:
@@ -85,9 +85,9 @@ class _Session:
         self.state = state
         bisect_state.keep(self.run.settings.state_dir, state)
 
-    def judged(self, commit: str, what: str) -> Step:
+    def evaluate(self, commit: str, what: str) -> Step:
         """The step of a commit, from what is known or by trying it; ``what`` announces it."""
-        known = self.state.judged(commit)
+        known = self.state.step(commit)
         if known is not None:
             return known
         (about,) = described(self.at.repositories.scratch, [commit])
@@ -98,16 +98,16 @@ class _Session:
         self.sweep()
         return step
 
-    def _tried(self, commit: str) -> Judgement:
+    def _tried(self, commit: str) -> Evaluation:
         try:
             candidate = evaluate.candidate(self.run, self.at, self.entry, commit)
         except (PatchError, GoneError) as error:
-            return Judgement("skip", error.what)
+            return Evaluation("skip", error.what)
         trace = self.state.trace
         if trace is None or trace.commit != commit:
             self.sweep()
             self.knows(replace(self.state, trace=evaluate.trace(candidate)))
-        return evaluate.judged(candidate, self.how)
+        return evaluate.evaluate(candidate, self.how)
 
     def sweep(self) -> None:
         """Take the images of the last commit away, where they are not kept."""
@@ -130,7 +130,7 @@ class _Session:
 
 def _is(step: Step) -> str:
     word = "is skipped" if step.word == "skip" else f"is {step.word}"
-    return f"{word}: {step.judgement.why}"
+    return f"{word}: {step.evaluation.why}"
 
 
 def bisect(run: Run, name: str, asked: Asked, options: Options) -> Outcome:
@@ -183,12 +183,12 @@ def _require_ends(session: _Session, roots: Sequence[str], *, trust: bool) -> No
         told = "where they part must be good as well"
         session.run.log(f"{question.good} is no ancestor of {question.bad}: {told}")
     for root in roots:
-        step = session.judged(root, "where they part")
+        step = session.evaluate(root, "where they part")
         if step.word == "bad":
             session.concluded()
             raise QuestionError(
                 f"{step.commit.short} is bad, where {question.good} and {question.bad} part",
-                f"{step.judgement.why}\nso nothing broke between there and {question.bad}: it was "
+                f"{step.evaluation.why}\nso nothing broke between there and {question.bad}: it was "
                 f"mended on the way to {question.good}",
                 "choose a good commit that is an ancestor of the bad one",
             )
@@ -199,11 +199,11 @@ def _require_ends(session: _Session, roots: Sequence[str], *, trust: bool) -> No
 
 
 def _need(session: _Session, end: End, word: Literal["good", "bad"], what: str) -> None:
-    step = session.judged(end.commit, what)
+    step = session.evaluate(end.commit, what)
     if step.word == word:
         return
     session.concluded()
-    log = [f"the log is {step.judgement.log}"] if step.judgement.log else []
+    log = [f"the log is {step.evaluation.log}"] if step.evaluation.log else []
     raise QuestionError(
         f"{what}, {end}, {_is(step)}",
         "\n".join(log),
@@ -218,7 +218,7 @@ def _search(session: _Session, roots: Sequence[str], skip: Sequence[str]) -> Out
     _replay(found, session.state)
     while left := len(found.open()):
         commit = found.next
-        step = session.judged(commit, f"{count(left)} left, about {left.bit_length()} to try")
+        step = session.evaluate(commit, f"{count(left)} left, about {left.bit_length()} to try")
         found.mark(step.word, commit)
     session.sweep()
     return _outcome(session.at, session.state, found)
@@ -227,7 +227,7 @@ def _search(session: _Session, roots: Sequence[str], skip: Sequence[str]) -> Out
 def _begun(at: SourceSession, state: State, roots: Sequence[str]) -> Bisection:
     """git's bisect, told of the ends."""
     question = state.question
-    good = [root for root in roots if (step := state.judged(root)) and step.word == "good"]
+    good = [root for root in roots if (step := state.step(root)) and step.word == "good"]
     return Bisection(
         at.repositories.scratch,
         [question.good.commit, *good],
@@ -257,9 +257,9 @@ def _named(digits: str, between: Sequence[str]) -> str:
 
 def _leave_out(session: _Session, commit: str) -> None:
     """Take a commit for one that was skipped."""
-    if session.state.judged(commit) is None:
+    if session.state.step(commit) is None:
         (about,) = described(session.at.repositories.scratch, [commit])
-        step = Step(about, Judgement("skip", "left out by --skip"))
+        step = Step(about, Evaluation("skip", "left out by --skip"))
         session.knows(session.state.with_step(step))
 
 
@@ -322,7 +322,7 @@ def reset(run: Run, name: str, *, keep: bool) -> None:
 
 
 def _sweep(settings: Settings, name: str, *, keep: bool) -> None:
-    """Take away the images of a bisect that is not at work; what was judged stays."""
+    """Take away the images of a bisect that is not at work; what was evaluated stays."""
     try:
         state = bisect_state.read(settings.state_dir, name)
     except QuestionError:

@@ -1,6 +1,6 @@
 """What a bisect asks, and what it knows so far: one file a recipe, written whole or not at all.
 
-git's own state is not kept.  What was judged is told to git anew whenever a bisect goes on, so
+git's own state is not kept.  Git gets every evaluated commit anew whenever a bisect goes on, so
 that nothing of git's can be half written, and the mirrors may go and come back in between.
 """
 
@@ -49,7 +49,7 @@ class Question:
     good: End
     bad: End
     test: str | None
-    """A shell command that decides; None: the proofs do."""
+    """A shell command that decides; None: the smoke test does."""
     folder: str
     """The directory that it runs in, wherever the bisect goes on; empty without a test."""
     build_fails: BuildFails
@@ -60,7 +60,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Evaluation:
     """What a commit is, and why; ``why`` is one line."""
 
     word: Word
@@ -73,15 +73,15 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A commit that was judged."""
+    """A commit that was evaluated."""
 
     commit: Commit
-    judgement: Judgement
+    evaluation: Evaluation
 
     @property
     def word(self) -> Word:
         """Good, bad or skip."""
-        return self.judgement.word
+        return self.evaluation.word
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,12 @@ class State:
     steps: tuple[Step, ...] = ()
     trace: Trace | None = None
 
-    def judged(self, commit: str) -> Step | None:
+    def step(self, commit: str) -> Step | None:
         """The step of a commit, or None."""
         return next((step for step in self.steps if step.commit.name == commit), None)
 
     def with_step(self, step: Step) -> State:
-        """The state with one more commit judged."""
+        """The state with one more commit evaluated."""
         return replace(self, steps=(*self.steps, step))
 
 
@@ -158,7 +158,7 @@ def _parsed(found: dict[str, Any]) -> State:
     asked = found["question"]
     ends = {name: End(**asked[name]) for name in ("good", "bad")}
     steps = [
-        Step(Commit(**step["commit"]), Judgement(**step["judgement"])) for step in found["steps"]
+        Step(Commit(**step["commit"]), Evaluation(**step["evaluation"])) for step in found["steps"]
     ]
     trace = found["trace"] and Trace(
         found["trace"]["commit"],

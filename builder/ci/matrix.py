@@ -38,7 +38,7 @@ from builder.tools.log import Log
 HOSTED = "ubuntu-24.04"
 """GitHub's standard runner; another needs a look at what ``prepare_runner.py`` removes there."""
 FREE = 14e9 / 2**30
-"""GiB that GitHub promises of it ("14 GB",
+"""GiB that GitHub documents for it ("14 GB",
 https://docs.github.com/en/actions/reference/runners/github-hosted-runners)."""
 CLEARED = FREE + 17.0
 """GiB when the toolchains that no recipe needs are removed.  People measured 27 GiB of them in May
@@ -46,7 +46,7 @@ CLEARED = FREE + 17.0
 OWN = 2.0
 """GiB of the job itself: the virtual environment, and the compiler cache as it is carried."""
 APART = {"notes", "track", "build"}
-"""Tables of a recipe that decide neither its image nor what the image must prove."""
+"""Tables of a recipe that change neither its image nor its smoke test."""
 LOOK_BACK = 10  # commits that are asked, from the one that was named
 PATIENCE = 300.0  # seconds for another revision to say what its images are made of
 
@@ -61,7 +61,7 @@ class Job:
     channel: str
     """The tag that each good night moves; empty: none."""
     disk: int
-    """GiB of free disk that building, proving and pushing take together."""
+    """GiB of free disk that the build, the smoke test and the push take together."""
     clear: bool
     """Whether the runner's own toolchains must go first."""
     runner: str
@@ -152,10 +152,10 @@ def placed(found: Iterable[Job], large: str = "") -> tuple[list[Job], list[Job]]
 def changed(
     found: Iterable[Job], before: Mapping[str, Mapping[str, Any]], *, own: bool = False
 ) -> list[Job]:
-    """The jobs whose image, or what it must prove, is another than ``before``, by recipe.
+    """The jobs whose image or smoke test is another than ``before``, by recipe.
 
     With ``own`` those whose image is another because the recipe itself says so: neither a base
-    nor builder alone is reason enough, and what is proved of the same image is none.
+    nor builder alone is reason enough, and a changed smoke test of the same image is none.
     """
     several = []
     for job in found:

@@ -19,10 +19,10 @@ from builder.cli import (
     locks,  # noqa: F401
     matrix,  # noqa: F401
     nights,  # noqa: F401
-    proofs,  # noqa: F401
     prune,  # noqa: F401
     publish,  # noqa: F401
     sbom,  # noqa: F401
+    smoke,  # noqa: F401
     sources,  # noqa: F401
 )
 from builder.cli.options import (
@@ -215,11 +215,11 @@ def build(
     summary: SummaryOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build the image of a recipe, prove it, and give it its tags.
+    """Build the image of a recipe, smoke-test it, and give it its tags.
 
     The command fetches and verifies every input, builds the base if it is missing, compiles
-    without network, and checks the image against what the recipe promises. An image that was
-    built and proved with the same inputs is not built again. After Ctrl-C the next run starts
+    without network, and checks the image against the recipe. An image that was
+    built and verified with the same inputs is not built again. After Ctrl-C the next run starts
     clean.
     """
     from builder import pipeline
@@ -233,7 +233,7 @@ def build(
         offline=offline,
         jobs=jobs,
         builder=builder,
-        judged=reporter(junit, summary),
+        on_verdict=reporter(junit, summary),
     )
     run.gpu_test = GpuTest()
     wanted = run.catalog.engine(recipe).recipe
@@ -247,7 +247,7 @@ def build(
     files = export.deliver(wanted, made.references[0], output) if output is not None else []
     if as_json:
         delivered = [str(file) for file in files]
-        done = {"built": outcome.built, "proved": outcome.proved}
+        done = {"built": outcome.built, "checked": outcome.checked}
         print_json({**done, **made.as_json(), "delivered": delivered})
     else:
         console.summary(outcome)

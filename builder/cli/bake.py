@@ -50,8 +50,8 @@ def bake(
     recipes of one base, the target bases only the bases. The command ends after buildx has
     accepted the file.
 
-    The images are tagged unproved-KEY, because nothing has proved them yet. When the engine has
-    such an image, `builder build RECIPE` proves and tags it without compiling.
+    The images are tagged unverified-KEY, because they have no verdict yet. When the engine has
+    such an image, `builder build RECIPE` smoke-tests and tags it without compiling.
     """
     from builder.bake import bake as baking
     from builder.cli import console

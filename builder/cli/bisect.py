@@ -46,7 +46,7 @@ def bisect(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="A shell command that decides instead of the proofs. It runs in the directory "
+            help="A shell command that decides instead of the smoke test. It runs in the directory "
             "where the bisect began, with the image in $IMAGE and the commit in $COMMIT. Exit code "
             "0: good; 125: skip; 1 to 124: bad; any other stops the bisect.",
         ),
@@ -100,7 +100,7 @@ def bisect(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the commit of upstream that broke an engine, by building and proving some of them.
+    """Find the commit of upstream that broke an engine, by building and smoke-testing some of them.
 
     git chooses the commits; each one replaces the recipe's pin and is built with the compiler
     cache. A commit is bad when the image fails a check, or when --test says so. It is skipped when
@@ -145,13 +145,19 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
         print_json(_described(outcome))
         return
     rows = [
-        (step.word, step.commit.name[:9], step.commit.date, step.commit.subject, step.judgement.why)
+        (
+            step.word,
+            step.commit.name[:9],
+            step.commit.date,
+            step.commit.subject,
+            step.evaluation.why,
+        )
         for step in outcome.steps
     ]
     console.table(("", "commit", "", "", "why"), rows)
     question = outcome.question
     console.line(
-        f"\nbetween {question.good} and {question.bad}: {count(len(outcome.steps))} judged, "
+        f"\nbetween {question.good} and {question.bad}: {count(len(outcome.steps))} evaluated, "
         f"{outcome.builds} built"
     )
     if outcome.state == "open":
@@ -169,13 +175,13 @@ def _tell_first_bad(outcome: Outcome) -> None:
     console.line(f"  {found.subject}\n  {found.author}, {found.date}")
     for step in outcome.steps:
         if step.commit.name == found.name:
-            console.line(f"  {step.judgement.why}")
-            console.line(f"  the log is {step.judgement.log}")
+            console.line(f"  {step.evaluation.why}")
+            console.line(f"  the log is {step.evaluation.log}")
 
 
 def _described(outcome: Outcome) -> dict[str, Any]:
     steps = [
-        {**asdict(step.commit), "verdict": step.word, **_without_word(asdict(step.judgement))}
+        {**asdict(step.commit), "verdict": step.word, **_without_word(asdict(step.evaluation))}
         for step in outcome.steps
     ]
     first_bad = outcome.first_bad
@@ -191,5 +197,5 @@ def _described(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _without_word(judgement: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in judgement.items() if name != "word"}
+def _without_word(evaluation: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in evaluation.items() if name != "word"}

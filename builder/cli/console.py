@@ -33,7 +33,7 @@ from builder.errors import as_started, plain
 from builder.images.build import Step
 from builder.pipeline import Outcome
 from builder.records.record import Record
-from builder.records.reports import STATES as PROOF_STATES
+from builder.records.reports import STATES as CHECK_STATES
 from builder.smoke.verdict import Verdict
 from builder.upstream.patch_state import STATES, Finding
 from builder.upstream.pins import PinStatus
@@ -158,20 +158,20 @@ def duration(seconds: float) -> str:
 
 
 def summary(outcome: Outcome) -> None:
-    """What came out of a build: names, digest, proofs, sizes, times."""
-    state = "unchanged: built and proved before"
-    if outcome.proved:
-        state = "built and proved" if outcome.built else "built before, proved now"
+    """What came out of a build: names, digest, checks, sizes, times."""
+    state = "unchanged: built and verified before"
+    if outcome.checked:
+        state = "built and verified" if outcome.built else "built before, verified now"
     record = outcome.record
-    judged = record.verdict
+    sizes = record.verdict
     times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in record.seconds.items())
     lines = {
         "image": f"{record.references[0]}  ({state})",
         "also named": "  ".join(record.references[1:]),
         "digest": record.digest,
         "key": record.key,
-        "proved by": _proofs(record),
-        "size": f"{size(judged.download_size)} to download, {size(judged.unpacked_size)} unpacked",
+        "checks": _checks(record),
+        "size": f"{size(sizes.download_size)} to download, {size(sizes.unpacked_size)} unpacked",
         "time": times,
         "log": record.log,
     }
@@ -201,29 +201,29 @@ def _pairs(lines: Sequence[tuple[str, str]]) -> None:
         out.print(f"{name:{width}}  {value}", markup=False)
 
 
-def _proofs(record: Record) -> str:
+def _checks(record: Record) -> str:
     counts: dict[str, int] = {}
     for check in record.verdict.checks:
-        counts[check.proof] = counts.get(check.proof, 0) + 1
+        counts[check.kind] = counts.get(check.kind, 0) + 1
     return f"{len(record.verdict.checks)} checks: " + ", ".join(
-        f"{proof} {count}" if count > 1 else proof for proof, count in counts.items()
+        f"{kind} {count}" if count > 1 else kind for kind, count in counts.items()
     )
 
 
-def verdict(judged: Verdict) -> None:
+def verdict(found: Verdict) -> None:
     """Every check of a verdict, a line each."""
     rows = [
         (
-            PROOF_STATES[check.passed],
-            check.proof,
+            CHECK_STATES[check.passed],
+            check.kind,
             check.subject,
             check.expected,
             check.found,
             f"{check.seconds:.2f} s",
         )
-        for check in judged.checks
+        for check in found.checks
     ]
-    table(("", "proof", "of", "expected", "found", "took"), rows)
+    table(("", "check", "of", "expected", "found", "took"), rows)
 
 
 def benchmark(found: Benchmark) -> None:
@@ -236,17 +236,17 @@ def benchmark(found: Benchmark) -> None:
         rows = [_run_of(f"run {number}", run) for number, run in enumerate(point.runs, 1)]
         warm = [_run_of("warm-up", run) for run in point.warm_ups]
         table(("", "t/s", "tokens", "drafted", "accepted", "acceptance", "prompt t/s"), warm + rows)
-        judged = series.judge([run.tokens_per_second for run in point.runs])
+        speeds = series.evaluate([run.tokens_per_second for run in point.runs])
         timed_by = sorted({run.timed_by for run in point.runs})
         shares = [run.acceptance for run in point.runs if run.acceptance is not None]
         told = [
-            ("average", f"{judged.mean:.2f} t/s, by the clock of the {' and '.join(timed_by)}"),
-            ("range", f"{judged.lowest:.2f} to {judged.highest:.2f} t/s"),
-            ("deviation", f"{judged.deviation:.2f} t/s; trend {judged.trend:+.2f} % a run"),
-            ("verdict", f"{judged.shape}: {judged.why}"),
+            ("average", f"{speeds.mean:.2f} t/s, by the clock of the {' and '.join(timed_by)}"),
+            ("range", f"{speeds.lowest:.2f} to {speeds.highest:.2f} t/s"),
+            ("deviation", f"{speeds.deviation:.2f} t/s; trend {speeds.trend:+.2f} % a run"),
+            ("verdict", f"{speeds.shape}: {speeds.why}"),
         ]
         if shares:
-            accepted = series.judge_acceptance(shares)
+            accepted = series.evaluate_acceptance(shares)
             told.append(("acceptance", f"{accepted.shape}: {accepted.why}"))
         _pairs(told)
 
@@ -419,7 +419,7 @@ def explanation(told: dict[str, Any]) -> None:
             "allowed": ", ".join(patch["allowed"]),
             "must print": ", ".join(patch["prints"]),
             "installed as": patch["installed_as"],
-            "proved by": patch["proved_by"] or "nothing in the image",
+            "checked by": patch["checked_by"] or "nothing in the image",
         }
         _pairs([(f"  {name}", value) for name, value in about.items() if value])
     for start in told["starts"]:
@@ -451,7 +451,7 @@ def explanation(told: dict[str, Any]) -> None:
         line(f"  listens on {image['port']}, health page /{image['health'] or ''}")
     for name, value in image["env"].items():
         line(f"  sets {name}={value}")
-    _paragraph("It must prove that", told["promises"])
+    _paragraph("The smoke test checks that", told["checks"])
     _paragraph("To know", told["notes"])
 
 

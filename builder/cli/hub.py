@@ -28,7 +28,7 @@ def describe(
 
     It is made from all recipes whose images are in that repository and have a tag there: what the
     engine is and for which GPUs, how it is run, each tag with its pin, its patches and their
-    reasons, what was proved, licenses and notes. What is too long is cut at a paragraph, and says
+    reasons, checks, licenses and notes. What is too long is cut at a paragraph, and says
     so. With --dry-run Docker Hub is not asked, and all recipes of the repository are described.
     The token must have the scopes Read, Write and Delete. The exit code is 12 when Docker Hub
     refuses, and for any other registry, which has no descriptions; 5 when it does not answer.

@@ -39,7 +39,7 @@ def nightly(
     summary: SummaryOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring every channel to what its upstream has now: build, prove, push, and move it last.
+    """Bring every channel to what its upstream has now: build, smoke-test, push, and move it last.
 
     What [track] of a recipe follows is looked up once and frozen as a recipe of its own, which is
     attached to the image and kept in the state directory. Patches that upstream has are left
@@ -53,7 +53,7 @@ def nightly(
     from builder.nightly.run import require_good, tonight
     from builder.smoke.gpu import GpuTest
 
-    run = new_run(catalog, builder=builder, judged=reporter(None, summary))
+    run = new_run(catalog, builder=builder, on_verdict=reporter(None, summary))
     run.gpu_test = GpuTest()
     nights = []
     with console.BuildProgress() as progress:

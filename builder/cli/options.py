@@ -45,7 +45,7 @@ class _InOrder(TyperGroup):
 app = typer.Typer(
     name="builder",
     cls=_InOrder,
-    help="The image farm for sm_120 inference engines: recipes in, proved Docker images out.",
+    help="The image farm for sm_120 inference engines: recipes in, verified Docker images out.",
     epilog=EPILOG,
     no_args_is_help=True,
     add_completion=False,
@@ -104,7 +104,7 @@ BuilderOption = Annotated[
         "--builder",
         metavar="NAME",
         help="The buildx builder that compiles, for example on another machine. The engine loads "
-        "the image from it and proves it. Default: BUILDX_BUILDER, else the engine's own builder.",
+        "the image from it and smoke-tests it. Default: BUILDX_BUILDER, else the engine's own.",
     ),
 ]
 
@@ -218,7 +218,7 @@ def new_run(
     offline: bool = False,
     jobs: int | None = None,
     builder: str | None = None,
-    judged: Callable[[str, Verdict], None] = lambda *_: None,
+    on_verdict: Callable[[str, Verdict], None] = lambda *_: None,
 ) -> Run:
     """What a build is given, with the user's settings; raises ``WorldError`` for wrong ones."""
     from builder import settings
@@ -234,7 +234,7 @@ def new_run(
         chosen,
         progress.log,
         progress.watch,
-        judged,
+        on_verdict,
         rebuild=rebuild,
         offline=offline,
     )

@@ -63,23 +63,23 @@ def push(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Push the proved image of a recipe to its registry, then give it its tags.
+    """Push the verified image of a recipe to its registry, then give it its tags.
 
-    Exactly the digest that was proved: with its verdict, its bills of materials, its provenance,
+    Exactly the digest that was verified: with its verdict, its bills of materials, its provenance,
     its recipe and, where BUILDER_COSIGN_KEY is set, a signature; then under its immutable tag,
     compared with what the registry then has, and only then under the others, without a second
-    upload. An image that the registry has under the same key stays, where this machine proved it
+    upload. An image that the registry has under the same key stays, where this machine verified it
     or its verdict is signed by that key or one of BUILDER_TRUSTED_KEYS; any other is pulled and
-    proved. A version that is there with other contents is refused; tags that the recipe calls
+    smoke-tested. A version that is there with other contents is refused; tags that the recipe calls
     moving are moved, but not its channel, which only nights move. The login is Docker's, or
     DOCKERHUB_USERNAME and DOCKERHUB_TOKEN. Pushing again continues a push that broke. The exit code
-    is 4 when there is no proved image, 5 when the registry does not answer, 7 when the registry has
-    an image of that key that is not what the recipe promises, 9 while another run moves or deletes
-    tags here, 12 when the registry refuses or a tag is taken; the message lists the tags that were
+    is 4 when there is no verified image, 5 when the registry does not answer, 7 when the registry
+    has an image of that key that fails its smoke test, 9 while another run moves or deletes tags
+    here, 12 when the registry refuses or a tag is taken; the message lists the tags that were
     given before that.
     """
     from builder.cli import console
-    from builder.images.lookup import proved
+    from builder.images.lookup import verified
     from builder.nightly.channels import tag_of
     from builder.publish import push as pushing
     from builder.publish.attachments import release
@@ -89,7 +89,7 @@ def push(
     if check:
         _check(recipe, run, as_json=as_json)
         return
-    rendered, record = proved(run, recipe)
+    rendered, record = verified(run, recipe)
     entry = run.catalog.engine(recipe)
     assert entry.recipe is not None
     tags = pushing.tags_of(record, entry.recipe)
@@ -254,13 +254,13 @@ def _alone() -> AbstractContextManager[None]:
 
 
 def _tell_what_is_checked(to: str | None) -> None:
-    """An image that somebody names is neither proved nor looked up by its key."""
+    """An image that somebody names is neither smoke-tested nor looked up by its key."""
     from builder.cli import console
 
     if to is not None:
         console.log(
             f"of {to} only the label builder.key is checked, which anybody who may push can write: "
-            "whether it was proved is not checked"
+            "its verdict is not checked"
         )
 
 

@@ -40,7 +40,7 @@ From = Annotated[
     reference_option(
         "--from",
         "Take the document that is attached to this image in the registry. Default: describe the "
-        "proved image in the engine.",
+        "verified image in the engine.",
     ),
 ]
 
@@ -64,13 +64,13 @@ def sbom(
         ),
     ] = None,
 ) -> None:
-    """Print the bill of materials of a recipe's proved image, as JSON.
+    """Print the bill of materials of a recipe's verified image, as JSON.
 
     It includes what a scanner of the image cannot see: the fork and its commit, each patch and
     pull request with its reason, CUDA's libraries from wheels, the base, the GPUs; and the Debian
     packages that the image lists. Tools that were only used in the build are marked as such, and
     files of unknown origin are mentioned. The registry keeps the documents that an image was
-    pushed with. The exit code is 4 when there is no proved image, 12 when the registry has no
+    pushed with. The exit code is 4 when there is no verified image, 12 when the registry has no
     document of it.
     """
     from builder import sbom as documents_of
@@ -92,12 +92,12 @@ def sbom(
 
 def _made(recipe: str, catalog: Path | None, kind: str) -> str:
     """A document of the image in the engine."""
-    from builder.images.lookup import proved
+    from builder.images.lookup import verified
     from builder.publish.attachments import documents
     from builder.tools.files import workspace
 
     run = new_run(catalog)
-    rendered, record = proved(run, recipe)
+    rendered, record = verified(run, recipe)
     with workspace(run.settings.cache_dir) as work:
         return documents(rendered, record, work)[kind]
 

@@ -226,14 +226,14 @@ def update(
     nothing is written unless --force is given; the exit code is the same.
     """
     from builder.cli import console
-    from builder.upstream.update import judge
+    from builder.upstream.update import evaluate
     from builder.upstream.update import update as updated
 
     found = catalog_at(catalog)
     entry = found.engine(recipe)
     with _desk(found, offline=False) as session:
         change = updated(session, entry, to)
-        problems, findings = judge(session, entry, change)
+        problems, findings = evaluate(session, entry, change)
     console.change(change, findings)
     bad = _misfits(findings)
     written = not dry_run and (force or not (bad or problems))

@@ -54,7 +54,7 @@ class EngineFamily(Protocol):
         ...
 
     def complete(self, recipe: Recipe) -> Recipe:
-        """The recipe with what the family knows of each of its engines: image and proofs."""
+        """The recipe with what the family knows of each of its engines: image and probes."""
         ...
 
     def packages(

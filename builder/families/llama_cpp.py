@@ -87,7 +87,10 @@ def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("llama",), "build_commit is needed where the source is no git repository"
     yield from unused(recipe, "llama-cpp", "cmake", "llama")
     if not any(SERVER in part.targets for part in recipe.cmake):
-        yield ("family",), f"{SERVER} is what is proved: name it in the targets of a [[cmake]]"
+        yield (
+            ("family",),
+            f"{SERVER} is what the smoke test starts: name it in the targets of a [[cmake]]",
+        )
     for index, part in enumerate(recipe.cmake):
         for path, message in _check_part(part):
             yield ("cmake", index, *path), message
@@ -124,7 +127,7 @@ def commit_of(recipe: Recipe) -> str:
 
 
 def complete(recipe: Recipe) -> Recipe:
-    """The server as the entrypoint, its port and health page, and what every tree must prove."""
+    """The server as the entrypoint, its port and health page, and the probes of every tree."""
     assert recipe.llama is not None
     image = recipe.image
     known = {

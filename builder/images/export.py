@@ -23,7 +23,7 @@ def require_artifact(recipe: Recipe, folder: Path) -> None:
 
 
 def deliver(recipe: Recipe, reference: str, folder: Path) -> list[Path]:
-    """Write the files of a proved image to ``folder``, each whole or not at all.
+    """Write the files of a verified image to ``folder``, each atomically.
 
     Raises ``WorldError`` where the directory does not take them.
     """

@@ -1,4 +1,4 @@
-"""Images that are there already: found by recipe or by name, proved again, or given to serve."""
+"""Images that are there already: found by recipe or by name, smoke-tested again, or served."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 
 from builder import smoke
 from builder.errors import WorldError
-from builder.pipeline import Run, image_of_key, judge, recognise, references_of, resolve, subject_of
+from builder.pipeline import (
+    Run,
+    check_built,
+    image_of_key,
+    recognise,
+    references_of,
+    resolve,
+    subject_of,
+)
 from builder.plan.dockerfile import Rendered
 from builder.plan.inputs import Plan
 from builder.plan.resolve import complete
@@ -22,7 +30,7 @@ REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CheckedImage:
     """An image of the engine with its verdict; ``name`` is its recipe's, or its own."""
 
     name: str
@@ -37,24 +45,24 @@ class Judged:
         return {"reference": self.reference, "verdict": asdict(self.verdict)}
 
 
-def prove(run: Run, target: str, recipe: str | None = None) -> Judged:
-    """Prove the image of a recipe again, or any image of the engine; the verdict is good or not.
+def smoke_test(run: Run, target: str, recipe: str | None = None) -> CheckedImage:
+    """Smoke-test the image of a recipe again, or any image of the engine.
 
-    A ``target`` that is no recipe is an image, which is held to what ``recipe`` promises, or the
-    recipe that it names by its label, or else to what holds for every image.  Raises
+    A ``target`` that is no recipe is an image, which is checked against ``recipe``, or the
+    recipe that its label names; without one, only what holds for every image is checked.  Raises
     ``WorldError`` where the engine does not have the image.
     """
     run.settings.require_directories()
     if recipe is None and _is_recipe(run, target):
-        return _prove_recipe(run, target)
+        return _smoke_test_recipe(run, target)
     found = _any_image(target)
     named = recipe or found.labels.get("builder.recipe", "")
     known = recipe is not None or named in run.catalog.engines
     with workspace(run.settings.cache_dir) as work:
         subject = _subject_of_image(run, target, found, named if known else None)
-        verdict = smoke.prove(subject, work)
-    run.judged(target, verdict)
-    return Judged(target, target, verdict)
+        verdict = smoke.check_image(subject, work)
+    run.on_verdict(target, verdict)
+    return CheckedImage(target, target, verdict)
 
 
 def _is_recipe(run: Run, name: str) -> bool:
@@ -66,7 +74,7 @@ def _subject_of_image(
     run: Run, reference: str, found: docker.Image, recipe: str | None
 ) -> smoke.Subject:
     if recipe is None:
-        run.log("no recipe says what this image must be: only what holds for every image is proved")
+        run.log("no recipe describes this image: only the checks for every image are made")
         return smoke.Subject(reference, found.digest, gpu_test=run.gpu_test)
     rendered = resolve(run, recipe)
     if found.labels.get("builder.key") != rendered.key:
@@ -76,8 +84,8 @@ def _subject_of_image(
     return replace(subject, labels={**subject.labels, **key})
 
 
-def proved(run: Run, name: str) -> tuple[Rendered, Record]:
-    """A recipe as it is now, and the record of its proved image.
+def verified(run: Run, name: str) -> tuple[Rendered, Record]:
+    """A recipe as it is now, and the record of its verified image.
 
     Raises ``WorldError`` where there is none.
     """
@@ -85,7 +93,7 @@ def proved(run: Run, name: str) -> tuple[Rendered, Record]:
     found = recognise(run, rendered)
     if found is None:
         raise WorldError(
-            f"there is no proved image of {rendered.plan.name} as the recipe is now",
+            f"there is no verified image of {rendered.plan.name} as the recipe is now",
             f"looked for {references_of(run, rendered)[0]}, and for its record",
             f"build it: `builder build {rendered.plan.name}`",
         )
@@ -131,9 +139,9 @@ def _any_image(reference: str) -> docker.Image:
     return found
 
 
-def _prove_recipe(run: Run, name: str) -> Judged:
+def _smoke_test_recipe(run: Run, name: str) -> CheckedImage:
     rendered = resolve(run, name)
     _, found = _built_image(run, rendered)
     with workspace(run.settings.cache_dir) as work:
-        judged = judge(run, rendered, found, work)
-    return Judged(judged.recipe, judged.references[0], judged.verdict, judged)
+        kept = check_built(run, rendered, found, work)
+    return CheckedImage(kept.recipe, kept.references[0], kept.verdict, kept)

@@ -3,7 +3,7 @@
 Anybody who may push can write the label ``builder.key``. An image that is found by its key counts
 only where this machine's record has a good verdict on exactly that digest, or where a verdict that
 is attached to it is signed by a trusted key. Both hold for today's contract alone. Any other image
-is pulled and proved here, or refused.
+is pulled and smoke-tested here, or refused.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PLATFORM = "linux/amd64"
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """An image of a registry that counts; ``proved`` is the record where this machine proved it,
-    and None where a signed verdict says so."""
+    """An image of a registry that counts; ``record`` is this machine's record of it; None: a
+    trusted key signed the verdict."""
 
     digest: str
-    proved: Record | None
+    record: Record | None
 
 
 def find_verified(
@@ -44,7 +44,7 @@ def find_verified(
     """The image of this key that a registry has under its immutable tag, or None.
 
     An image that neither this machine's record nor a signed verdict speaks for is pulled and
-    proved.  Raises ``RegistryError`` where an index or another image stands under that tag,
+    smoke-tested.  Raises ``RegistryError`` where an index or another image stands under that tag,
     ``SmokeError`` or ``UntriedError`` where the image is refused, ``FetchError``.
     """
     own = pipeline.own_tag(run, rendered)
@@ -56,9 +56,9 @@ def find_verified(
         return Verified(digest, kept)
     _require_single(repository, own, digest)
     _require_key(repository, own, digest, rendered.key)
-    run.log(f"{own} in the registry has no verdict that counts here: it is pulled and proved")
+    run.log(f"{own} in the registry has no verdict that counts here: it is pulled and smoke-tested")
     try:
-        kept = _proved(run, rendered, f"{repository.name}@{digest}", work)
+        kept = _pulled(run, rendered, f"{repository.name}@{digest}", work)
     except (SmokeError, UntriedError) as error:
         raise _refused(error, repository, own, digest) from error
     record.write(run.settings.state_dir, kept, apart=True)
@@ -113,8 +113,8 @@ def _require_key(repository: Repository, own: str, digest: str, key: str) -> Non
         )
 
 
-def _proved(run: Run, rendered: Rendered, reference: str, work: Path) -> Record:
-    """Have the engine pull an image, and prove it.
+def _pulled(run: Run, rendered: Rendered, reference: str, work: Path) -> Record:
+    """Have the engine pull an image, and smoke-test it.
 
     Raises ``SmokeError`` or ``UntriedError`` where a check fails or could not be tried.
     """
@@ -145,7 +145,7 @@ def in_engine(reference: str) -> Iterator[None]:
 
 def _refused(error: BuilderError, repository: Repository, own: str, digest: str) -> BuilderError:
     return type(error)(
-        f"{repository.name}:{own} is refused: it was not proved here, and is not what its key says",
+        f"{repository.name}:{own} is refused: its smoke test did not pass",
         f"it is {digest}\n{error.what}\n{error.why}",
         "no trusted key signed a verdict on it. Nothing was tagged or signed. Delete that tag in "
         "the registry, or replace it with your own image: `builder push --replace REASON`",

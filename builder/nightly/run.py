@@ -1,4 +1,4 @@
-"""A night: what moved upstream is frozen, built, proved and pushed, and its channel moves last.
+"""A night: what moved upstream is frozen, built, smoke-tested, pushed; its channel moves last.
 
 Each channel is a thing of its own: what fails of one stops that one, and leaves it where it was.
 """
@@ -202,10 +202,10 @@ def _image(run: Run, frozen: Frozen, repository: Repository, work: Path) -> str:
     rendered = pipeline.resolve(tonight, frozen.name)
     there = find_verified(tonight, rendered, repository, work)
     if there is not None:
-        if there.proved is not None:
+        if there.record is not None:
             trust = trust_of(run.settings, work)
-            attachments = attachments_of(rendered, there.proved, frozen.files, work)
-            push.vouch(repository, there.proved, trust, attachments, run.log)
+            attachments = attachments_of(rendered, there.record, frozen.files, work)
+            push.vouch(repository, there.record, trust, attachments, run.log)
         return there.digest
     record = pipeline.build(tonight, frozen.name).record
     tags = push.Tags(repository.name, pipeline.own_tag(tonight, rendered), (), ())

@@ -58,7 +58,7 @@ def explained(catalog: Catalog, name: str) -> dict[str, Any]:
                 "allowed": _allowed(planned.patch.model_dump()),
                 "prints": _says(planned.patch),
                 "installed_as": _installed_as(planned.patch),
-                "proved_by": _probe(planned.patch.probe) if planned.patch.probe else "",
+                "checked_by": _probe(planned.patch.probe) if planned.patch.probe else "",
             }
             for planned in resolve_patches(entry, catalog.root)
         ],
@@ -89,7 +89,7 @@ def explained(catalog: Catalog, name: str) -> dict[str, Any]:
             "env": dict(recipe.image.env),
             "tags": [f"{recipe.image.repository}:{tag}" for tag in recipe.image.tags],
         },
-        "promises": [*(_probe(probe) for probe in recipe.probe), *_limits(recipe)],
+        "checks": [*(_probe(probe) for probe in recipe.probe), *_limits(recipe)],
     }
 
 
@@ -163,7 +163,7 @@ def _published(published: Published) -> str:
 
 
 def _probe(probe: Probe) -> str:
-    """A promise in one line."""
+    """A probe in one line."""
     match probe:
         case RunProbe():
             said = [f"says {text!r}" for text in probe.contains]
@@ -196,14 +196,14 @@ def _probe(probe: Probe) -> str:
 
 
 def _limits(recipe: Recipe) -> list[str]:
-    """What is promised of the whole image, and which rules it may break."""
+    """The limits of the whole image, and the rules that it may break."""
     limits = (("to download", recipe.budget.download), ("unpacked", recipe.budget.unpacked))
     said = [f"at most {most} MB {what}" for what, most in limits if most is not None]
     said += [f"driver {recipe.cuda.driver} or newer is enough"] if recipe.cuda.driver else []
     said += ["the server serves a model and ends on SIGTERM"] if recipe.serve else []
     undefined = recipe.artifact.undefined if recipe.artifact else {}
     said += [f"{name} may be undefined: {why}" for name, why in undefined.items()]
-    return said + [f"{each.path} may break {each.proof}: {each.why}" for each in recipe.accept]
+    return said + [f"{each.path} may break {each.check}: {each.why}" for each in recipe.accept]
 
 
 def _listed(verb: str, names: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Recipes checked without building: what is wrong with one, and what it leaves unproved."""
+"""Recipes checked without building: what is wrong with one, and what it leaves unchecked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Checked:
 
 
 def check(run: Run, name: str) -> Checked:
-    """Read, plan and render a recipe as a build would, and look for what is not proved.
+    """Read, plan and render a recipe as a build would, and look for what no probe covers.
 
     Nothing is fetched.  Raises ``RecipeError`` where there is no such recipe.
     """
@@ -41,10 +41,10 @@ def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:
     assert entry.recipe is not None
     for index, patch in enumerate(entry.recipe.patch):
         if patch.probe is None:
-            message = f"{patch.name} has no probe: nothing proves it in the finished image"
+            message = f"{patch.name} has no probe: nothing checks it in the finished image"
             yield entry.problem(("patch", index), message)
     recipe = complete(entry.recipe)
-    # What is laid over somebody else's engine is proved by its files: it needs a GPU to start.
+    # What is laid over somebody else's engine is checked by its files: it needs a GPU to start.
     ours = not families.ENGINES[recipe.family].INHERITS
     if ours and recipe.image.port is not None and recipe.serve is None:
         message = "no [serve]: the server is never started before it is published"

@@ -46,7 +46,7 @@ def release(
     recipe: Mapping[str, str],
     replace: str | None = None,
 ) -> Published:
-    """Push a proved image with all that belongs to it, then give it its tags.
+    """Push a verified image with all that belongs to it, then give it its tags.
 
     ``work`` is an empty directory; ``recipe`` has the texts of the recipe's files by their paths
     below ``recipes/``.  Where another machine gives the immutable tag to its own image of the same
@@ -81,17 +81,17 @@ def _released(
     if replace is None and tags.own in known:
         found = find_verified(run, rendered, repository, work)
 
-    there, proved = (found.digest, found.proved) if found else ("", record)
-    attachments = attachments_of(rendered, proved or record, recipe, work)
+    there, verified = (found.digest, found.record) if found else ("", record)
+    attachments = attachments_of(rendered, verified or record, recipe, work)
     trust = trust_of(run.settings, work)
-    how = Pushing(work, run.log, trust, attachments, replace, there, proved, known)
+    how = Pushing(work, run.log, trust, attachments, replace, there, verified, known)
     return push.push(record, tags, how)
 
 
 def attachments_of(
-    rendered: Rendered, proved: Record, recipe: Mapping[str, str], work: Path
+    rendered: Rendered, record: Record, recipe: Mapping[str, str], work: Path
 ) -> Attachments:
-    """What goes with a proved image, but for the types that are attached already.
+    """What goes with a verified image, but for the types that are attached already.
 
     It is of the image itself: where the engine does not have it, it is pulled for that.
     """
@@ -100,7 +100,7 @@ def attachments_of(
         if {*NAMES, RECIPE} <= {*attached}:
             return []
         texts = tuple(File(name, RECIPE, text.encode()) for name, text in recipe.items())
-        made = _documents_of(rendered, proved, work).items()
+        made = _documents_of(rendered, record, work).items()
         files: dict[str, tuple[File, ...]] = {RECIPE: texts}
         files |= {kind: (File(NAMES[kind], kind, text.encode()),) for kind, text in made}
         return [Attachment(kind, each) for kind, each in files.items() if kind not in attached]
@@ -108,14 +108,14 @@ def attachments_of(
     return missing
 
 
-def _documents_of(rendered: Rendered, proved: Record, work: Path) -> dict[str, str]:
+def _documents_of(rendered: Rendered, record: Record, work: Path) -> dict[str, str]:
     """The documents of an image of the engine, or of one that a registry gave: who made that one
     is not known, and its provenance names no platform."""
-    if docker.image(proved.digest) is not None:
-        return documents(rendered, proved, work)
-    repository = proved.references[0].rpartition(":")[0]
-    with in_engine(f"{repository}@{proved.digest}"):
-        return sbom.documents(rendered, proved, installed(proved.digest, work))
+    if docker.image(record.digest) is not None:
+        return documents(rendered, record, work)
+    repository = record.references[0].rpartition(":")[0]
+    with in_engine(f"{repository}@{record.digest}"):
+        return sbom.documents(rendered, record, installed(record.digest, work))
 
 
 def recipe_texts(files: Sequence[File]) -> dict[str, str]:

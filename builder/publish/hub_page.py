@@ -1,7 +1,7 @@
 """What a repository's page says, written from the recipes whose images it has.
 
 Docker Hub takes a short text and a long one, in Markdown.  Nothing in it is said by hand: what
-each tag is made of, how it is run, what was proved and what is known to be wrong stand in the
+each tag is made of, how it is run, what was checked and what is known to be wrong stand in the
 recipes.
 """
 
@@ -87,7 +87,7 @@ def described(
         (f"# {name.rpartition('/')[2]}", _opening(versions)),
         ("## How to run it", _running(newest, name)),
         ("## Tags", [*_tags(versions), _immutable(newest)]),
-        ("## What was proved", _proved(versions)),
+        ("## What was checked", _checked(versions)),
         ("## Licenses", [_listed(_licenses(catalog, versions))]),
         ("## To know", _items(versions, "notes")),
     ]
@@ -173,7 +173,7 @@ def _opening(versions: Sequence[_Version]) -> list[str]:
     return [
         f"{_escaped(recipe.summary)}" + (f"\n\n<{url}>" if LINK.fullmatch(url) else ""),
         f"For NVIDIA GPUs of compute capability {' or '.join(cards)}, on linux/amd64{driver}. "
-        "Every image was proved before it was given a tag.",
+        "Every image passes its smoke test before it gets a tag.",
     ]
 
 
@@ -275,13 +275,13 @@ def _immutable(version: _Version) -> str:
     )
 
 
-def _proved(versions: Sequence[_Version]) -> list[str]:
+def _checked(versions: Sequence[_Version]) -> list[str]:
     always = (
-        "Every image is read layer by layer before it gets a tag: the GPU code that it promises, "
-        "every library that it needs and none that it must not have, no secret, nothing left over "
-        "from its making. Beside that it was proved that:"
+        "Every image is read layer by layer before it gets a tag: the GPU code that its recipe "
+        "names, every library that it needs and none that it must not have, no secret, nothing "
+        "left over from its build. These are checked as well:"
     )
-    return [always, *_items(versions, "promises")]
+    return [always, *_items(versions, "checks")]
 
 
 def _items(versions: Sequence[_Version], what: str) -> list[str]:

@@ -1,9 +1,9 @@
-"""A proved image gets its tags on a registry: all of it is there before the first one is given.
+"""A verified image gets its tags on a registry: all of it is there before the first one is given.
 
 It is uploaded under its digest, then what belongs to it (bills of materials, a signature), then
-it gets its immutable tag (``VERSION-KEY12``), which is compared with what was proved; every other
-tag is given by digest, without a second upload.  A tag that is not declared as moving stays where
-it is.
+it gets its immutable tag (``VERSION-KEY12``), which is compared with the verified digest; every
+other tag is given by digest, without a second upload.  A tag that is not declared as moving stays
+where it is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from builder.tools.registry.client import Manifest, Repository
 from builder.tools.registry.credentials import HUB
 
 Attachments = Callable[[Collection[str]], Sequence[Attachment]]
-"""What belongs to a proved image, but for the types that are attached already."""
+"""What belongs to a verified image, but for the types that are attached already."""
 NIGHTLY, TAGS = "nightly", "tags"
 """The locks on this machine of a night, and of who moves a tag by hand; who deletes holds both."""
 HOLDS = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
@@ -62,7 +62,7 @@ class Published:
 
 
 def tags_of(record: Record, recipe: Recipe) -> Tags:
-    """The tags that a push gives a proved image, by its record: the first reference is its own.
+    """The tags that a push gives a verified image, by its record: the first reference is its own.
 
     A recipe's channel is none of them: the image of its written pin may be older than what a
     night has moved it to.
@@ -110,7 +110,7 @@ class Pushing:
     """The reason for which a tag that stays may be taken from another image."""
     there: str = ""
     """The digest of the verified image of this key that the registry has; empty: none."""
-    proved: Record | None = None
+    verified: Record | None = None
     """This machine's record of the image that is pushed; None: a trusted verdict is attached."""
     known: frozenset[str] = frozenset()
     """The tags of the repository."""
@@ -191,12 +191,12 @@ def _complete(
     """
     entries = [] if new else referrers(repository, image.digest, how.known)
     missing: list[Attachment] = []
-    if how.proved is not None or image.digest == record.digest:
+    if how.verified is not None or image.digest == record.digest:
         missing += how.attachments(_kinds(entries))
-    if how.proved is None:
+    if how.verified is None:
         _sign(repository, image.digest, how.trust, how.log)
     else:
-        missing += _vouched(repository, how.proved, entries, how.trust, how.log)
+        missing += _vouched(repository, how.verified, entries, how.trust, how.log)
     if missing:
         # Newer versions of cosign list a signature there as well.
         alone = new and not how.trust.signing
@@ -209,36 +209,36 @@ def _kinds(entries: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def vouch(
-    repository: Repository, proved: Record, trust: Trust, attachments: Attachments, log: Log
+    repository: Repository, record: Record, trust: Trust, attachments: Attachments, log: Log
 ) -> None:
-    """Sign an image of a registry that this machine has proved, and attach the verdict on it and
+    """Sign an image of a registry that this machine has verified, and attach the verdict on it and
     what else belongs to it.
 
     What is there is not done again.  Raises ``RegistryError``, ``FetchError``, ``WorldError``.
     """
-    entries = referrers(repository, proved.digest)
+    entries = referrers(repository, record.digest)
     missing = [
         *attachments(_kinds(entries)),
-        *_vouched(repository, proved, entries, trust, log),
+        *_vouched(repository, record, entries, trust, log),
     ]
-    image = repository.manifest(proved.digest) if missing else None
+    image = repository.manifest(record.digest) if missing else None
     if image is not None:
         attach_all(repository, image, missing)
 
 
 def _vouched(
     repository: Repository,
-    proved: Record,
+    record: Record,
     entries: Sequence[Mapping[str, Any]],
     trust: Trust,
     log: Log,
 ) -> list[Attachment]:
     """The verdict on an image, where no like one is attached; the image itself is signed first."""
-    verdicts = attached_verdicts(entries, proved.digest, proved.key, proved.contract)
+    verdicts = attached_verdicts(entries, record.digest, record.key, record.contract)
     if any(map(trust.is_ours, verdicts)):
         return []
-    _sign(repository, proved.digest, trust, log)
-    return [Attachment(VERDICT, annotations=trust.annotations(statement_of(proved)))]
+    _sign(repository, record.digest, trust, log)
+    return [Attachment(VERDICT, annotations=trust.annotations(statement_of(record)))]
 
 
 def _sign(repository: Repository, digest: str, trust: Trust, log: Log) -> None:
@@ -266,7 +266,7 @@ def _require_free(
         raise RegistryError(
             f"{record.recipe} is not pushed: its tags are taken",
             "\n".join(f"{repository}:{tag} is {there}" for tag, there in taken.items())
-            + f"\nthe image that was proved is {digest}",
+            + f"\nthe verified image is {digest}",
             "a version stays what it was: give the recipe another one, or say --replace REASON",
         )
 
@@ -322,7 +322,7 @@ def move(
 
     ``before`` is where the tag led when the move was decided on; None: it is asked for.
     Where the tag leads there already, nothing is done.  Raises ``RegistryError`` where there is no
-    such image, or it has no label with a build key (which proves nothing), and where the tag is one
+    such image, or it has no label with a build key and where the tag is one
     that says what it holds; ``TagMovedError`` where somebody else moves the tag meanwhile.
     """
     if HOLDS.search(tag):

@@ -34,7 +34,7 @@ class Statement(BaseModel):
     digest: str
     """The image's; ``sha256:`` and 64 hex digits."""
     contract: str
-    """sha256 of what the recipe promised when the image was proved."""
+    """sha256 of what the smoke test checked."""
     checks: dict[str, int]
     """How many checks of each kind passed."""
     created: str
@@ -47,9 +47,9 @@ class Statement(BaseModel):
 
 
 def statement_of(kept: Record) -> Statement:
-    """What is attached of the record of a proved image."""
+    """What is attached of the record of a verified image."""
     assert kept.verdict.good
-    checks = Counter(check.proof for check in kept.verdict.checks)
+    checks = Counter(check.kind for check in kept.verdict.checks)
     return Statement(
         recipe=kept.recipe,
         key=kept.key,

@@ -14,12 +14,12 @@ from builder.tools.files import keep_json
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One image that was built and judged."""
+    """One image that was built and smoke-tested."""
 
     recipe: str
     key: str
     contract: str
-    """sha256 of what the recipe promises: a verdict holds for one contract."""
+    """sha256 of what the smoke test checks: a verdict holds for one contract."""
     references: tuple[str, ...]
     digest: str
     verdict: Verdict

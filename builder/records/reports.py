@@ -42,14 +42,14 @@ def junit(name: str, verdict: Verdict) -> str:
 def _case(name: str, check: Check) -> ElementTree.Element:
     case = ElementTree.Element(
         "testcase",
-        classname=f"{name}.{check.proof}",
+        classname=f"{name}.{check.kind}",
         name=_legal(f"{check.subject}: {check.expected}"),
         time=f"{check.seconds:.3f}",
     )
     if not check.passed:
         kind = "error" if check.passed is None else "failure"
         what = _legal(f"expected {check.expected}; found {check.found}")
-        child = ElementTree.SubElement(case, kind, message=what[:SHOWN], type=check.proof)
+        child = ElementTree.SubElement(case, kind, message=what[:SHOWN], type=check.kind)
         child.text = what
     return case
 
@@ -70,7 +70,7 @@ def summary(name: str, verdict: Verdict) -> str:
     """The verdict as Markdown for GitHub's step summary: what is wrong first, then all of it."""
     wrong = [*verdict.failures, *verdict.untried]
     seconds = sum(check.seconds for check in verdict.checks)
-    state = "proved" if verdict.good else "**not proved**"
+    state = "verified" if verdict.good else "**not verified**"
     lines = [
         f"### {name}: {state}",
         "",
@@ -91,9 +91,9 @@ STATES = {True: "ok", False: "FAILED", None: "not tried"}
 
 
 def _table(checks: Sequence[Check]) -> list[str]:
-    rows = ["| | proof | of | expected | found | took |", "|---|---|---|---|---|---|"]
+    rows = ["| | check | of | expected | found | took |", "|---|---|---|---|---|---|"]
     for check in checks:
-        cells = (STATES[check.passed], check.proof, check.subject, check.expected, check.found)
+        cells = (STATES[check.passed], check.kind, check.subject, check.expected, check.found)
         rows.append("| " + " | ".join(map(_cell, cells)) + f" | {check.seconds:.2f} s |")
     return [*rows, ""]
 

@@ -19,7 +19,7 @@ def documents(
     packages: Dpkg | None,
     builder: str = provenance.LOCAL,
 ) -> dict[str, str]:
-    """The bill of materials of a proved image in both formats, and its provenance: JSON texts by
+    """The bill of materials of a verified image in both formats, and its provenance: JSON texts by
     media type.
 
     ``rendered`` is what the image was made from, ``packages`` what dpkg has installed in it (None

@@ -58,7 +58,7 @@ class Bill:
 
 
 def bill_of(rendered: Rendered, record: Record, dpkg: Dpkg | None) -> Bill:
-    """The bill of materials of a proved image; ``dpkg`` is what it has installed, None: unknown.
+    """The bill of materials of a verified image; ``dpkg`` is what it has installed, None: unknown.
 
     ``rendered`` is what it was made from, ``record`` of its making.
     """

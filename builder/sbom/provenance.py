@@ -25,7 +25,7 @@ PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:builder:recipe:v1"
 """``builder build RECIPE``.  externalParameters: ``recipe``, its name, and ``version``, the
 engine's; internalParameters: ``key``, the sha256 of everything that decides the image,
-``contract``, that of what it must prove, and ``platforms``, the one that compiled and the target.
+``contract``, that of its checks, and ``platforms``, the one that compiled and the target.
 What the recipe pins is among resolvedDependencies."""
 LOCAL = "urn:builder:local"
 """The builder that is nobody's but the one who ran it: no platform vouches for it."""
@@ -73,7 +73,7 @@ def written(bill: Bill, rendered: Rendered, record: Record, builder: str = LOCAL
 
 
 def _times(name: str, record: Record) -> dict[str, str]:
-    """When the build began, and where its stages are known, when it ended: before the proofs."""
+    """When the build began; and, where its stages are known, when it ended (without smoke)."""
     if not record.created:
         return {}
     started = datetime.fromisoformat(record.created).astimezone(UTC)

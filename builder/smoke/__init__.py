@@ -1,4 +1,4 @@
-"""An image becomes a verdict: every promise of its recipe, checked on the finished image."""
+"""The smoke test: the finished image is checked against its recipe."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from builder.smoke.verdict import Check, Verdict
 from builder.tools.docker import containers
 from builder.tools.docker.blobs import blobs_of
 
-PROOFS = 4
-"""Raised when proofs are added: images that were proved by fewer are proved again."""
+CHECKS_VERSION = 4
+"""Raised when checks are added: images whose verdict has fewer are smoke-tested again."""
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 ARCHITECTURES = ("120",)
 
@@ -53,7 +53,7 @@ class Subject:
     reference: str
     digest: str
     recipe: Recipe | None = None
-    """None: nothing is promised, and only what holds for every image is proved."""
+    """None: only the checks that hold for every image are made."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that it must have."""
     devel: str | None = None
@@ -62,10 +62,10 @@ class Subject:
     gpu_test: gpu.GpuTest | None = None
     """What is tried with a GPU; None: nothing."""
     foundation: Foundation | None = None
-    """What it was laid over: somebody else's, and not judged."""
+    """The image that it was laid over: somebody else's, and not checked."""
 
 
-def prove(subject: Subject, work: Path) -> Verdict:
+def check_image(subject: Subject, work: Path) -> Verdict:
     """Check an image without network, and with a GPU where one is to be tried.
 
     ``work`` is a directory for what is needed on the way.
@@ -80,7 +80,7 @@ def prove(subject: Subject, work: Path) -> Verdict:
     checks = [Check("image", "its layers", "can be read", told, True, seconds)]
     checks += _timed(_static(subject, contents))
     if subject.recipe is not None:
-        checks += _timed(_promises(subject.recipe, subject, contents, work))
+        checks += _timed(_dynamic(subject.recipe, subject, contents, work))
     return Verdict(subject.digest, tuple(checks), contents.download_size, contents.unpacked_size)
 
 
@@ -120,7 +120,7 @@ def _symbol_probes(recipe: Recipe | None) -> list[LibraryProbe]:
 
 
 def _probes(recipe: Recipe) -> list[tuple[str, Probe]]:
-    """What is promised, each with the name of the patch that it proves."""
+    """The probes of a recipe, each with the name of the patch that it belongs to."""
     return [("", probe) for probe in recipe.probe] + [
         (patch.name, patch.probe) for patch in recipe.patch if patch.probe is not None
     ]
@@ -149,24 +149,24 @@ def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
     own = contents.above(foundation) if foundation else contents
     if foundation:
         told = f"{len(contents.files) - len(own.files)} files of {foundation.layers} layers"
-        yield Check("foundation", "what it is laid over", "is not judged", told, True)
+        yield Check("foundation", "what it is laid over", "is not checked", told, True)
     artifact = recipe is not None and recipe.artifact is not None
     if not artifact:
         if not foundation or any(parsed.code for _, parsed in own.elves()):
-            yield from architectures.prove(arch, own, rules)
+            yield from architectures.check(arch, own, rules)
         vmm = recipe is None or recipe.cuda.vmm
-        yield from closure.prove(own, rules, vmm=vmm, whole=contents)
-    yield from leftovers.prove(own, rules)
-    yield from permissions.prove(own, rules)
+        yield from closure.check(own, rules, vmm=vmm, whole=contents)
+    yield from leftovers.check(own, rules)
+    yield from permissions.check(own, rules)
     yield from contract.check_texts(own, rules)
-    yield from sizes.prove(own, contents, recipe.budget if recipe else Budget())
+    yield from sizes.check(own, contents, recipe.budget if recipe else Budget())
     if recipe is not None:
-        yield from contract.prove(recipe, subject.labels, contents, foundation)
+        yield from contract.check(recipe, subject.labels, contents, foundation)
     yield from rules.unused()
 
 
-def _promises(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -> Iterator[Check]:
-    """What the recipe promises beyond that: its probes, and a server that serves."""
+def _dynamic(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -> Iterator[Check]:
+    """The checks that run programs of the image: its probes, and its server."""
     try:
         stub = _stub(recipe, subject, work)
     except UntriedError as error:
@@ -176,20 +176,20 @@ def _promises(recipe: Recipe, subject: Subject, contents: Contents, work: Path) 
     for patch, probe in _probes(recipe):
         checks = _tried(probe, recipe, sealed, contents)
         yield from _of_patch(patch, checks) if patch else checks
-    begins = starts.prove(recipe, subject.reference, contents, subject.foundation)
+    begins = starts.check(recipe, subject.reference, contents, subject.foundation)
     yield from _ended(begins, "start", "the steps, stopping before the engine")
     yield from _ended(
-        loads.prove(recipe, subject.reference, subject.devel, work), "loads", "LD_PRELOAD"
+        loads.check(recipe, subject.reference, subject.devel, work), "loads", "LD_PRELOAD"
     )
-    yield from serves.prove(recipe, subject.reference, work, stub)
+    yield from serves.check(recipe, subject.reference, work, stub)
     if subject.gpu_test is not None and subject.gpu_test.due():
         driver = contract.driver_of(contents)
-        yield from gpu.prove(recipe, subject.reference, subject.gpu_test, driver, work)
+        yield from gpu.check(recipe, subject.reference, subject.gpu_test, driver, work)
 
 
 def _of_patch(name: str, checks: Iterator[Check]) -> Iterator[Check]:
     for check in checks:
-        yield replace(check, proof="patch", subject=f"{name}: {check.subject}")
+        yield replace(check, kind="patch", subject=f"{name}: {check.subject}")
 
 
 def _stub(recipe: Recipe, subject: Subject, work: Path) -> Path | None:
@@ -217,14 +217,14 @@ def _tried(
     return _ended(checks, "runs", answers.subject_of(probe))
 
 
-def _ended(checks: Iterator[Check], proof: str, subject: str) -> Iterator[Check]:
+def _ended(checks: Iterator[Check], kind: str, subject: str) -> Iterator[Check]:
     """Checks that run programs: one that never ends failed, one that cannot begin is untried."""
     try:
         yield from checks
     except containers.TimedOutError as error:
-        yield Check(proof, subject, "an answer", str(error), False)
+        yield Check(kind, subject, "an answer", str(error), False)
     except UntriedError as error:
-        yield Check(proof, subject, "an answer", str(error), None)
+        yield Check(kind, subject, "an answer", str(error), None)
 
 
 def _timed(checks: Iterator[Check]) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""Proof: the programs of the image answer, sealed off, and say what the recipe says they do."""
+"""Check: the programs of the image answer, sealed off, and say what the recipe says they do."""
 
 from __future__ import annotations
 

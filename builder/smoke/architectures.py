@@ -1,4 +1,4 @@
-"""Proof: the engine's libraries hold machine code for the GPUs that the recipe names."""
+"""Check: the engine's libraries hold machine code for the GPUs that the recipe names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def expected_of(architectures: Sequence[str]) -> list[str]:
     return [f"sm_{re.sub('-real$', '', arch)}" for arch in asked]
 
 
-def prove(architectures: Sequence[str], contents: Contents, rules: Rules) -> Iterator[Check]:
+def check(architectures: Sequence[str], contents: Contents, rules: Rules) -> Iterator[Check]:
     """Every ELF file of the image that holds GPU code, against what the recipe asks for.
 
     The engine's own files need just the variant that is asked for; of a library of the base any
@@ -63,11 +63,11 @@ def prove(architectures: Sequence[str], contents: Contents, rules: Rules) -> Ite
         lacks = not all(satisfied(name, found) for name in names)
         said = [(file.path, _summary(parsed))] if lacks else []
         fine = _summary(parsed)
-        yield rules.judge("architectures", file.path, " ".join(names), said, fine)
+        yield rules.check("architectures", file.path, " ".join(names), said, fine)
     for file in contents.files.values():
         if file.malformed:
             damage = [(file.path, file.malformed)]
-            yield rules.judge("architectures", file.path, "a readable ELF file", damage)
+            yield rules.check("architectures", file.path, "a readable ELF file", damage)
 
 
 def matching(contents: Contents, name: str) -> list[tuple[File, ElfFile]]:

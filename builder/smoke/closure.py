@@ -1,4 +1,4 @@
-"""Proof: every library that a file of the image needs is found, as ld.so would look for it.
+"""Check: every library that a file of the image needs is found, as ld.so would look for it.
 
 The order is that of ld.so(8): DT_RPATH where there is no DT_RUNPATH, LD_LIBRARY_PATH, DT_RUNPATH,
 the directories of ld.so.conf, the trusted directories.
@@ -81,7 +81,7 @@ class Loader:
         return resolved
 
 
-def prove(
+def check(
     contents: Contents, rules: Rules, *, vmm: bool, whole: Contents | None = None
 ) -> Iterator[Check]:
     """The loader closure of the image with its symbol versions, the driver, and its run paths.
@@ -105,12 +105,12 @@ def prove(
             else:
                 too_old += _undefined(file, parsed, name, whole.files[place])
     subject = "every needed library is in the image"
-    yield rules.judge("closure", subject, "all found", missing, f"{count} of {count} found")
+    yield rules.check("closure", subject, "all found", missing, f"{count} of {count} found")
     subject = "every library is new enough for what needs it"
-    yield rules.judge("closure", subject, "all versions defined", too_old, _ceilings(contents))
+    yield rules.check("closure", subject, "all versions defined", too_old, _ceilings(contents))
     if not vmm:
         subject = "nothing needs the driver's library (vmm = false)"
-        yield rules.judge("closure", subject, "no libcuda.so.1 among NEEDED", driver)
+        yield rules.check("closure", subject, "no libcuda.so.1 among NEEDED", driver)
     yield _run_paths(contents, whole, rules)
 
 
@@ -151,7 +151,7 @@ def _run_paths(contents: Contents, whole: Contents, rules: Rules) -> Check:
             if fault:
                 wrong.append((file.path, f"{file.path} looks in {fault}"))
     expected = "no build directory, none that is absent"
-    return rules.judge(
+    return rules.check(
         "run paths", "RUNPATH and RPATH lead into the image", expected, wrong, "all do"
     )
 

@@ -1,4 +1,4 @@
-"""Proof: the image's configuration is what the recipe says: how it starts and what it tells."""
+"""Check: the image's configuration is what the recipe says: how it starts and what it tells."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRIVERS = {12: "570", 13: "580"}
 RUNTIME_LIBRARY = re.compile(r"/libcudart\.so\.(\d+)(?:\.\d+)*$")
 
 
-def prove(
+def check(
     recipe: Recipe,
     labels: Mapping[str, str],
     contents: Contents,
@@ -78,13 +78,13 @@ def driver_of(contents: Contents) -> str | None:
 
 def _driver(recipe: Recipe, contents: Contents) -> Check:
     needed = driver_of(contents)
-    promised = recipe.cuda.driver
-    if promised is None:
+    oldest = recipe.cuda.driver
+    if oldest is None:
         found = f"{needed} or newer" if needed else "no libcudart of a known CUDA in the image"
         return Check("contract", "driver", "a known CUDA", found, needed is not None)
-    enough = needed is not None and _number(promised) >= _number(needed)
+    enough = needed is not None and _number(oldest) >= _number(needed)
     found = f"its CUDA needs {needed}" if needed else "no libcudart of a known CUDA in the image"
-    return Check("contract", "driver", f"runs with {promised}", found, enough)
+    return Check("contract", "driver", f"runs with {oldest}", found, enough)
 
 
 def _number(version: str) -> list[int]:
@@ -101,7 +101,7 @@ def check_texts(contents: Contents, rules: Rules) -> Iterator[Check]:
         empty += [f"argument {name} of step {number}" for name, text in arguments if not text]
     subject = "labels, environment and build arguments"
     yield Check("contract", subject, "none is empty", "; ".join(empty) or "none", not empty)
-    yield rules.judge("secrets", "files of every layer", "none", secrets.found_in(contents))
+    yield rules.check("secrets", "files of every layer", "none", secrets.found_in(contents))
     told = list(secrets.found_in_configuration(contents.image))
     subject = "environment, labels and history"
     yield Check("secrets", subject, "none", "; ".join(told) or "none", not told)

@@ -1,4 +1,4 @@
-"""Proof: files of the image hold what the recipe says: text, or facts of a syntax tree."""
+"""Check: files of the image hold what the recipe says: text, or facts of a syntax tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proof on a GPU: the right device, the model on it, and a speed that does not collapse."""
+"""Check on a GPU: the right device, the model on it, and a speed that does not collapse."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GpuTest:
         return Settings(tokens=TOKENS, runs=self.runs, warm_ups=self.warm_ups)
 
 
-def prove(
+def check(
     recipe: Recipe, reference: str, gpu_test: GpuTest, driver: str | None, work: Path
 ) -> Iterator[Check]:
     """Start the server with all GPUs, and look at what it does with them.
@@ -68,7 +68,7 @@ def prove(
     try:
         with launched(reference, recipe.serve, recipe.image.port, load) as server:
             yield from _devices(gpus.seen(server.container), recipe, driver)
-            yield from _trial(server, recipe, gpu_test)
+            yield from _on_gpu(server, recipe, gpu_test)
     except UntriedError as error:
         yield Check("gpu", "a server with a GPU", "is started", str(error), None)
 
@@ -94,7 +94,7 @@ def _number(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def _trial(server: Server, recipe: Recipe, gpu_test: GpuTest) -> Iterator[Check]:
+def _on_gpu(server: Server, recipe: Recipe, gpu_test: GpuTest) -> Iterator[Check]:
     assert recipe.serve is not None
     patience = recipe.serve.seconds if gpu_test.model is None else LOADING
     expected = f"healthy within {patience:.0f} s"
@@ -131,23 +131,23 @@ def collapse(server: Server, settings: Settings) -> Iterator[Check]:
     except UnansweredError as error:
         yield Check("gpu", "speed over runs", expected, str(error), False)
         return
-    yield from judge(runs, expected)
+    yield from check_runs(runs, expected)
 
 
-def judge(runs: Sequence[Generation], expected: str) -> Iterator[Check]:
+def check_runs(runs: Sequence[Generation], expected: str) -> Iterator[Check]:
     """Speeds and acceptance of runs that were made, in their order."""
     speeds = [run.tokens_per_second for run in runs]
-    judged = series.judge(speeds)
+    found = series.evaluate(speeds)
     listed = " ".join(f"{speed:.1f}" for speed in speeds)
     told = (
-        f"{judged.shape}: {judged.why}; mean {judged.mean:.2f} t/s, "
-        f"{judged.lowest:.2f} to {judged.highest:.2f}, deviation {judged.deviation:.2f}, "
-        f"trend {judged.trend:+.2f} % a run ({listed})"
+        f"{found.shape}: {found.why}; mean {found.mean:.2f} t/s, "
+        f"{found.lowest:.2f} to {found.highest:.2f}, deviation {found.deviation:.2f}, "
+        f"trend {found.trend:+.2f} % a run ({listed})"
     )
-    yield Check("gpu", "speed over runs", expected, told, judged.passed)
+    yield Check("gpu", "speed over runs", expected, told, found.passed)
     shares = [run.acceptance for run in runs if run.acceptance is not None]
     if shares:
-        accepted = series.judge_acceptance(shares)
+        accepted = series.evaluate_acceptance(shares)
         listed = " ".join(f"{share:.2f}" for share in shares)
         told = f"{accepted.shape}: {accepted.why} ({listed})"
         yield Check("gpu", "draft acceptance over runs", "it stays", told, accepted.passed)

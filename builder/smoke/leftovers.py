@@ -1,4 +1,4 @@
-"""Proof: a runtime image holds what engines load, and nothing of what they were made with."""
+"""Check: a runtime image holds what engines load, and nothing of what they were made with."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ RULES = (
 )
 
 
-def prove(contents: Contents, rules: Rules) -> Iterator[Check]:
+def check(contents: Contents, rules: Rules) -> Iterator[Check]:
     """Nothing of the build is left, and no file is stored twice."""
     kept = [file for _, file in sorted(contents.files.items()) if file.kind in {"file", "link"}]
     for name, pattern in RULES:
         found = [(file.path, file.path) for file in kept if pattern.search(file.path)]
-        yield rules.judge("leftovers", f"no {name}", "none", found)
+        yield rules.check("leftovers", f"no {name}", "none", found)
     yield _copies(kept, rules)
     yield _versions(contents, rules)
 
@@ -57,7 +57,7 @@ def _copies(files: list[File], rules: Rules) -> Check:
         if len(group) > 1
     ]
     subject = "no program or library is stored twice"
-    return rules.judge("copies", subject, "each once, its other names as links", twice, "each once")
+    return rules.check("copies", subject, "each once, its other names as links", twice, "each once")
 
 
 def _versions(contents: Contents, rules: Rules) -> Check:
@@ -76,7 +76,7 @@ def _versions(contents: Contents, rules: Rules) -> Check:
         if len(group) > 1
     ]
     subject = "one version of each of CUDA's libraries"
-    return rules.judge("copies", subject, "one file a name", several, "one each")
+    return rules.check("copies", subject, "one file a name", several, "one each")
 
 
 def _cost(group: list[File]) -> str:

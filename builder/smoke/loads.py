@@ -1,4 +1,4 @@
-"""Proof: a library that is delivered alone can be loaded, and what it calls is there.
+"""Check: a library that is delivered alone can be loaded, and what it calls is there.
 
 It is loaded as a shim is used, by LD_PRELOAD into a program: the loader looks functions up when
 they are called first (ld.so(8), LD_BIND_NOW), so that one which is missing shows only then.  What
@@ -22,7 +22,7 @@ PATIENCE = 30.0  # seconds
 MAPPED = re.compile(r"^\S+-\S+ \S+ \S+ \S+ \d+ +(/.+)$", re.MULTILINE)  # proc_pid_maps(5)
 
 
-def prove(recipe: Recipe, reference: str, devel: str | None, work: Path) -> Iterator[Check]:
+def check(recipe: Recipe, reference: str, devel: str | None, work: Path) -> Iterator[Check]:
     """Each file of an artifact, in the image that it was compiled in: stubs stand in for the
     driver's libraries."""
     artifact = recipe.artifact

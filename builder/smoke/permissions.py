@@ -1,4 +1,4 @@
-"""Proof: nobody gains rights by a file of the image."""
+"""Check: nobody gains rights by a file of the image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 
 
-def prove(contents: Contents, rules: Rules) -> Iterator[Check]:
+def check(contents: Contents, rules: Rules) -> Iterator[Check]:
     """No set-uid program, and no file or directory that anybody may write to."""
     elevated = []
     writable = []
@@ -20,7 +20,7 @@ def prove(contents: Contents, rules: Rules) -> Iterator[Check]:
         sticky = file.kind == "directory" and file.mode & stat.S_ISVTX
         if file.kind in {"file", "directory"} and file.mode & stat.S_IWOTH and not sticky:
             writable.append((file.path, f"{file.path} ({stat.S_IMODE(file.mode):04o})"))
-    yield rules.judge("set-uid", "no set-uid or set-gid program", "none", elevated)
-    yield rules.judge(
+    yield rules.check("set-uid", "no set-uid or set-gid program", "none", elevated)
+    yield rules.check(
         "world-writable", "nothing that anybody may write to", "only with the sticky bit", writable
     )

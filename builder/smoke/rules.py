@@ -1,4 +1,4 @@
-"""The rules of the static proofs, and the files that a recipe lets break them for a reason."""
+"""The rules of the static checks, and the files that a recipe exempts from them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Rules:
         self._accepted = accepted
         self._used: set[int] = set()
 
-    def accepts(self, proof: str, path: str) -> Accept | None:
+    def accepts(self, kind: str, path: str) -> Accept | None:
         """The acceptance under which ``path`` may break the rule, or None."""
         for number, accept in enumerate(self._accepted):
-            if accept.proof == proof and fnmatch.fnmatchcase(path, accept.path):
+            if accept.check == kind and fnmatch.fnmatchcase(path, accept.path):
                 self._used.add(number)
                 return accept
         return None
 
-    def judge(
+    def check(
         self,
-        proof: str,
+        kind: str,
         subject: str,
         expected: str,
         offenders: Iterable[tuple[str, str]],
@@ -42,7 +42,7 @@ class Rules:
         left: list[str] = []
         bent: dict[str, int] = {}
         for path, said in offenders:
-            accept = self.accepts(proof, path)
+            accept = self.accepts(kind, path)
             if accept is None:
                 left.append(said)
             else:
@@ -50,7 +50,7 @@ class Rules:
         named = "; ".join(left[:NAMED])
         more = f" and {len(left) - NAMED} more" if len(left) > NAMED else ""
         accepted = "".join(f"; accepted: {count} ({why})" for why, count in bent.items())
-        return Check(proof, subject, expected, (named + more or fine) + accepted, not left)
+        return Check(kind, subject, expected, (named + more or fine) + accepted, not left)
 
     def unused(self) -> Iterator[Check]:
         """A failed check for each acceptance that no file of the image needs."""
@@ -58,7 +58,7 @@ class Rules:
             if number not in self._used:
                 yield Check(
                     "accept",
-                    f"{accept.proof} {accept.path}",
+                    f"{accept.check} {accept.path}",
                     f"a file that breaks the rule ({accept.why})",
                     "none does: the acceptance may go",
                     False,

@@ -1,4 +1,4 @@
-"""Proof: no secret is in the image, in no layer, not even under a later one that removes it.
+"""Check: no secret is in the image, in no layer, not even under a later one that removes it.
 
 The forms of tokens are those that their issuers publish; a text that looks like one is reported
 by its kind and place, never by itself.

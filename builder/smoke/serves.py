@@ -1,4 +1,4 @@
-"""Proof: the engine's server serves, on a tiny model, and stops when it is told to."""
+"""Check: the engine's server serves, on a tiny model, and stops when it is told to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROMPT = "Hello"
 SHOWN = 60  # characters of an answer in a table
 
 
-def prove(recipe: Recipe, reference: str, work: Path, driver_stub: Path | None) -> Iterator[Check]:
+def check(recipe: Recipe, reference: str, work: Path, driver_stub: Path | None) -> Iterator[Check]:
     """Start the image's server on a model made for it, talk to it, and stop it.
 
     Every step has its time limit, and the container is gone at the end, whatever it did.

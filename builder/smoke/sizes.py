@@ -1,4 +1,4 @@
-"""Proof: the image is as small as it promises, and no layer carries what a later one hides."""
+"""Check: the image keeps its size budget, and no layer carries files that a later one hides."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MOST_HIDDEN = 16  # MB of a layer that later layers may remove or replace
 MB = 1_000_000
 
 
-def prove(own: Contents, contents: Contents, budget: Budget) -> Iterator[Check]:
-    """Each of its own layers with its sizes, then the promised limits of the whole."""
+def check(own: Contents, contents: Contents, budget: Budget) -> Iterator[Check]:
+    """Each of its own layers with its sizes, then the limits of the whole image."""
     below = len(contents.layers) - len(own.layers)
     for number, layer in enumerate(own.layers, below + 1):
         said = (

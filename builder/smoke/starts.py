@@ -1,4 +1,4 @@
-"""Proof: what patches at start runs before the engine, and stops where it is told to."""
+"""Check: what patches at start runs before the engine, and stops where it is told to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAYS = "start: stopping before"
 GRACE = 60.0  # seconds beside those of the steps: an interpreter starts
 
 
-def prove(
+def check(
     recipe: Recipe, reference: str, contents: Contents, foundation: Foundation | None
 ) -> Iterator[Check]:
     """The engine's own entrypoint follows, and the steps pass on a machine without a GPU."""

@@ -1,4 +1,4 @@
-"""What was checked of an image, what was expected and what was found."""
+"""The result of a smoke test: a verdict, made of checks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise of an image; ``seconds`` is what looking took."""
+    """One check of an image; ``seconds`` is how long it took."""
 
-    proof: str
+    kind: str
     subject: str
     expected: str
     found: str

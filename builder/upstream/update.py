@@ -118,7 +118,7 @@ def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) 
     return session.change(entry, moved(entry.text, recipe, target, number, moving=moving))
 
 
-def judge(
+def evaluate(
     session: SourceSession, entry: Entry[Recipe], change: Change
 ) -> tuple[tuple[Problem, ...], list[Finding]]:
     """What no longer fits of a changed recipe, and what becomes of its patches.

@@ -1,4 +1,4 @@
-"""A bake file of recipes: bake reads it, builds it anywhere, and what it built is proved."""
+"""A bake file of recipes: bake reads it, builds it anywhere, and what it built is smoke-tested."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from docker.test_root import with_image
 from support.fixtures import REPOSITORY, Builder
 from support.machines import REMOTE, Machine
 from support.overlaid import PACKAGE, StandIn, write_catalog
-from support.proving import docker
+from support.smoke_tests import docker
 
 __all__ = ["machine", "published", "python", "second"]
 pytestmark = pytest.mark.docker
@@ -78,7 +78,7 @@ def bake(folder: Path, *options: str, **variables: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_what_another_machine_bakes_is_proved_here(
+def test_what_another_machine_bakes_is_smoke_tested_here(
     builder: Builder, recipe: Path, machine: Machine, made: set[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "baked"
@@ -105,14 +105,14 @@ def test_what_another_machine_bakes_is_proved_here(
     told = json.loads(manifest.read_text())["annotations"]
     assert told == {name: text for name, text in labels.items() if name in told}
     assert {"org.opencontainers.image.title", "org.opencontainers.image.description"} <= told.keys()
-    proved = builder("build", "overlaid-1", "--catalog", recipe, "--json")
-    assert proved.returncode == 0, proved.stderr
-    assert f"{candidate} is there, and not built again" in proved.stderr
-    record = json.loads(proved.stdout)
+    verified = builder("build", "overlaid-1", "--catalog", recipe, "--json")
+    assert verified.returncode == 0, verified.stderr
+    assert f"{candidate} is there, and not built again" in verified.stderr
+    record = json.loads(verified.stdout)
     made.update(record["references"])
     assert record["built"] is False
     assert record["log"] == ""
-    checks = {(c["proof"], c["subject"]): c for c in record["verdict"]["checks"]}
+    checks = {(c["kind"], c["subject"]): c for c in record["verdict"]["checks"]}
     assert checks["contract", "user"]["found"] == "daemon"  # as the registry told it
     assert all(check["passed"] for check in record["verdict"]["checks"])
     assert docker("image", "ls", "--quiet", candidate) == ""

@@ -1,4 +1,4 @@
-"""A bisect with builds: stopped and resumed, judged by the proofs or by a test of the user's."""
+"""A bisect with builds: stopped and resumed, with the smoke test or the user's own test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from support.fixtures import REPOSITORY, Builder
-from support.proving import docker
+from support.smoke_tests import docker
 from support.upstreams import Upstream
 
 pytestmark = pytest.mark.docker
@@ -64,7 +64,7 @@ PATCH = """--- a/{name}
 
 
 class Farm:
-    """Twelve commits of a library: two do not compile, the ninth loses what the recipe promises.
+    """Twelve commits of a library: two do not compile, the ninth fails a probe of the recipe.
 
     The fourth has one of the recipe's two patches.
     """
@@ -116,7 +116,7 @@ class Farm:
 
 def images() -> set[str]:
     listed = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", IMAGES)
-    return {name for name in listed.splitlines() if ":bisect-" in name or ":unproved-" in name}
+    return {name for name in listed.splitlines() if ":bisect-" in name or ":unverified-" in name}
 
 
 @pytest.fixture
@@ -154,12 +154,12 @@ def test_the_first_bad_commit_is_found_however_often_it_is_killed(farm: Farm) ->
     assert f"going on between {commits[0][:9]} and {commits[9][:9]}" in done.stderr
     assert found["first_bad"]["subject"] == f"step {BREAKS}"
     assert found["steps"][:3] == known["steps"]
-    judged = words(found["steps"], commits)
-    assert len(judged) == len(found["steps"]) < 10
-    for number, word in judged.items():
+    evaluated = words(found["steps"], commits)
+    assert len(evaluated) == len(found["steps"]) < 10
+    for number, word in evaluated.items():
         right = "skip" if number in CANNOT else "bad" if number >= BREAKS else "good"
         assert word == right, number
-    assert {*judged} & {*CANNOT}
+    assert {*evaluated} & {*CANNOT}
     why = {commits.index(step["name"]) + 1: step["why"] for step in found["steps"]}
     assert "tiny_answer" in why[BREAKS]
     assert all(
@@ -195,7 +195,7 @@ def test_a_test_of_the_users_decides(farm: Farm, tmp_path: Path) -> None:
     stopped = farm.run(*ends, status=8)
     assert "the test ended with 134" in stopped.stderr
     assert "the card fell off the bus" in stopped.stderr
-    # The proofs fail from the ninth on; the test sees the images all the same.
+    # The checks fail from the ninth on; the test sees the images all the same.
     script.write_text(
         f"#!/bin/sh\necho looking at $COMMIT\n[ $COMMIT != {commits[9]} ] || exit 125\n"
         f"id=$(docker create $IMAGE x) && docker cp $id:/libtiny.so {tmp_path} && docker rm $id\n"
@@ -204,8 +204,8 @@ def test_a_test_of_the_users_decides(farm: Farm, tmp_path: Path) -> None:
     done = farm.run(*ends, "--json", status=8)
     found = json.loads(done.stdout)
     assert [commit["name"] for commit in found["candidates"]] == commits[9:11]
-    judged = words(found["steps"], commits)
-    assert judged == {8: "good", 12: "bad", 10: "skip", 9: "good", 11: "bad"}
+    evaluated = words(found["steps"], commits)
+    assert evaluated == {8: "good", 12: "bad", 10: "skip", 9: "good", 11: "bad"}
     assert f"  looking at {commits[11]}" in done.stderr.splitlines()
     assert images() == before
 

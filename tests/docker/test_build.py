@@ -40,7 +40,7 @@ def labels(image: str) -> dict[str, str]:
 
 def tags() -> set[str]:
     listed = docker("image", "ls", "--format={{.Tag}}", REPOSITORY_NAME)
-    return {tag for tag in listed.splitlines() if not tag.startswith("unproved-")}
+    return {tag for tag in listed.splitlines() if not tag.startswith("unverified-")}
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def test_what_decides_the_image_builds_it_anew(builder: Builder, variant: Path) 
     assert third["built"] is False
     current = docker("image", "inspect", "--format={{.Id}}", f"{REPOSITORY_NAME}:0.1.0")
     assert current == first["digest"]
-    # A promise that changes is checked again, though the image is the same.
+    # A probe that changes is checked again, though the image is the same.
     edit(variant, "version: 1 (in-repo)", "version: 3 (in-repo)")
     broken = builder("build", "variant", "--catalog", variant)
     assert broken.returncode == 7
@@ -230,7 +230,7 @@ def test_what_decides_the_image_builds_it_anew(builder: Builder, variant: Path) 
 # What goes wrong
 
 
-def test_a_failed_proof_moves_no_tag(builder: Builder, variant: Path, tmp_path: Path) -> None:
+def test_a_failed_check_moves_no_tag(builder: Builder, variant: Path, tmp_path: Path) -> None:
     edit(variant, "HELLO_BUILD_NUMBER = 1, ", "")
     done = builder("build", "variant", "--catalog", variant)
     assert done.returncode == 7
@@ -289,7 +289,7 @@ def test_a_killed_build_leaves_nothing_in_the_way(
     assert tags() == set()
     done = builder("build", "variant", "--catalog", variant, "--json")
     assert done.returncode == 0, done.stderr
-    # Where BuildKit came to its end all the same, what it made is proved, and not built again.
+    # Where BuildKit finished all the same, its image is smoke-tested, and not built again.
     assert "0.1.0" in tags()
     assert abandoned() == []
 

@@ -22,7 +22,7 @@ from builder.images.context import Context
 from builder.tools.docker import buildx
 from support.catalogs import rendered
 from support.fixtures import REPOSITORY, Builder
-from support.proving import docker
+from support.smoke_tests import docker
 
 pytestmark = pytest.mark.docker
 

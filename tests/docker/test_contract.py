@@ -1,4 +1,4 @@
-"""What an image promises and what it must not hold: each proof fails on its own broken image."""
+"""What an image must and must not hold: each check fails on its own broken image."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import pytest
 from builder import smoke
 from builder.recipes.schema import Accept, Budget, FilePatch, FileProbe, LibraryProbe, PythonProbe
 from builder.smoke.verdict import Check, Verdict
-from support.proving import Judge, compiled, docker, failed, small
+from support.smoke_tests import SmokeTest, compiled, docker, failed, small
 
 pytestmark = pytest.mark.docker
 
 TOKEN = "ghp_" + "a1B2" * 9
 
 
-def of(verdict: Verdict, proof: str) -> list[Check]:
-    return [check for check in verdict.checks if check.proof == proof]
+def of(verdict: Verdict, kind: str) -> list[Check]:
+    return [check for check in verdict.checks if check.kind == kind]
 
 
-def failures_of(verdict: Verdict, proof: str) -> list[Check]:
-    return [check for check in verdict.failures if check.proof == proof]
+def failures_of(verdict: Verdict, kind: str) -> list[Check]:
+    return [check for check in verdict.failures if check.kind == kind]
 
 
 @pytest.fixture
-def good(images: dict[str, str], judge: Judge) -> Verdict:
-    return judge(small(images))
+def good(images: dict[str, str], smoke_test: SmokeTest) -> Verdict:
+    return smoke_test(small(images))
 
 
 def test_the_small_image_fails_only_for_what_it_lacks(good: Verdict) -> None:
@@ -36,13 +36,13 @@ def test_the_small_image_fails_only_for_what_it_lacks(good: Verdict) -> None:
 
 
 def test_each_part_of_the_configuration_is_held_to_the_recipe(
-    images: dict[str, str], judge: Judge
+    images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     lines = (
         'USER root\nENTRYPOINT ["sh"]\nCMD ["--verbose"]\nEXPOSE 9090\nHEALTHCHECK NONE\n'
         "ENV HELLO_ARG_HOST=127.0.0.1\nLABEL builder.recipe=other\n"
     )
-    verdict = judge(small(images) + lines, labels={"builder.recipe": "hello-sm120-0.1.0"})
+    verdict = smoke_test(small(images) + lines, labels={"builder.recipe": "hello-sm120-0.1.0"})
     told = {check.subject: check.found for check in failures_of(verdict, "contract")}
     told.pop("driver")
     assert told == {
@@ -56,47 +56,45 @@ def test_each_part_of_the_configuration_is_held_to_the_recipe(
     }
 
 
-def test_a_missing_label_is_told(images: dict[str, str], judge: Judge) -> None:
-    verdict = judge(small(images), labels={"builder.none": "abc"})
+def test_a_missing_label_is_told(images: dict[str, str], smoke_test: SmokeTest) -> None:
+    verdict = smoke_test(small(images), labels={"builder.none": "abc"})
     assert ("label builder.none", "not set") in [
         (check.subject, check.found) for check in failures_of(verdict, "contract")
     ]
 
 
-def test_what_came_out_empty_is_told(images: dict[str, str], judge: Judge) -> None:
+def test_what_came_out_empty_is_told(images: dict[str, str], smoke_test: SmokeTest) -> None:
     lines = 'LABEL commit=""\nENV BUILD_COMMIT=\nUSER root\nARG VERSION\nRUN true\n'
-    verdict = judge(small(images) + lines + "USER 10001:10001\n", "--build-arg=VERSION=")
+    verdict = smoke_test(small(images) + lines + "USER 10001:10001\n", "--build-arg=VERSION=")
     (check,) = [c for c in failures_of(verdict, "contract") if c.expected == "none is empty"]
     for told in ("label commit", "environment BUILD_COMMIT", "argument VERSION"):
         assert told in check.found
 
 
-@pytest.mark.parametrize(
-    ("promised", "passes"), [(None, True), ("580.65.06", True), ("570", False)]
-)
+@pytest.mark.parametrize(("driver", "passes"), [(None, True), ("580.65.06", True), ("570", False)])
 def test_the_driver_is_that_of_the_cuda_in_the_image(
-    images: dict[str, str], judge: Judge, promised: str | None, passes: bool
+    images: dict[str, str], smoke_test: SmokeTest, driver: str | None, passes: bool
 ) -> None:
     layer = "USER root\nRUN touch /usr/lib/libcudart.so.13.0.96\nUSER 10001:10001\n"
-    cuda = judge.recipe.cuda.model_copy(update={"driver": promised})
-    verdict = judge(small(images) + layer, cuda=cuda)
+    cuda = smoke_test.recipe.cuda.model_copy(update={"driver": driver})
+    verdict = smoke_test(small(images) + layer, cuda=cuda)
     (check,) = [check for check in of(verdict, "contract") if check.subject == "driver"]
     assert check.passed is passes
     assert "580" in check.found
 
 
-def test_a_budget_is_kept(images: dict[str, str], judge: Judge) -> None:
-    verdict = judge(small(images), budget=Budget(download=1000, unpacked=20))
+def test_a_budget_is_kept(images: dict[str, str], smoke_test: SmokeTest) -> None:
+    verdict = smoke_test(small(images), budget=Budget(download=1000, unpacked=20))
     said = [(check.subject, check.passed) for check in of(verdict, "budget")]
     assert said == [("to download", True), ("unpacked", False)]
 
 
 def test_a_layer_that_a_later_one_hides_is_told(
-    images: dict[str, str], judge: Judge, good: Verdict
+    images: dict[str, str], smoke_test: SmokeTest, good: Verdict
 ) -> None:
     assert not failures_of(good, "layers")
     layers = "USER root\nRUN head -c 20000000 /dev/zero > /big\nRUN rm /big\nUSER 10001:10001\n"
-    (check,) = failures_of(judge(small(images) + layers), "layers")
+    (check,) = failures_of(smoke_test(small(images) + layers), "layers")
     assert "20.0 MB of it hidden: RUN /bin/sh -c head -c 20000000" in check.found
 
 
@@ -121,35 +119,35 @@ BAD = [
 ]
 
 
-def test_files_that_no_image_may_hold(images: dict[str, str], judge: Judge) -> None:
+def test_files_that_no_image_may_hold(images: dict[str, str], smoke_test: SmokeTest) -> None:
     script = "\n".join(command for command, _, _ in BAD)
-    verdict = judge(
+    verdict = smoke_test(
         small(images) + f"USER root\nRUN <<EOF\nset -e\n{script}\nEOF\nUSER 10001:10001\n"
     )
-    for proof in ("set-uid", "world-writable", "secrets"):
-        told = "; ".join(check.found for check in failures_of(verdict, proof))
+    for kind in ("set-uid", "world-writable", "secrets"):
+        told = "; ".join(check.found for check in failures_of(verdict, kind))
         files = [part for part in told.split("; ") if part.startswith("/")]
-        assert sorted(files) == sorted(found for _, of, found in BAD if of == proof)
+        assert sorted(files) == sorted(found for _, of, found in BAD if of == kind)
 
 
 def test_a_secret_stays_in_its_layer_when_a_later_one_removes_it(
-    images: dict[str, str], judge: Judge
+    images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     hidden = "COPY --chmod=600 <<EOF /opt/x\n" + TOKEN + "\nEOF\n" + as_root("rm /opt/x")
-    verdict = judge(small(images) + hidden)
+    verdict = smoke_test(small(images) + hidden)
     (check,) = failures_of(verdict, "secrets")
     assert "/opt/x (classic GitHub token, of layer " in check.found
     assert TOKEN not in str(verdict)
 
 
 def test_a_secret_in_the_configuration_is_told_by_its_place(
-    images: dict[str, str], judge: Judge
+    images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     lines = (
         f"ENV API_TOKEN=x\nLABEL note={TOKEN}\nENV INDEX=http://me:word@mirror/simple\n"
         "USER root\nARG MIRROR_PASSWORD\nRUN true\nUSER 10001:10001\n"
     )
-    verdict = judge(small(images) + lines, "--build-arg=MIRROR_PASSWORD=word")
+    verdict = smoke_test(small(images) + lines, "--build-arg=MIRROR_PASSWORD=word")
     told = "\n".join(check.found for check in failures_of(verdict, "secrets"))
     for found in (
         "the environment sets API_TOKEN",
@@ -176,33 +174,33 @@ OLDER = " && gcc -shared -fPIC -Wl,-soname,libv.so.1 -Wl,--version-script=/one -
 
 @pytest.mark.parametrize(("older", "passes"), [("", True), (OLDER, False)])
 def test_a_library_that_is_too_old_for_what_needs_it(
-    images: dict[str, str], judge: Judge, older: str, passes: bool
+    images: dict[str, str], smoke_test: SmokeTest, older: str, passes: bool
 ) -> None:
-    verdict = judge(compiled(images, VERSIONED + older))
+    verdict = smoke_test(compiled(images, VERSIONED + older))
     (check,) = [c for c in of(verdict, "closure") if c.expected == "all versions defined"]
     assert check.passed is passes
     expected = "newest needed: CXXABI_" if passes else "/opt/engine/lib/libh.so needs V_2 of /opt"
     assert check.found.startswith(expected)
 
 
-def test_two_versions_of_one_cuda_library(images: dict[str, str], judge: Judge) -> None:
+def test_two_versions_of_one_cuda_library(images: dict[str, str], smoke_test: SmokeTest) -> None:
     how = (
         'mkdir -p /out/a /out/b && cd /out && for n in a b; do echo "int $n;" > /$n.c && gcc '
         "-shared -Wl,-soname,libcudart.so.13 -o $n/libcudart.so.13.0 /$n.c; done"
     )
-    verdict = judge(compiled(images, how))
+    verdict = smoke_test(compiled(images, how))
     (check,) = failures_of(verdict, "copies")
     assert check.found.startswith("libcudart.so.13 for x86-64: /opt/engine/lib/")
     assert "MB more than one" in check.found
 
 
-def test_the_symbols_of_a_library(images: dict[str, str], judge: Judge) -> None:
+def test_the_symbols_of_a_library(images: dict[str, str], smoke_test: SmokeTest) -> None:
     how = (
         "mkdir /out && echo 'int used; static int hidden; int f(void) { return hidden; }' "
         "| gcc -x c -shared -fPIC -o /out/other-name.so - && ln -s other-name.so /out/libs.so"
     )
     probe = [LibraryProbe(library="libs.so", symbols=["f", "hidden"], symbols_not=["g", "used"])]
-    verdict = judge(compiled(images, how), probe=probe)
+    verdict = smoke_test(compiled(images, how), probe=probe)
     assert [(check.expected, check.passed) for check in of(verdict, "library")] == [
         ("offers f", True),
         ("offers hidden", False),
@@ -220,11 +218,18 @@ def test_the_symbols_of_a_library(images: dict[str, str], judge: Judge) -> None:
     ],
 )
 def test_the_glibc_that_a_library_needs(
-    images: dict[str, str], judge: Judge, option: str, newest: str, found: str, passed: bool
+    images: dict[str, str],
+    smoke_test: SmokeTest,
+    option: str,
+    newest: str,
+    found: str,
+    passed: bool,
 ) -> None:
     code = "#include <string.h>\\nvoid *copies = memcpy; void *own = &own;"
     how = f"mkdir /out && printf '{code}' | gcc -x c -shared -fPIC {option} -o /out/libs.so -"
-    verdict = judge(compiled(images, how), probe=[LibraryProbe(library="libs.so", glibc=newest)])
+    verdict = smoke_test(
+        compiled(images, how), probe=[LibraryProbe(library="libs.so", glibc=newest)]
+    )
     (check,) = of(verdict, "library")
     assert (check.expected, check.found) == (f"needs glibc {newest} at most", found)
     assert check.passed is passed
@@ -246,7 +251,7 @@ if torch:
 """
 
 
-def test_facts_of_an_installed_python_file(images: dict[str, str], judge: Judge) -> None:
+def test_facts_of_an_installed_python_file(images: dict[str, str], smoke_test: SmokeTest) -> None:
     copy = (
         f"COPY <<EOF /opt/lib/pkg/ops.py\n{SOURCE}EOF\nCOPY <<EOF /opt/lib/pkg/bad.py\ndef (\nEOF\n"
     )
@@ -263,7 +268,7 @@ def test_facts_of_an_installed_python_file(images: dict[str, str], judge: Judge)
         PythonProbe(python="/opt/lib/pkg/bad.py"),
         PythonProbe(python="/opt/lib/pkg/none.py"),
     ]
-    verdict = judge(small(images) + copy, probe=probe)
+    verdict = smoke_test(small(images) + copy, probe=probe)
     assert [(check.expected, check.passed) for check in of(verdict, "python")] == [
         ("is there", True),
         ("defines limit", True),
@@ -281,7 +286,7 @@ def test_facts_of_an_installed_python_file(images: dict[str, str], judge: Judge)
     ]
 
 
-def test_text_of_a_file_behind_a_link(images: dict[str, str], judge: Judge) -> None:
+def test_text_of_a_file_behind_a_link(images: dict[str, str], smoke_test: SmokeTest) -> None:
     lines = "COPY <<EOF /opt/real/a.txt\nspeed = 12\nEOF\n" + as_root("ln -s real/a.txt /opt/b.txt")
     probe = [
         FileProbe(file="/opt/b.txt", has=["speed = 12"], missing=["speed"], matches=[r"= \d+$"]),
@@ -290,7 +295,7 @@ def test_text_of_a_file_behind_a_link(images: dict[str, str], judge: Judge) -> N
         FileProbe(file="/opt/b.txt", absent=True),
         FileProbe(file="/opt/none"),
     ]
-    verdict = judge(small(images) + lines, probe=probe)
+    verdict = smoke_test(small(images) + lines, probe=probe)
     assert [(check.expected[:12], check.passed) for check in of(verdict, "file")] == [
         ("is there", True),
         ("has speed = ", True),
@@ -304,42 +309,46 @@ def test_text_of_a_file_behind_a_link(images: dict[str, str], judge: Judge) -> N
     ]
 
 
-def test_a_link_leads_to_text_that_was_not_asked_for(images: dict[str, str], judge: Judge) -> None:
+def test_a_link_leads_to_text_that_was_not_asked_for(
+    images: dict[str, str], smoke_test: SmokeTest
+) -> None:
     lines = "COPY <<EOF /opt/real/a.txt\nspeed = 12\nEOF\n" + as_root("ln -s real/a.txt /opt/b.txt")
-    verdict = judge(small(images) + lines, probe=[FileProbe(file="/opt/b.txt", has=["speed = 12"])])
+    verdict = smoke_test(
+        small(images) + lines, probe=[FileProbe(file="/opt/b.txt", has=["speed = 12"])]
+    )
     assert [check.passed for check in of(verdict, "file")] == [True, True]
 
 
 def test_an_engine_without_gpu_code_is_found_beside_a_library_that_has_some(
-    images: dict[str, str], judge: Judge
+    images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     how = (
         "mkdir /out && nvcc -gencode=arch=compute_120,code=sm_120 -shared -Xcompiler -fPIC "
         "-o /out/libk.so /k.cu"
     )
     moved = "mv /opt/engine/lib/libk.so /usr/lib && rm /opt/engine/lib/libhello-cuda.so.0.1.0"
-    verdict = judge(compiled(images, how) + as_root(moved))
+    verdict = smoke_test(compiled(images, how) + as_root(moved))
     (check,) = failures_of(verdict, "architectures")
     assert (check.subject, check.found) == ("/opt/engine/", "none at all")
 
 
-def test_a_patchs_own_proof_bears_its_name(images: dict[str, str], judge: Judge) -> None:
+def test_a_patchs_own_check_bears_its_name(images: dict[str, str], smoke_test: SmokeTest) -> None:
     probe = FileProbe(file="/opt/patched")
     patch = FilePatch(file="mended.patch", why="it is broken", probe=probe)
-    verdict = judge(small(images), patch=[patch])
+    verdict = smoke_test(small(images), patch=[patch])
     (check,) = of(verdict, "patch")
     assert check.subject == "file mended.patch: /opt/patched"
     assert check.passed is False
 
 
 def test_a_rule_is_bent_only_for_a_reason_and_where_it_must(
-    images: dict[str, str], judge: Judge
+    images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     bent = [
-        Accept(proof="set-uid", path="/usr/bin/e*", why="the engine needs it"),
-        Accept(proof="leftovers", path="/usr/include/*", why="it compiles kernels when it runs"),
+        Accept(check="set-uid", path="/usr/bin/e*", why="the engine needs it"),
+        Accept(check="leftovers", path="/usr/include/*", why="it compiles kernels when it runs"),
     ]
-    verdict = judge(small(images) + as_root("chmod u+s /usr/bin/env"), accept=bent)
+    verdict = smoke_test(small(images) + as_root("chmod u+s /usr/bin/env"), accept=bent)
     (check,) = of(verdict, "set-uid")
     assert check.passed
     assert check.found == "none; accepted: 1 (the engine needs it)"
@@ -347,36 +356,38 @@ def test_a_rule_is_bent_only_for_a_reason_and_where_it_must(
     assert stale.subject == "leftovers /usr/include/*"
 
 
-def test_an_image_of_another_platform_is_judged_without_running_it(
-    images: dict[str, str], judge: Judge
+def test_an_image_of_another_platform_is_checked_without_running_it(
+    images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     dockerfile = (
         f"FROM --platform=linux/amd64 {images['root']} AS root\n"
         "FROM scratch\nCOPY --from=root /usr/bin/env /usr/bin/env\n"
         'ENTRYPOINT ["/usr/bin/env"]\n'
     )
-    verdict = judge(dockerfile, "--platform=linux/arm64")
+    verdict = smoke_test(dockerfile, "--platform=linux/arm64")
     (check,) = [c for c in failures_of(verdict, "contract") if c.subject == "platform"]
     assert check.found == "linux/arm64"
     assert any("needs libc.so.6" in check.found for check in failures_of(verdict, "closure"))
 
 
-def test_any_image_is_held_to_what_holds_for_all(images: dict[str, str], judge: Judge) -> None:
-    name = judge.build(small(images) + as_root("chmod u+s /usr/bin/env"))
-    verdict = smoke.prove(smoke.Subject(name, "sha256:x"), judge.work)
+def test_any_image_is_held_to_what_holds_for_all(
+    images: dict[str, str], smoke_test: SmokeTest
+) -> None:
+    name = smoke_test.build(small(images) + as_root("chmod u+s /usr/bin/env"))
+    verdict = smoke.check_image(smoke.Subject(name, "sha256:x"), smoke_test.work)
     assert failed(verdict) == {"closure", "set-uid"}
-    assert not {"contract", "runs"} <= {check.proof for check in verdict.checks}
+    assert not {"contract", "runs"} <= {check.kind for check in verdict.checks}
 
 
 @pytest.mark.parametrize("compression", ["zstd", "gzip", "uncompressed"])
 def test_layers_of_every_compression_are_read(
-    images: dict[str, str], judge: Judge, compression: str
+    images: dict[str, str], smoke_test: SmokeTest, compression: str
 ) -> None:
     dockerfile = f"FROM {images['root']}\nRUN touch /x && chmod 666 /x # {compression}\n"
-    name = judge.build(dockerfile)
+    name = smoke_test.build(dockerfile)
     forced = f"type=image,name={name},compression={compression},force-compression=true"
     docker("buildx", "build", "--provenance=false", f"--output={forced}", "-", text=dockerfile)
-    verdict = smoke.prove(smoke.Subject(name, "sha256:x"), judge.work)
+    verdict = smoke.check_image(smoke.Subject(name, "sha256:x"), smoke_test.work)
     (check,) = of(verdict, "world-writable")
     assert check.found == "/x (0666)"
 
@@ -386,7 +397,7 @@ import re, sys, tempfile
 from pathlib import Path
 from builder import smoke
 with tempfile.TemporaryDirectory() as folder:
-    verdict = smoke.prove(smoke.Subject(sys.argv[1], ""), Path(folder))
+    verdict = smoke.check_image(smoke.Subject(sys.argv[1], ""), Path(folder))
 # Not getrusage: what it counts begins with the process that this one was forked from.
 peak = re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())
 print(verdict.unpacked_size, peak[1])

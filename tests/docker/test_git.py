@@ -114,13 +114,13 @@ def recipe(catalog: Path, tmp_path: Path) -> str:
     return commit
 
 
-def test_a_pinned_commit_is_built_proved_and_named_in_the_image(
+def test_a_pinned_commit_is_built_verified_and_named_in_the_image(
     builder: Builder, catalog: Path, recipe: str
 ) -> None:
     done = builder("build", "from-git", "--catalog", catalog, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    checks = {(check["proof"], check["expected"]): check for check in result["verdict"]["checks"]}
+    checks = {(check["kind"], check["expected"]): check for check in result["verdict"]["checks"]}
     assert checks["library", "needs libcuda.so.1"]["passed"]
     assert checks["says", f"version: 7 ({recipe[:7]})"]["passed"]
     inspected = subprocess.run(

@@ -21,7 +21,7 @@ import requests
 from builder.tools.registry.client import MANIFESTS
 from docker.test_overlay import published, python
 from support.overlaid import PACKAGE, StandIn, write_catalog
-from support.proving import docker
+from support.smoke_tests import docker
 
 __all__ = ["published", "python"]
 pytestmark = pytest.mark.docker
@@ -92,15 +92,15 @@ class Farm:
             self.asserted["tags"] += 1
         named = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
         for name in named:
-            if name.startswith(f"{self.registry}/{REPOSITORY}:") and ":unproved-" not in name:
+            if name.startswith(f"{self.registry}/{REPOSITORY}:") and ":unverified-" not in name:
                 self.require_verified(name)
 
     def require_verified(self, name: str) -> None:
-        """An image of the engine that has its name was proved, as its record says."""
+        """An image of the engine that has its name is verified, as its record says."""
         labels = json.loads(docker("image", "inspect", name))[0]["Config"]["Labels"]
         folder = Path(os.environ["BUILDER_STATE_DIR"]) / "records" / labels["builder.recipe"]
         record = folder / f"{labels['builder.key'][:12]}.json"
-        # A name is given when the verdict is good; the record follows, and else it is proved anew.
+        # The tags come before the record: without one the image is smoke-tested anew.
         if record.exists():
             told: dict[str, Any] = json.loads(record.read_text())
             assert all(check["passed"] for check in told["verdict"]["checks"])

@@ -143,7 +143,7 @@ def build(builder: Builder, catalog: Path, recipe: str, name: str) -> Any:
 def passed(result: Any) -> set[tuple[str, str]]:
     checks = result["verdict"]["checks"]
     assert all(check["passed"] for check in checks)
-    return {(check["proof"], check["expected"]) for check in checks}
+    return {(check["kind"], check["expected"]) for check in checks}
 
 
 SERVED = {
@@ -154,7 +154,7 @@ SERVED = {
 
 
 def version_of(number: int, commit: str) -> str:
-    """The family's own promise: both wordings that the trees have for it."""
+    """The family's own probe: both wordings that the trees have for it."""
     short = commit[:9]
     return rf"/version: (?:\S+ \(build {number}, commit |{number} \(){short}\)/"
 

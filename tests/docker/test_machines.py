@@ -1,4 +1,4 @@
-"""Another machine compiles; this one's engine has the image, and proves it."""
+"""Another machine compiles; this one's engine has the image, and smoke-tests it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from docker.test_overlay import change, published, python
 from support.fixtures import DOCKER_CONFIG, Builder, abandoned
 from support.machines import CONTEXT, REMOTE, Machine, another_machine
 from support.overlaid import PACKAGE, StandIn, write_catalog
-from support.proving import docker
+from support.smoke_tests import docker
 
 __all__ = ["published", "python"]
 pytestmark = pytest.mark.docker
@@ -57,7 +57,7 @@ def run_steps(machine: Machine) -> str:
 
 
 @pytest.mark.parametrize(("name", "driver"), [(CONTEXT, "docker"), (REMOTE, "remote")])
-def test_it_compiles_there_and_is_proved_here(
+def test_it_compiles_there_and_is_smoke_tested_here(
     builder: Builder,
     recipe: Path,
     machine: Machine,
@@ -89,7 +89,7 @@ def test_it_compiles_there_and_is_proved_here(
     assert machine.docker("image", "ls", "--quiet") == ""  # nothing is left there but the cache
     assert abandoned() == []
     again = builder("build", "overlaid-1", *option, "--catalog", recipe)
-    assert "unchanged: built and proved before" in again.stdout
+    assert "unchanged: built and verified before" in again.stdout
 
 
 RUNS = "import vllm.ops; print('capability', vllm.ops.CAPABILITY)"

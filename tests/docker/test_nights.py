@@ -24,8 +24,8 @@ from docker.test_publish import REPOSITORY, digest_of, tags
 from support import upstreams
 from support.fixtures import REPOSITORY as FARM
 from support.overlaid import PACKAGE, StandIn, write_catalog
-from support.proving import docker
 from support.registries import Fault, Proxy, proxied
+from support.smoke_tests import docker
 
 __all__ = ["published", "python"]
 pytestmark = pytest.mark.docker

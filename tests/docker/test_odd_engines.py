@@ -16,7 +16,7 @@ import pytest
 
 from support import upstreams
 from support.fixtures import REPOSITORY, Builder
-from support.proving import docker
+from support.smoke_tests import docker
 
 pytestmark = pytest.mark.docker
 SHAPES = REPOSITORY / "tests/data/trees"
@@ -61,7 +61,7 @@ def test_two_cmake_calls_and_a_server_in_python(
     record = json.loads(done.stdout)
     made.update(record["references"])
     image = record["references"][0]
-    found = {(c["proof"], c["subject"], c["expected"]) for c in record["verdict"]["checks"]}
+    found = {(c["kind"], c["subject"], c["expected"]) for c in record["verdict"]["checks"]}
     for place in ("dflash/build", "bin"):
         library = f"/opt/engine/{place}/libggml-cuda.so.0.1.2"
         assert ("library", library, "machine code for sm_120") in found
@@ -142,7 +142,7 @@ def with_code(catalog: Path, name: str, old: str, new: str) -> None:
 
 
 def failures(stderr: str) -> set[str]:
-    """What a verdict that failed says was expected, or its proof where nothing was."""
+    """What a verdict that failed says was expected, or its kind where nothing was."""
     return set(re.findall(r"(?m)^\W*(?:loads|library): \S+: expected (.*?);? found", stderr))
 
 
@@ -156,7 +156,7 @@ def test_a_library_is_delivered_alone(
     record = json.loads(done.stdout)
     made.update(record["references"])
     checks: dict[tuple[str, str], Any] = {
-        (c["proof"], c["expected"]): c for c in record["verdict"]["checks"]
+        (c["kind"], c["expected"]): c for c in record["verdict"]["checks"]
     }
     assert checks["loads", "LD_PRELOAD loads it into a program"]["found"] == "loaded"
     found = checks["loads", "all that it calls is defined"]["found"]

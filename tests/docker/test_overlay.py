@@ -13,7 +13,7 @@ import pytest
 from support import overlaid, upstreams
 from support.fixtures import Builder
 from support.overlaid import PACKAGE, SITE, StandIn, write_catalog
-from support.proving import docker
+from support.smoke_tests import docker
 
 pytestmark = pytest.mark.docker
 NAME = "builder-test/overlaid:1"
@@ -84,7 +84,7 @@ def test_only_what_the_patches_change_is_laid_over(
     done = build(patch=patch)
     assert "is not pinned (made by a test)" in done.stderr
     record = json.loads(done.stdout)
-    checks = {(c["proof"], c["subject"]): c for c in record["verdict"]["checks"]}
+    checks = {(c["kind"], c["subject"]): c for c in record["verdict"]["checks"]}
     assert checks["contract", "entrypoint"]["found"] == '["vllm", "serve"]'
     assert checks["contract", "command"]["found"] == '["--default"]'
     assert checks["contract", "working directory"]["found"] == "/srv"

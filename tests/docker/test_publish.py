@@ -1,4 +1,4 @@
-"""Publishing: exactly what was proved, all of it before any tag, and no tag without a reason."""
+"""Publishing: exactly what was verified, all of it before any tag, and no tag without a reason."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from builder.tools.registry.connection import split
 from docker.test_overlay import Build, build, change, published, python
 from support.fixtures import Builder
-from support.proving import docker
 from support.registries import Fault, Proxy, proxied
+from support.smoke_tests import docker
 
 __all__ = ["build", "published", "python"]
 docker_test = pytest.mark.docker
@@ -35,7 +35,7 @@ def proxy(registry: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 @pytest.fixture
 def image(proxy: Proxy, build: Build) -> dict[str, Any]:  # noqa: ARG001
-    """The record of a proved image; its recipe has the moving tag "latest"."""
+    """The record of a verified image; its recipe has the moving tag "latest"."""
     return made(build)
 
 
@@ -89,7 +89,7 @@ def own(record: dict[str, Any]) -> str:
 
 
 @docker_test
-def test_exactly_what_was_proved_gets_its_tags(
+def test_exactly_what_was_verified_gets_its_tags(
     image: dict[str, Any], push: Any, registry: str, proxy: Proxy
 ) -> None:
     done = push("--json")
@@ -294,14 +294,14 @@ def test_tags_move_by_digest_and_back(
 
 
 @docker_test
-def test_what_was_not_proved_is_not_pushed(
+def test_what_was_not_verified_is_not_pushed(
     image: dict[str, Any], push: Any, registry: str, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "catalog" / "recipes" / "overlaid-1.toml"
     text = recipe.read_text()
     recipe.write_text(text.replace('contains = ["capability "]', 'contains = ["capability 9"]'))
     done = push(expect=4)
-    assert "there is no proved image of overlaid-1 as the recipe is now" in done.stderr
+    assert "there is no verified image of overlaid-1 as the recipe is now" in done.stderr
     assert tags(registry) == {}
     recipe.write_text(text)
     state = Path(os.environ["BUILDER_STATE_DIR"]) / "records" / "overlaid-1"

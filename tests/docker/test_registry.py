@@ -398,7 +398,7 @@ def vars_of(told: Night) -> dict[str, Any]:
 def test_an_index_is_no_image_of_ours(
     registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which of its images runs depends on the machine: one that was proved may hide another."""
+    """Which of its images runs depends on the machine: a verified one may hide another."""
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
     run = new_run(None)
     rendered = pipeline.resolve(run, "hello-sm120-0.1.0", "x86_64")
@@ -428,12 +428,12 @@ def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.Mo
     assert served(repository, "nothing") is None
 
 
-def test_a_proved_image_of_another_machine_gets_what_is_missing(
+def test_a_verified_image_of_another_machine_gets_what_is_missing(
     repository: Repository, tmp_path: Path
 ) -> None:
     there = image(repository, "k", "1-kkkkkkkkkkkk").digest
     verdict = Verdict(there, (Check("runs", "x", "y", "y", passed=True),), 1, 1)
-    proved = Record("x-1", "k" * 64, "c", (f"{repository.name}:1-k",), there, verdict, "", {})
+    verified = Record("x-1", "k" * 64, "c", (f"{repository.name}:1-k",), there, verdict, "", {})
     bill = referrers.Attachment("application/spdx+json")
     trust = Trust("", (), tmp_path)
 
@@ -443,14 +443,14 @@ def test_a_proved_image_of_another_machine_gets_what_is_missing(
     def kinds() -> list[str]:
         return sorted(each["artifactType"] for each in referrers.referrers(repository, there))
 
-    how = pushing.Pushing(tmp_path, print, trust, missing, there=there, proved=proved)
-    here = replace(proved, digest=f"sha256:{'0' * 64}")
+    how = pushing.Pushing(tmp_path, print, trust, missing, there=there, verified=verified)
+    here = replace(verified, digest=f"sha256:{'0' * 64}")
     for _ in range(2):
         pushing.push(here, pushing.Tags(repository.name, "1-kkkkkkkkkkkk", ("1",), ()), how)
         assert kinds() == sorted([bill.kind, VERDICT])
         how = replace(how, known=frozenset(repository.tags()))
     other = image(repository, "m").digest
-    night = replace(proved, digest=other, verdict=replace(verdict, digest=other))
+    night = replace(verified, digest=other, verdict=replace(verdict, digest=other))
     for _ in range(2):
         pushing.vouch(repository, night, trust, missing, print)
         assert len(referrers.referrers(repository, other)) == 2

@@ -17,7 +17,7 @@ from builder.smoke import gpu, serves
 from builder.smoke.verdict import Check
 from builder.tools.docker import containers
 from support.fixtures import REPOSITORY
-from support.proving import Judge, hello_recipe
+from support.smoke_tests import SmokeTest, hello_recipe
 
 pytestmark = pytest.mark.docker
 
@@ -59,12 +59,12 @@ def verdict_of(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(serves, "ANSWER", 3.0)
     monkeypatch.setattr(serves, "STOP", 2)
 
-    def judge(fault: str, **more: Any) -> dict[str, Check]:
+    def smoke_test(fault: str, **more: Any) -> dict[str, Check]:
         serve = Serve(api_flavor="hello", arguments=[fault], **{"seconds": 6, **more})
-        checks = serves.prove(recipe_of(serve), image, tmp_path, None)
+        checks = serves.check(recipe_of(serve), image, tmp_path, None)
         return {check.subject: check for check in checks}
 
-    yield judge
+    yield smoke_test
     left = subprocess.run(
         [
             "docker",
@@ -147,18 +147,20 @@ def test_a_server_that_prints_a_hundred_megabytes_is_served_all_the_same(verdict
 
 
 def test_an_entrypoint_that_is_not_there_is_the_images_fault(
-    image: str, judge: Judge, tmp_path: Path
+    image: str, smoke_test: SmokeTest, tmp_path: Path
 ) -> None:
-    name = judge.build(f'FROM {image}\nENTRYPOINT ["/nowhere"]\n')
-    (check,) = serves.prove(recipe_of(Serve(api_flavor="hello")), name, tmp_path, None)
+    name = smoke_test.build(f'FROM {image}\nENTRYPOINT ["/nowhere"]\n')
+    (check,) = serves.check(recipe_of(Serve(api_flavor="hello")), name, tmp_path, None)
     assert check.passed is False
     assert "/nowhere" in check.found
 
 
-def test_an_image_of_another_platform_could_not_be_tried(judge: Judge, tmp_path: Path) -> None:
+def test_an_image_of_another_platform_could_not_be_tried(
+    smoke_test: SmokeTest, tmp_path: Path
+) -> None:
     dockerfile = 'FROM scratch\nCOPY --chmod=755 <<EOF /x\n\x7fELF\nEOF\nENTRYPOINT ["/x"]\n'
-    name = judge.build(dockerfile, "--platform=linux/arm64")
-    (check,) = serves.prove(recipe_of(Serve(api_flavor="hello")), name, tmp_path, None)
+    name = smoke_test.build(dockerfile, "--platform=linux/arm64")
+    (check,) = serves.check(recipe_of(Serve(api_flavor="hello")), name, tmp_path, None)
     assert check.passed is None, check.found
 
 
@@ -171,7 +173,7 @@ def test_an_image_of_another_platform_could_not_be_tried(judge: Judge, tmp_path:
         ("hangs-up", [False], "status 404"),
     ],
 )
-def test_runs_of_one_prompt_are_judged_by_the_servers_own_timings(
+def test_runs_of_one_prompt_are_evaluated_by_the_servers_own_timings(
     image: str, tmp_path: Path, fault: str, passed: list[bool], found: str
 ) -> None:
     model = tmp_path / "m.gguf"
@@ -184,7 +186,7 @@ def test_runs_of_one_prompt_are_judged_by_the_servers_own_timings(
     assert found in checks[0].found
 
 
-def test_the_trial_on_a_gpu_tells_a_server_that_runs_on_the_cpu(
+def test_the_check_on_a_gpu_fails_for_a_server_that_runs_on_the_cpu(
     hello: dict[str, Any], tmp_path: Path
 ) -> None:
     model = tmp_path / "m.gguf"
@@ -192,7 +194,7 @@ def test_the_trial_on_a_gpu_tells_a_server_that_runs_on_the_cpu(
     recipe = hello_recipe()
     assert recipe.serve is not None
     with launched(hello["references"][0], recipe.serve, 8080, ServeSpec(model, 512)) as server:
-        checks = list(gpu._trial(server, recipe, gpu.GpuTest(runs=4, warm_ups=1)))
+        checks = list(gpu._on_gpu(server, recipe, gpu.GpuTest(runs=4, warm_ups=1)))
     assert [check.subject for check in checks] == ["starts", "model", "speed over runs"]
     assert (checks[1].passed, checks[1].found) == (False, "it runs on cpu")
     assert "mean" in checks[2].found

@@ -13,7 +13,7 @@ import pytest
 from docker.test_overlay import NAME, Build, build, published, python
 from support.fixtures import REPOSITORY
 from support.overlaid import PACKAGE, SITE, StandIn
-from support.proving import docker
+from support.smoke_tests import docker
 from support.upstreams import Upstream
 
 __all__ = ["build", "published", "python"]

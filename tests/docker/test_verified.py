@@ -1,4 +1,4 @@
-"""What a registry has under a key counts only where somebody who is trusted has proved it."""
+"""What a registry has under a key counts only where a trusted machine has verified it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from docker.test_overlay import Build, build, published, python
 from docker.test_publish import image, own, proxy, push, tags
 from docker.test_signing import key, verified
-from support.proving import docker
 from support.registries import Proxy
+from support.smoke_tests import docker
 
 __all__ = ["build", "image", "key", "proxy", "published", "push", "python"]
 pytestmark = pytest.mark.docker
@@ -34,7 +34,7 @@ def repository(image: dict[str, Any]) -> Repository:
 
 
 def forged(repository: Repository, made: dict[str, Any]) -> str:
-    """An image with nothing in it but the label of a proved one's key, under that one's own tag."""
+    """An empty image with the label of a verified image's key, under that image's immutable tag."""
     labels = {"builder.key": made["key"], "builder.recipe": made["recipe"]}
     platform = {"os": "linux", "architecture": "amd64"}
     rootfs = {"type": "layers", "diff_ids": []}
@@ -61,19 +61,19 @@ def verdicts(repository: Repository, digest: str) -> list[dict[str, str]]:
     return [each["annotations"] for each in entries if each["artifactType"] == VERDICT]
 
 
-def test_a_label_proves_nothing(
+def test_a_label_is_no_verdict(
     image: dict[str, Any], push: Any, registry: str, key: Path, repository: Repository
 ) -> None:
     digest = forged(repository, image)
     done = push(expect=7)
-    assert f"{own(image)} is refused: it was not proved here" in done.stderr
+    assert f"{own(image)} is refused: its smoke test did not pass" in done.stderr
     assert digest in done.stderr
     assert "builder push --replace REASON" in done.stderr
     assert tags(registry) == {own(image): digest}
     assert not verified(f"{repository.name}@{digest}", key.with_name("cosign.pub"))
     assert digest[7:] not in docker("image", "ls", "--digests", "--no-trunc")
     push("latest", "--reason", "so", command="promote", expect=7)
-    # Replaced for a reason, it is the proved one that has its tag.
+    # Replaced for a reason, it is the verified one that has its tag.
     push("--replace", "somebody forged it")
     assert set(tags(registry).values()) == {image["digest"]}
 
@@ -87,7 +87,7 @@ def test_another_key_is_no_image_of_ours(
     assert tags(registry) == {own(image): digest}
 
 
-def test_what_another_machine_made_is_proved_before_it_is_trusted(
+def test_what_another_machine_made_is_smoke_tested_before_it_is_trusted(
     image: dict[str, Any],
     build: Build,
     push: Any,
@@ -105,7 +105,7 @@ def test_what_another_machine_made_is_proved_before_it_is_trusted(
     assert here != first
     monkeypatch.setenv("BUILDER_COSIGN_KEY", str(key))
     done = push()
-    assert "has no verdict that counts here: it is pulled and proved" in done.stderr
+    assert "has no verdict that counts here: it is pulled and smoke-tested" in done.stderr
     assert set(tags(registry).values()) == {first}
     assert verified(f"{repository.name}:1", key.with_name("cosign.pub"))
     signed = verdicts(repository, first)[-1]
@@ -135,7 +135,7 @@ def test_what_is_missing_of_an_image_that_was_pulled_is_attached(
     manifest, _ = upload(repository, kept, tmp_path, new=True)
     repository.put_manifest(own(image), manifest)
     here = built_again(build)
-    assert "it is pulled and proved" in push().stderr
+    assert "it is pulled and smoke-tested" in push().stderr
     assert set(tags(registry).values()) == {image["digest"]}
     kinds = [each["artifactType"] for each in referrers(repository, image["digest"])]
     assert sorted(kinds) == sorted([*NAMES, RECIPE, VERDICT, MOVE])
@@ -176,7 +176,7 @@ def test_a_signed_verdict_counts_on_another_machine(
     other.mkdir()
     subprocess.run(["cosign", "generate-key-pair"], cwd=other, check=True, capture_output=True)
     monkeypatch.setenv("BUILDER_TRUSTED_KEYS", str(other / "cosign.pub"))
-    assert "it is pulled and proved" in push().stderr
+    assert "it is pulled and smoke-tested" in push().stderr
     monkeypatch.setenv("BUILDER_TRUSTED_KEYS", str(tmp_path / "nowhere.pub"))
     built_again(build)
     for file in (tmp_path / "state" / "records" / "overlaid-1").glob("*-*.json"):
@@ -185,7 +185,7 @@ def test_a_signed_verdict_counts_on_another_machine(
     assert f"the trusted key {tmp_path / 'nowhere.pub'} cannot be read" in done.stderr
 
 
-def test_a_probe_that_was_tightened_proves_anew(
+def test_a_probe_that_was_tightened_is_checked_anew(
     image: dict[str, Any], build: Build, push: Any, key: Path, tmp_path: Path, builder: Any
 ) -> None:
     assert key
@@ -198,7 +198,7 @@ def test_a_probe_that_was_tightened_proves_anew(
     recipe.write_text(text.replace('contains = ["capability "]', 'contains = ["capability 9"]'))
     done = builder("build", "overlaid-1", "--catalog", catalog, "--json")
     assert json.loads(done.stdout)["key"] == image["key"]
-    assert "it is pulled and proved" in push().stderr
+    assert "it is pulled and smoke-tested" in push().stderr
 
 
 def test_a_verdict_speaks_for_one_image(

@@ -1,7 +1,7 @@
 """The real wheels of vLLM: what patches make of several releases, and the recipes on stand-ins.
 
 The wheels come from the package index and stay in the cache.  What they require is not fetched:
-nothing that is proved here needs it.
+nothing that is checked here needs it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from support import upstreams
 from support.catalogs import load
 from support.fixtures import REPOSITORY, SHARED_CACHE, Builder
 from support.overlaid import PYTHON, SITE
-from support.proving import docker
+from support.smoke_tests import docker
 
 __all__ = ["python"]
 pytestmark = [pytest.mark.docker, pytest.mark.network]
@@ -151,7 +151,7 @@ def stand_in(recipe: str, work: Path, made: set[str]) -> str:
     file = lockfile.PinnedFile(source.pypi, source.version, source.sha256)
     (wheel,) = pypi.fetch([file], SHARED_CACHE, print)
     archives.unpack(wheel, work / "site")
-    # Kernels for other GPUs, and what is not proved here: half a gigabyte.
+    # Kernels for other GPUs, and what is not checked here: half a gigabyte.
     for library in (work / "site" / "vllm").rglob("*.so"):
         if library.name not in {"_C.abi3.so", "_moe_C.abi3.so"}:
             library.unlink()
@@ -191,10 +191,10 @@ def test_0_19_1_is_patched_and_says_so(
     assert "file vllm-0.19-fla-tma.patch is applied" in done.stderr
     assert "script patches/patch_tolist_cudagraph.py is not applied" in done.stderr
     checks = json.loads(done.stdout)["verdict"]["checks"]
-    proved = [c["subject"] for c in checks if c["proof"] == "patch"]
-    assert any("fla/ops/utils.py" in subject for subject in proved)
-    assert any("turboquant_attn.py" in subject for subject in proved)
-    code = {c["subject"]: c["found"] for c in checks if c["proof"] == "library"}
+    checked = [c["subject"] for c in checks if c["kind"] == "patch"]
+    assert any("fla/ops/utils.py" in subject for subject in checked)
+    assert any("turboquant_attn.py" in subject for subject in checked)
+    code = {c["subject"]: c["found"] for c in checks if c["kind"] == "library"}
     assert "33 sm_120," in code[f"{SITE}/vllm/_C.abi3.so"]
 
 
@@ -234,10 +234,10 @@ def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
     assert done.returncode == 0, done.stderr
     made.update(json.loads(done.stdout)["references"])
     checks = json.loads(done.stdout)["verdict"]["checks"]
-    sites = [c["expected"] for c in checks if c["proof"] == "patch" and c["passed"]]
+    sites = [c["expected"] for c in checks if c["kind"] == "patch" and c["passed"]]
     assert "has prefill_max_seq = attn_metadata.max_seq_len" in sites
     assert any(expected.startswith("has return torch.zeros(N, Hq, D") for expected in sites)
-    said = {c["subject"]: c["found"] for c in checks if c["proof"] in {"library", "contract"}}
+    said = {c["subject"]: c["found"] for c in checks if c["kind"] in {"library", "contract"}}
     assert "32 sm_120," in said["/opt/engine/lib/python3.13/site-packages/vllm/_C.abi3.so"]
     assert said["user"] == "10001:10001"
     assert said["entrypoint"] == '["vllm", "serve"]'

@@ -12,7 +12,7 @@ from builder.errors import RecipeError
 from builder.recipes import lockfile
 from builder.tools.python.wheels import rank
 from support.fixtures import Builder
-from support.proving import docker
+from support.smoke_tests import docker
 
 BASE = """
 name    = "wheels"

@@ -20,7 +20,7 @@ from platformdirs import user_cache_path
 
 from builder.tools.files import file_lock
 from builder.tools.web import retry
-from support.proving import Judge
+from support.smoke_tests import SmokeTest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Taken before the environment is sealed: fetched wheels and build caches serve all tests.
@@ -152,7 +152,7 @@ def abandoned() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def hello(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """hello-sm120, built and proved once for all tests: the JSON of the build, and the plan."""
+    """hello-sm120, built and verified once for all tests: the JSON of the build, and the plan."""
     state = tmp_path_factory.mktemp("state")
     environment = os.environ | {"BUILDER_CACHE_DIR": str(SHARED_CACHE)}
     environment["BUILDER_STATE_DIR"] = str(state)
@@ -200,9 +200,9 @@ def made() -> set[str]:
 
 
 @pytest.fixture
-def judge(tmp_path: Path, made: set[str]) -> Judge:
-    """Builds Dockerfiles, and proves what they make."""
-    return Judge(tmp_path, made)
+def smoke_test(tmp_path: Path, made: set[str]) -> SmokeTest:
+    """Builds Dockerfiles, and smoke-tests their images."""
+    return SmokeTest(tmp_path, made)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.tools import apt
-from support.proving import docker
+from support.smoke_tests import docker
 
 SITE = "/usr/local/lib/python3.12/dist-packages"
 PYTHON = "builder-test/python:trixie"

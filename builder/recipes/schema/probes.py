@@ -1,4 +1,4 @@
-"""What a recipe may promise of its image, and how the promises are tried."""
+"""Probes: what the smoke test checks in a finished image, and how."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ ApiFlavor = Literal["llama-server", "llama-cpp-python", "hello", "openai"]
 
 
 class Serve(Model):
-    """How the image's server is started for a trial, and how it is asked.
+    """How the smoke test starts the image's server, and which API it has.
 
     In the arguments ``{model}``, ``{draft}`` and ``{context}`` stand for the files in the
     container and the size of the context in tokens.
@@ -172,7 +172,7 @@ class Serve(Model):
     gpu: list[Value] = []
     """Also these, where there is a GPU: "-ngl", "99"."""
     verbose: list[Value] = []
-    """Also these, in a trial with a GPU: its log must tell where the model went."""
+    """More arguments on a GPU: its log must show where the model was loaded."""
     draft: list[Value] = []
     """Also these, where a draft model is given."""
     env: dict[str, Value] = {}
@@ -193,9 +193,9 @@ class Budget(Model):
 
 
 class Accept(Model):
-    """A rule of the static proofs that the image may break, and the reason."""
+    """A rule of the static checks that the image may break, and the reason."""
 
-    proof: Literal[
+    check: Literal[
         "architectures",
         "closure",
         "run paths",

@@ -163,7 +163,7 @@ class Cuda(Model):
     vmm: bool = False
     """False: virtual memory management is compiled out, and nothing links libcuda."""
     driver: DriverVersion | None = None
-    """Oldest driver of NVIDIA's that the image promises to run with: "580"."""
+    """Oldest driver of NVIDIA's that the image must run with: "580"."""
 
 
 class Cmake(Model):
@@ -306,7 +306,7 @@ class Build(Model):
 
 
 class Recipe(Model):
-    """An engine: what its image is made of, and what the image must prove."""
+    """An engine: what its image is made of, and how it is checked."""
 
     engine: Name
     version: Version
@@ -336,7 +336,7 @@ class Recipe(Model):
     image: Image
     build: Build = Build()
     serve: Serve | None = None
-    """How the server is started for a trial; a family may know it."""
+    """How the smoke test starts the server; a family may know it."""
     budget: Budget = Budget()
     accept: list[Accept] = []
     probe: Annotated[list[Probe], Field(min_length=1)]

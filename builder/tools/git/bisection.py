@@ -79,7 +79,7 @@ class Bisection:
 
     @property
     def next(self) -> str:
-        """The commit that git wants judged, while some are open."""
+        """The commit that git asks for next, while some are open."""
         return self._scratch.text("rev-parse", "--verify", "BISECT_HEAD")
 
     @property

@@ -288,7 +288,7 @@ def _parsed(listing: str) -> Advertised:
 
 
 def reachable(url: str, commit: str, work: Path) -> Path:
-    """Fetch a commit with its trees into a new repository: proof that the server still has it.
+    """Fetch a commit with its trees into a new repository: the server still has it.
 
     ``work`` is a directory for it.  Raises ``FetchError``.
     """

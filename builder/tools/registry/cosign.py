@@ -27,7 +27,7 @@ UNSIGNED = re.compile(
 """How cosign (2.5) says that there is no signature, or none by that key."""
 UNREADABLE_KEY = re.compile(r"loading public key")
 """How cosign (2.5) says that it cannot verify anything with a key."""
-TRIAL = "builder tries its signing key"
+SAMPLE = "builder tries its signing key"
 
 
 def need() -> None:
@@ -47,7 +47,7 @@ def require_key(key: str, work: Path) -> None:
     """
     need()
     public = public_key(key, work)
-    if not signed_by(TRIAL, sign_text(TRIAL, key, work), str(public), work):
+    if not signed_by(SAMPLE, sign_text(SAMPLE, key, work), str(public), work):
         raise WorldError(
             "cosign does not verify what it signed with the signing key",
             hint="check BUILDER_COSIGN_KEY",

@@ -22,7 +22,7 @@ from builder.bench.comparison import compare, ratio_interval
 from builder.bench.measuring import filling, timed
 from builder.bench.results import Benchmark, Generation, Point, from_json
 from builder.bench.run import contexts_of
-from builder.bench.series import judge
+from builder.bench.series import evaluate
 from builder.servers.client import Event, Stream, UnansweredError
 from support.fixtures import Builder
 
@@ -358,6 +358,6 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
         plot.draw([("a", benchmark([]))], [tmp_path / "a.png"])
 
 
-def test_speeds_that_were_kept_are_judged_like_any_other() -> None:
+def test_speeds_that_were_kept_are_evaluated_like_any_other() -> None:
     found = benchmark([53, 55, 11])
-    assert not judge([run.tokens_per_second for run in found.points[0].runs]).passed
+    assert not evaluate([run.tokens_per_second for run in found.points[0].runs]).passed

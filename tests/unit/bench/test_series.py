@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.bench.series import judge, judge_acceptance
+from builder.bench.series import evaluate, evaluate_acceptance
 
 FAST = [60.0, 60.8, 59.1, 60.5, 59.8]
 
@@ -51,56 +51,56 @@ FAST = [60.0, 60.8, 59.1, 60.5, 59.8]
     ],
 )
 def test_what_a_series_is_called(values: list[float], shape: str, passed: bool) -> None:
-    judged = judge(values)
-    assert (judged.shape, judged.passed) == (shape, passed), judged.why
+    series = evaluate(values)
+    assert (series.shape, series.passed) == (shape, passed), series.why
 
 
 def test_the_figures() -> None:
     values = [253.73, 248.63, 251.65, 251.75, 250.43, 245.62, 248.14, 249.72, 249.78, 243.58]
-    judged = judge(values)
-    assert judged.mean == pytest.approx(249.303)
-    assert (judged.lowest, judged.highest) == (243.58, 253.73)
-    assert judged.deviation == pytest.approx(statistics.stdev(values))
-    assert judged.trend == pytest.approx(-0.26, abs=0.01)
-    assert judged.p_value == pytest.approx(0.0726, abs=0.001)
-    assert judge([5.0]).p_value is None
+    series = evaluate(values)
+    assert series.mean == pytest.approx(249.303)
+    assert (series.lowest, series.highest) == (243.58, 253.73)
+    assert series.deviation == pytest.approx(statistics.stdev(values))
+    assert series.trend == pytest.approx(-0.26, abs=0.01)
+    assert series.p_value == pytest.approx(0.0726, abs=0.001)
+    assert evaluate([5.0]).p_value is None
 
 
 def test_the_reason_names_the_runs() -> None:
-    assert judge([53, 55, 11]).why == "2 fast, 1 slow: 54 and 11"
-    assert judge([3.4, 1.5, 0.97]).why == "runs 2 to 3 have 1.235, 36% of the 3.4 of run 1"
+    assert evaluate([53, 55, 11]).why == "2 fast, 1 slow: 54 and 11"
+    assert evaluate([3.4, 1.5, 0.97]).why == "runs 2 to 3 have 1.235, 36% of the 3.4 of run 1"
 
 
 @pytest.mark.parametrize(("spread", "most"), [(0.03, 0.01), (0.15, 0.03)])
 def test_noise_alone_hardly_ever_fails(spread: float, most: float) -> None:
     source = random.Random(120)
     series = [[max(0.0, source.gauss(100, 100 * spread)) for _ in range(10)] for _ in range(2000)]
-    failed = sum(not judge(values).passed for values in series)
+    failed = sum(not evaluate(values).passed for values in series)
     assert failed / len(series) < most
 
 
 @pytest.mark.parametrize("values", [[], [-1.0], [float("nan")], [float("inf"), 1.0]])
 def test_what_is_no_series(values: list[float]) -> None:
     with pytest.raises(ValueError, match=r"no run|neither negative"):
-        judge(values)
+        evaluate(values)
     with pytest.raises(ValueError, match=r"no run|neither negative"):
-        judge_acceptance(values)
+        evaluate_acceptance(values)
 
 
 speeds = st.lists(st.floats(0.1, 1000), min_size=1, max_size=30)
 
 
 @given(speeds)
-def test_any_series_is_judged(values: list[float]) -> None:
-    judged = judge(values)
-    assert judged.passed is (judged.shape not in {"collapse", "cycle"})
-    assert judged.lowest <= judged.mean + 1e-6
-    assert judged.why
+def test_any_series_is_evaluated(values: list[float]) -> None:
+    series = evaluate(values)
+    assert series.passed is (series.shape not in {"collapse", "cycle"})
+    assert series.lowest <= series.mean + 1e-6
+    assert series.why
 
 
 @given(speeds, st.sampled_from([0.5, 2.0, 4.0]))
 def test_the_unit_does_not_matter(values: list[float], factor: float) -> None:
-    assert judge([factor * value for value in values]).shape == judge(values).shape
+    assert evaluate([factor * value for value in values]).shape == evaluate(values).shape
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,6 @@ def test_the_unit_does_not_matter(values: list[float], factor: float) -> None:
     ],
 )
 def test_acceptance_must_not_fall_to_nothing(values: list[float], shape: str) -> None:
-    judged = judge_acceptance(values)
-    assert judged.shape == shape
-    assert judged.passed is (shape == "steady")
+    series = evaluate_acceptance(values)
+    assert series.shape == shape
+    assert series.passed is (shape == "steady")

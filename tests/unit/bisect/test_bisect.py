@@ -19,7 +19,7 @@ from builder.bisect import run as bisect_run
 from builder.bisect import state as bisect_state
 from builder.bisect.ask import Asked
 from builder.bisect.run import Options, Outcome
-from builder.bisect.state import End, Judgement, Question, QuestionError, State, Step, Trace
+from builder.bisect.state import End, Evaluation, Question, QuestionError, State, Step, Trace
 from builder.cli.options import new_run
 from builder.errors import (
     BuilderError,
@@ -190,7 +190,7 @@ def test_a_commit_tells_nothing_that_a_terminal_obeys(
 QUESTION = Question(
     "eng-1", End("v1", "a" * 40), End("main", "b" * 40), "./x", "/d", "bad", True, "s"
 )
-STEP = Step(Commit("c" * 40, "2026-01-02", "T", "x"), Judgement("skip", "why", True, 1.5, "/log"))
+STEP = Step(Commit("c" * 40, "2026-01-02", "T", "x"), Evaluation("skip", "why", True, 1.5, "/log"))
 TRACE = Trace("d" * 40, ("eng:bisect-1",), ("eng:other",))
 
 
@@ -354,9 +354,9 @@ def test_a_patch_that_does_not_fit_skips_the_commit(farm: Farm) -> None:
     outcome = farm.ask(first, last, trust_ends=True)
     assert [commit.name for commit in outcome.candidates] == [other, last]
     (step,) = outcome.steps
-    assert (step.word, step.judgement.built) == ("skip", False)
+    assert (step.word, step.evaluation.built) == ("skip", False)
     unfit = "pull 6 does not fit (conflicts); a.c, hunk 1: other lines from line 17 on"
-    assert step.judgement.why == unfit
+    assert step.evaluation.why == unfit
     assert f"{other[:9]} is skipped: pull 6 does not fit" in farm.told
     # Where two histories part must be good; where nobody can tell, that is said.
     upstream.git("checkout", "--quiet", "-b", "release", other)
@@ -383,7 +383,9 @@ def test_what_is_known_stays_where_it_cannot_go_on(farm: Farm) -> None:
     for same in ((), ends, (commits[0], commits[8])):
         with pytest.raises(WorldError, match="the Docker engine does not answer"):
             farm.ask(*same, trust_ends=True, skip=(commits[4][:8],))
-        going_on = f"going on between {commits[0][:9]} and main ({commits[8][:9]}): 1 commit judged"
+        going_on = (
+            f"going on between {commits[0][:9]} and main ({commits[8][:9]}): 1 commit evaluated"
+        )
         assert going_on in farm.told
     for other, way in (
         ((commits[1], "main"), {}),
@@ -396,7 +398,7 @@ def test_what_is_known_stays_where_it_cannot_go_on(farm: Farm) -> None:
         with pytest.raises(QuestionError) as error:
             farm.ask(*other, **way)
         assert error.value.what == "another bisect of eng-1 is not at its end"
-        between = f"between {commits[0][:9]} and main ({commits[8][:9]}), by the proofs"
+        between = f"between {commits[0][:9]} and main ({commits[8][:9]}), by the smoke test"
         assert between in error.value.why
     assert "6 commits left, about 3 to try" in farm.run("--status").stdout
     assert farm.ask(commits[6], commits[7], trust_ends=True, restart=True).state == "found"
@@ -407,7 +409,7 @@ def test_a_recipe_that_changed_needs_another_bisect(farm: Farm) -> None:
     farm.write(commits[0])
     with pytest.raises(WorldError):
         farm.ask(commits[0], "main")
-    assert not farm.kept.exists()  # nothing was judged
+    assert not farm.kept.exists()  # nothing was evaluated
     with pytest.raises(WorldError):
         farm.ask(commits[0], "main", trust_ends=True, skip=(commits[2],))
     base = farm.catalog / "recipes" / "bases" / "cuda-13.0.toml"
@@ -436,17 +438,19 @@ def test_two_at_once(farm: Farm) -> None:
     assert not farm.kept.exists()
 
 
-# How commits are judged
+# How commits are evaluated
 
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> list[Trace]:
-    """Stands for the engine: every commit is built and proved; the traces that were swept."""
+    """Stands for the engine: every commit is built and verified; the traces that were swept."""
     gone: list[Trace] = []
     monkeypatch.setattr(pipeline, "resolve", lambda *_: None)
     monkeypatch.setattr(evaluate, "trace", lambda subject: Trace(subject.commit, (), ()))
     monkeypatch.setattr(evaluate, "sweep", gone.append)
-    monkeypatch.setattr(evaluate, "_proved", lambda *_: Judgement("good", "built and proved"))
+    monkeypatch.setattr(
+        evaluate, "_smoke_tested", lambda *_: Evaluation("good", "built and verified")
+    )
     monkeypatch.setattr(evaluate, "_image", lambda _: "eng:bisect")
     return gone
 

@@ -85,7 +85,7 @@ def test_a_clean_checkout_has_changed_nothing(farm: Upstream) -> None:
         ("recipes/bases/vllm-openai-0.19.1.toml", "v0.19.1-", "v0.19.1.1-", {VLLM}, set()),
     ],
 )
-def test_a_change_is_a_change_of_the_image_or_of_what_it_must_prove(
+def test_a_change_is_a_change_of_the_image_or_of_its_smoke_test(
     farm: Upstream,
     before: dict[str, dict[str, Any]],
     file: str,

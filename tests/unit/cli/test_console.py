@@ -169,10 +169,10 @@ def test_on_a_terminal_the_compile_is_a_bar(log: BuildLog) -> None:
         progress.watch("#14 [build 4/5] RUN --network=none [bold]make[/bold]")
         for line in COMPILE.splitlines():
             progress.watch(log.line(line))
-        progress.log("proving [x]")
+        progress.log("testing [x]")
     assert "[bold]make[/bold]" in said.getvalue()
     assert "/339" in said.getvalue()
-    assert "proving [x]" in said.getvalue()
+    assert "testing [x]" in said.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def test_a_recipe_pins_what_is_known_of_it(name: str) -> None:
     assert recipe.notes
 
 
-def test_what_an_engine_must_not_have_is_promised_too() -> None:
+def test_what_an_engine_must_not_have_is_checked_too() -> None:
     bee = recipe_of("beellama-0.1.1")
     (types,) = [p for p in bee.probe if isinstance(p, OptionProbe) and p.option == "--spec-type"]
     assert types.missing == ["mtp"]

@@ -235,8 +235,8 @@ def test_explain_tells_what_must_be_printed_and_what_is_installed() -> None:
     assert [patch["installed_as"] for patch in told["patches"]] == ["", plugin]
     (patch,) = explained(load(REPOSITORY), "vllm-0.20.2")["patches"]
     assert patch["prints"] == ["Site A=applied", "Site B=applied"]
-    promised = "\n".join(explained(load(REPOSITORY), "vllm-nightly")["promises"])
-    assert "vllm/_C.abi3.so or vllm/_C_stable_libtorch.abi3.so is there" in promised
+    checks = "\n".join(explained(load(REPOSITORY), "vllm-nightly")["checks"])
+    assert "vllm/_C.abi3.so or vllm/_C_stable_libtorch.abi3.so is there" in checks
 
 
 def test_what_runs_at_start_is_data(catalog: Path) -> None:

@@ -148,10 +148,10 @@ def expected_at(where: dict[int, int], lines: range, telling: set[int]) -> range
 def examine(ward: Ward, score: Score) -> None:
     for pull in ward.history.pulls:
         for finding in ward.findings(pull):
-            judge(ward, pull, finding, score)
+            compare(ward, pull, finding, score)
 
 
-def judge(ward: Ward, pull: Pull, finding: Finding, score: Score) -> None:
+def compare(ward: Ward, pull: Pull, finding: Finding, score: Score) -> None:
     there = ward.has(pull, finding.commit)
     what = f"pull {pull.number} ({pull.how}) is {finding.state} on {finding.commit[:9]}"
     score.count("merged or not", (finding.state == "upstream") == there, what)

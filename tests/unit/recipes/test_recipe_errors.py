@@ -41,7 +41,7 @@ def test_no_problem_is_without_file_and_line() -> None:
 PLAIN = {
     *("name", "engine", "version", "summary", "license", "family", "base", "package", "source"),
     *("git", "commit", "sha256", "installed", "arguments", "command", "env", "port", "suite"),
-    *("repository", "tags", "packages", "proof", "why", "file", "option", "python", "run"),
+    *("repository", "tags", "packages", "check", "why", "file", "option", "python", "run"),
     # Tables: what they hold is documented key by key.
     *("accept", "artifact", "budget", "build", "cmake", "cuda", "debian", "devel", "image"),
     *("layout", "llama", "overlay", "probe", "published", "root", "runtime", "track", "wheel"),

@@ -50,11 +50,11 @@ def test_junit_counts_what_failed_apart_from_what_could_not_be_tried() -> None:
 
 def test_a_summary_names_what_is_wrong_first_and_is_no_markup() -> None:
     text = reports.summary("a-1", verdict(GOOD, BAD))
-    assert text.startswith("### a-1: **not proved**")
+    assert text.startswith("### a-1: **not verified**")
     assert text.index("FAILED") < text.index("<details>")
     assert r"has \<mtp\> \| x" in text
     assert r"\[a\](b) \`c\`" in text
-    assert "### a-1: proved" in reports.summary("a-1", verdict(GOOD))
+    assert "### a-1: verified" in reports.summary("a-1", verdict(GOOD))
 
 
 def test_summaries_are_added_to(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_any_image_can_be_smoked_and_a_gpu_that_is_not_there_is_untried(
     assert done.returncode == 8, done.stderr
     checks = json.loads(done.stdout)["verdict"]["checks"]
     (untried,) = [check for check in checks if check["passed"] is None]
-    assert untried["proof"] == "gpu"
+    assert untried["kind"] == "gpu"
     assert "could not select device driver" in untried["found"]
     done = builder("smoke", "no-such-image:1")
     assert done.returncode == 4
@@ -123,7 +123,7 @@ TABLE = "NVIDIA GeForce RTX 5090, 12.0, 580.95.05, 32607\nNVIDIA H200, 9.0, 580.
 
 
 def test_what_nvidia_smi_tells_is_held_to_the_recipe() -> None:
-    from support.proving import hello_recipe
+    from support.smoke_tests import hello_recipe
 
     found = gpus.read(TABLE)
     assert [gpu.memory for gpu in found] == [32607, 143771]
@@ -160,12 +160,12 @@ def runs(*speeds: float, accepted: tuple[int, ...] = ()) -> list[Generation]:
 
 
 def test_the_collapse_test_says_which_it_is() -> None:
-    speed, drafts = gpu.judge(runs(53, 55, 11), "steady")
+    speed, drafts = gpu.check_runs(runs(53, 55, 11), "steady")
     assert not speed.passed
     assert speed.found.startswith("collapse: 2 fast, 1 slow: 54 and 11; mean 39.67 t/s")
     assert "(53.0 55.0 11.0)" in speed.found
     assert drafts.passed
-    speed, drafts = gpu.judge(runs(50, 51, 50, 49, accepted=(7, 7, 0, 0)), "steady")
+    speed, drafts = gpu.check_runs(runs(50, 51, 50, 49, accepted=(7, 7, 0, 0)), "steady")
     assert speed.passed
     assert not drafts.passed
     assert drafts.found.startswith("collapse: runs 3 to 4 have 0, 0% of the 0.7 of runs 1 to 2")

@@ -86,7 +86,7 @@ def record_of(made: Rendered, **changed: Any) -> Record:
         digest=DIGEST,
         verdict=Verdict(DIGEST, (), 1, 1),
         created=CREATED,
-        seconds={"plan": 9.0, f"fetch {name}": 1.5, f"build {name}": 60.0, "prove": 9.0},
+        seconds={"plan": 9.0, f"fetch {name}": 1.5, f"build {name}": 60.0, "smoke": 9.0},
         log="/somewhere/private/build.log",
     )
     return replace(kept, **changed)
@@ -198,7 +198,7 @@ def test_what_is_not_known_of_a_build_is_not_told() -> None:
     made = of_catalog("hello-sm120-0.1.0")
     began = {"startedOn": "2026-11-21T13:58:33Z"}
     for record, told in (
-        (record_of(made, seconds={"prove": 3.0}), began),
+        (record_of(made, seconds={"smoke": 3.0}), began),
         (record_of(made, seconds={}, created="2026-11-21T15:58:33+02:00"), began),
         (record_of(made, created=""), {}),
     ):
@@ -531,8 +531,8 @@ def test_an_image_without_dpkg_says_so(made: set[str], tmp_path: Path) -> None:
 
 
 @docker_test
-def test_there_is_no_bill_of_what_was_not_proved(builder: Builder) -> None:
+def test_there_is_no_bill_of_what_was_not_verified(builder: Builder) -> None:
     done = builder("sbom", "hello-sm120", "--format", "provenance")
     assert done.returncode == 4
-    assert "there is no proved image" in done.stderr
+    assert "there is no verified image" in done.stderr
     assert done.stdout == ""

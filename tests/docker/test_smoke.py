@@ -1,4 +1,4 @@
-"""Each proof passes on a good image and catches the one that is broken on its account.
+"""Each check passes on a good image and fails on the image that is broken for it.
 
 The images are real: a few lines on top of the Debian root with the good engine's files, built by
 buildx; where the break comes from compiling, the compiler of the base made it.
@@ -12,17 +12,17 @@ import pytest
 
 from builder import smoke
 from builder.smoke import answers
-from support.proving import Judge, compiled, docker, failed, hello_recipe, small
+from support.smoke_tests import SmokeTest, compiled, docker, failed, hello_recipe, small
 
 pytestmark = pytest.mark.docker
 
 
-def test_the_good_image_passes_every_proof(images: dict[str, str], tmp_path: Path) -> None:
+def test_the_good_image_passes_every_check(images: dict[str, str], tmp_path: Path) -> None:
     subject = smoke.Subject(images["good"], "sha256:x", hello_recipe())
-    verdict = smoke.prove(subject, tmp_path)
+    verdict = smoke.check_image(subject, tmp_path)
     assert verdict.good, verdict.failures
-    proofs = {check.proof for check in verdict.checks}
-    assert proofs == {
+    kinds = {check.kind for check in verdict.checks}
+    assert kinds == {
         *("architectures", "budget", "closure", "contract", "copies", "image", "layers"),
         *("leftovers", "library", "option", "run paths", "runs", "says", "secrets", "serves"),
         *("set-uid", "world-writable"),
@@ -31,13 +31,13 @@ def test_the_good_image_passes_every_proof(images: dict[str, str], tmp_path: Pat
 
 
 def test_a_missing_library_breaks_the_closure_and_the_program(
-    images: dict[str, str], judge: Judge
+    images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
-    verdict = judge(small(images))
+    verdict = smoke_test(small(images))
     assert failed(verdict) == {"closure", "contract", "runs", "says", "option"}
-    told = [check.found for check in verdict.failures if check.proof == "contract"]
+    told = [check.found for check in verdict.failures if check.kind == "contract"]
     assert told == ["no libcudart of a known CUDA in the image"]
-    closure = next(check for check in verdict.failures if check.proof == "closure")
+    closure = next(check for check in verdict.failures if check.kind == "closure")
     assert "libhello-cuda.so.0.1.0 needs libcublas.so.13" in closure.found
 
 
@@ -57,39 +57,39 @@ def test_a_missing_library_breaks_the_closure_and_the_program(
     ],
 )
 def test_what_the_build_left_behind_is_found(
-    images: dict[str, str], judge: Judge, path: str, what: str
+    images: dict[str, str], smoke_test: SmokeTest, path: str, what: str
 ) -> None:
-    clean = judge(small(images))
+    clean = smoke_test(small(images))
     assert "leftovers" not in failed(clean)
-    verdict = judge(small(images, f"RUN mkdir -p $(dirname {path}) && echo x > {path}\n"))
-    left = [check for check in verdict.failures if check.proof == "leftovers"]
+    verdict = smoke_test(small(images, f"RUN mkdir -p $(dirname {path}) && echo x > {path}\n"))
+    left = [check for check in verdict.failures if check.kind == "leftovers"]
     assert [check.subject for check in left] == [f"no {what}"]
     assert path in left[0].found
 
 
 def test_a_file_taken_away_by_a_later_layer_is_not_left_behind(
-    images: dict[str, str], judge: Judge
+    images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     layers = "RUN mkdir -p /build/1 && touch /build/1/x\nRUN rm -r /build\n"
-    assert "leftovers" not in failed(judge(small(images, layers)))
+    assert "leftovers" not in failed(smoke_test(small(images, layers)))
 
 
 def test_a_library_behind_a_dereferenced_link_is_stored_twice(
-    images: dict[str, str], judge: Judge
+    images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     folder = "/opt/engine/lib"
     grown = "truncate -s 100K libhello-cuda.so.0.1.0"  # small files may be there twice
     copied = "cp libhello-cuda.so.0.1.0 x && mv x libhello-cuda.so.0"
     copied = f"RUN cd {folder} && {grown} && {copied}\n"
-    assert "copies" not in failed(judge(small(images)))
-    verdict = judge(small(images, copied))
-    (check,) = [check for check in verdict.failures if check.proof == "copies"]
+    assert "copies" not in failed(smoke_test(small(images)))
+    verdict = smoke_test(small(images, copied))
+    (check,) = [check for check in verdict.failures if check.kind == "copies"]
     assert f"{folder}/libhello-cuda.so.0 = {folder}/libhello-cuda.so.0.1.0" in check.found
 
 
-def test_a_damaged_elf_file_is_named(images: dict[str, str], judge: Judge) -> None:
+def test_a_damaged_elf_file_is_named(images: dict[str, str], smoke_test: SmokeTest) -> None:
     cut = "RUN head -c 5000 /opt/engine/lib/libhello-cuda.so.0.1.0 > /opt/engine/lib/libcut.so\n"
-    verdict = judge(small(images, cut))
+    verdict = smoke_test(small(images, cut))
     damaged = [check for check in verdict.failures if check.subject == "/opt/engine/lib/libcut.so"]
     assert [check.expected for check in damaged] == ["a readable ELF file"]
 
@@ -104,12 +104,12 @@ def test_a_damaged_elf_file_is_named(images: dict[str, str], judge: Judge) -> No
     ],
 )
 def test_machine_code_for_the_recipes_gpu_must_be_there(
-    images: dict[str, str], judge: Judge, flags: str, passes: bool, found: str
+    images: dict[str, str], smoke_test: SmokeTest, flags: str, passes: bool, found: str
 ) -> None:
     how = f"mkdir /out && nvcc {flags} -shared -Xcompiler -fPIC -o /out/libk.so /k.cu"
-    verdict = judge(compiled(images, how))
+    verdict = smoke_test(compiled(images, how))
     (check,) = [c for c in verdict.checks if c.subject == "/opt/engine/lib/libk.so"]
-    assert check.proof == "architectures"
+    assert check.kind == "architectures"
     assert check.expected == "sm_120"
     assert check.passed is passes
     assert found in check.found
@@ -126,16 +126,18 @@ def test_machine_code_for_the_recipes_gpu_must_be_there(
     ],
 )
 def test_a_run_path_must_lead_into_the_image(
-    images: dict[str, str], judge: Judge, runpath: str, passes: bool
+    images: dict[str, str], smoke_test: SmokeTest, runpath: str, passes: bool
 ) -> None:
     how = f"mkdir /out && echo 'int f;' | gcc -x c -shared -Wl,-rpath,{runpath} -o /out/libr.so -"
-    verdict = judge(compiled(images, how))
-    wrong = [check.found for check in verdict.failures if check.proof == "run paths"]
+    verdict = smoke_test(compiled(images, how))
+    wrong = [check.found for check in verdict.failures if check.kind == "run paths"]
     assert (not wrong) is passes
     assert passes or "/opt/engine/lib/libr.so" in wrong[0]
 
 
-def test_what_a_recipe_says_of_a_library_is_checked(images: dict[str, str], judge: Judge) -> None:
+def test_what_a_recipe_says_of_a_library_is_checked(
+    images: dict[str, str], smoke_test: SmokeTest
+) -> None:
     how = (
         "mkdir /out && nvcc -gencode=arch=compute_120,code=sm_120 -shared -Xcompiler -fPIC "
         "-o /out/libk.so /k.cu -L/usr/local/cuda/lib64/stubs -Xlinker --no-as-needed -lcuda"
@@ -153,8 +155,8 @@ def test_what_a_recipe_says_of_a_library_is_checked(images: dict[str, str], judg
             library="liba.so", alternatives=["libb.so", "libk.so"], architectures=["sm_120"]
         ),
     ]
-    verdict = judge(compiled(images, how), probe=probes)
-    said = [(check.expected, check.passed) for check in verdict.checks if check.proof == "library"]
+    verdict = smoke_test(compiled(images, how), probe=probes)
+    said = [(check.expected, check.passed) for check in verdict.checks if check.kind == "library"]
     assert said == [
         ("machine code for sm_120a", False),
         ("does not need libcuda.so.1", False),
@@ -179,34 +181,38 @@ SCRIPT = (
 
 
 @pytest.mark.parametrize(
-    ("script", "proofs"),
+    ("script", "kinds"),
     [
         ('echo "version: 0 (unknown)"', {"says"}),
         ("exit 3", {"runs", "says"}),
     ],
 )
 def test_a_program_must_say_what_the_recipe_says(
-    images: dict[str, str], judge: Judge, script: str, proofs: set[str]
+    images: dict[str, str], smoke_test: SmokeTest, script: str, kinds: set[str]
 ) -> None:
     probe = [smoke.RunProbe(run=["/usr/bin/hello-server"], contains=["version: 1 (in-repo)"])]
-    right = judge(small(images, SCRIPT.format(script='echo "version: 1 (in-repo)"')), probe=probe)
+    right = smoke_test(
+        small(images, SCRIPT.format(script='echo "version: 1 (in-repo)"')), probe=probe
+    )
     assert not failed(right) & {"runs", "says"}
-    verdict = judge(small(images, SCRIPT.format(script=script)), probe=probe)
-    assert failed(verdict) & {"runs", "says"} == proofs
+    verdict = smoke_test(small(images, SCRIPT.format(script=script)), probe=probe)
+    assert failed(verdict) & {"runs", "says"} == kinds
 
 
 def test_a_program_that_never_ends_is_stopped_and_fails(
-    images: dict[str, str], judge: Judge, monkeypatch: pytest.MonkeyPatch
+    images: dict[str, str], smoke_test: SmokeTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "TIMEOUT", 3.0)
     probe = [smoke.RunProbe(run=["/usr/bin/hello-server"])]
-    verdict = judge(small(images, SCRIPT.format(script="sleep 1000")), probe=probe)
-    (check,) = [check for check in verdict.failures if check.proof == "runs"]
+    verdict = smoke_test(small(images, SCRIPT.format(script="sleep 1000")), probe=probe)
+    (check,) = [check for check in verdict.failures if check.kind == "runs"]
     assert "did not end" in check.found
     assert "sleep 1000" not in docker("ps", "--no-trunc")
 
 
-def test_a_program_sees_neither_network_nor_rights(images: dict[str, str], judge: Judge) -> None:
+def test_a_program_sees_neither_network_nor_rights(
+    images: dict[str, str], smoke_test: SmokeTest
+) -> None:
     probe = [
         smoke.RunProbe(run=["sh", "-c", "cat /proc/net/dev"], contains=["lo:"], excludes=["eth0:"]),
         smoke.RunProbe(run=["sh", "-c", "touch /x"], status=1, contains=["Read-only file system"]),
@@ -214,11 +220,11 @@ def test_a_program_sees_neither_network_nor_rights(images: dict[str, str], judge
             run=["sh", "-c", "grep CapEff /proc/self/status"], contains=["0000000000000000"]
         ),
     ]
-    verdict = judge(small(images), probe=probe)
+    verdict = smoke_test(small(images), probe=probe)
     assert not failed(verdict) & {"runs", "says", "says not"}
 
 
-def test_options_are_read_value_by_value(images: dict[str, str], judge: Judge) -> None:
+def test_options_are_read_value_by_value(images: dict[str, str], smoke_test: SmokeTest) -> None:
     script = SCRIPT.format(
         script='echo "--spec-type [dflash|copyspec] which"\\n'
         'echo "--cache-type-k TYPE"\\necho "   allowed values: f16, turbo3"'
@@ -233,8 +239,8 @@ def test_options_are_read_value_by_value(images: dict[str, str], judge: Judge) -
         smoke.OptionProbe(option="--cache-type-k", program="hello-server", has=["turbo3", "turbo"]),
         smoke.OptionProbe(option="--mtp-head", program="hello-server"),
     ]
-    verdict = judge(small(images, script), probe=probe)
-    said = [(check.expected, check.passed) for check in verdict.checks if check.proof == "option"]
+    verdict = smoke_test(small(images, script), probe=probe)
+    said = [(check.expected, check.passed) for check in verdict.checks if check.kind == "option"]
     assert said == [
         ("is there", True),
         ("has dflash", True),

@@ -1,10 +1,10 @@
-"""What it costs to prove an image: seconds and memory, as ratios of one run.
+"""The cost of a smoke test: seconds and memory, as ratios of one run.
 
-    ./farm build hello-sm120 && .venv/bin/python bench/proofs.py [IMAGE...] [--json]
+    ./farm build hello-sm120 && .venv/bin/python bench/smoke.py [IMAGE...] [--json]
 
 Static: everything that is read from the layers, over a bare ``docker image save`` of the same
-image into nothing; peak memory of the process that does it.  Verdict: all proofs without a GPU,
-the server's trial among them, by the recipe that the image's label names.
+image into nothing; peak memory of the process that does it.  Verdict: all checks without a GPU,
+the server's among them, by the recipe that the image's label names.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def peak() -> float:
 
 
 def static(image: str) -> dict[str, float]:
-    """The static proofs of an image, in this process."""
+    """The static checks of an image, in this process."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        verdict = smoke.prove(smoke.Subject(image, ""), Path(folder))
+        verdict = smoke.check_image(smoke.Subject(image, ""), Path(folder))
     return {
         "seconds": time.monotonic() - started,
         "peak_mib": peak(),
@@ -51,23 +51,23 @@ def static(image: str) -> dict[str, float]:
 
 
 def measure(image: str) -> dict[str, object]:
-    """All figures of one image; the static proofs in a process of their own, for its memory."""
+    """All figures of one image; the static checks in a process of their own, for its memory."""
     alone = save(image)
     done = subprocess.run(
         [sys.executable, __file__, "--static", image], check=True, stdout=subprocess.PIPE
     )
-    proofs = json.loads(done.stdout)
+    static = json.loads(done.stdout)
     started = time.monotonic()
     command = [sys.executable, "-m", "builder", "smoke", image, "--no-gpu", "--json"]
     whole = subprocess.run(command, cwd=REPOSITORY, check=False, stdout=subprocess.PIPE)
     checks = json.loads(whole.stdout)["verdict"]["checks"]
     return {
         "image": image,
-        "unpacked_mb": round(proofs["unpacked"] / 1e6),
+        "unpacked_mb": round(static["unpacked"] / 1e6),
         "save_s": round(alone, 1),
-        "static_s": round(proofs["seconds"], 1),
-        "static_over_save": round(proofs["seconds"] / alone, 2),
-        "peak_mib": round(proofs["peak_mib"]),
+        "static_s": round(static["seconds"], 1),
+        "static_over_save": round(static["seconds"] / alone, 2),
+        "peak_mib": round(static["peak_mib"]),
         "verdict_s": round(time.monotonic() - started, 1),
         "checks": len(checks),
         "failed": sum(check["passed"] is not True for check in checks),

@@ -35,8 +35,8 @@ def hello_recipe() -> Recipe:
     return found
 
 
-class Judge:
-    """Builds Dockerfiles and proves the results against hello-sm120's recipe, or a changed one."""
+class SmokeTest:
+    """Builds Dockerfiles and smoke-tests the images with hello-sm120's recipe, or a changed one."""
 
     def __init__(self, work: Path, made: set[str]) -> None:
         self.work = work
@@ -46,7 +46,7 @@ class Judge:
     def build(self, dockerfile: str, *options: str) -> str:
         """The name of the image."""
         told = "".join([dockerfile, *options])
-        name = f"builder-test/proofs:{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+        name = f"builder-test/smoke:{hashlib.sha256(told.encode()).hexdigest()[:12]}"
         self.made.add(name)
         fixed = ["--provenance=false", f"--output=type=image,name={name}"]
         docker("buildx", "build", *fixed, *options, "-", text=dockerfile)
@@ -61,13 +61,13 @@ class Judge:
     ) -> Verdict:
         """The verdict on what a Dockerfile makes; ``changes`` are of the recipe."""
         name = self.build(dockerfile, *options)
-        # A server is started only where a test is about one: see test_docker_serving.
+        # A server is started only where a test is about one: see tests/docker/test_serving.py.
         changed = self.recipe.model_copy(update={"serve": None, **changes})
-        return smoke.prove(smoke.Subject(name, "sha256:x", changed, labels or {}), self.work)
+        return smoke.check_image(smoke.Subject(name, "sha256:x", changed, labels or {}), self.work)
 
 
 def failed(verdict: Verdict) -> set[str]:
-    return {check.proof for check in verdict.failures}
+    return {check.kind for check in verdict.failures}
 
 
 # What makes an image of the good engine's files its own image again.
@@ -79,7 +79,7 @@ CONFIGURED = (
 
 
 def small(images: dict[str, str], more: str = "", engine: str = "/opt/engine") -> str:
-    """The good engine on the bare root, without the 600 MB of cuBLAS that the proofs of its
+    """The good engine on the bare root, without the 600 MB of cuBLAS that the checks of its
     own libraries do not need: what needs them is missing, and nothing else is wrong."""
     return (
         f"FROM {images['root']} AS image\n"

@@ -1,4 +1,4 @@
-"""The commands that prove recipes and images."""
+"""The commands that check recipes and images."""
 
 from __future__ import annotations
 
@@ -73,28 +73,28 @@ def smoke(
     summary: SummaryOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove an image, and print every check: what was expected, what was found.
+    """Smoke-test an image, and print every check: what was expected, what was found.
 
     The image is read without running it, then its programs are run without network, on a
     read-only root, as the image's own user; its server serves a tiny model, and is stopped. With
     a GPU: the device, the model on it, and the *collapse test*, runs of one prompt that must not
-    become slower. Exit code 7: a proof failed; 8: one could not be tried.
+    become slower. Exit code 7: a check failed; 8: a check could not be run.
     """
     from builder import pipeline
     from builder.images import lookup
     from builder.smoke.gpu import GpuTest
 
-    run = new_run(catalog, judged=reporter(junit, summary))
+    run = new_run(catalog, on_verdict=reporter(junit, summary))
     run.gpu_test = GpuTest(model, draft, runs, warm_ups, gpu)
-    judged = lookup.prove(run, target, recipe)
+    found = lookup.smoke_test(run, target, recipe)
     if as_json:
-        print_json(judged.as_json())
+        print_json(found.as_json())
     else:
         from builder.cli import console
 
-        console.verdict(judged.verdict)
-    if not judged.verdict.good:
-        raise pipeline.smoke_error(judged.name, judged.reference, judged.verdict)
+        console.verdict(found.verdict)
+    if not found.verdict.good:
+        raise pipeline.smoke_error(found.name, found.reference, found.verdict)
 
 
 @app.command(rich_help_panel=EVERYDAY)
@@ -108,7 +108,7 @@ def check(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check recipes without building: format, plan, Dockerfile, and what nothing proves.
+    """Check recipes without building: format, plan, Dockerfile, and what no probe covers.
 
     A warning names a patch without a probe, or a server that is never started. The exit code is
     3 where a recipe is wrong, with --strict also where there is a warning.
