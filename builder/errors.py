@@ -109,7 +109,7 @@ class FetchError(BuilderError):
     exit_code = 5
 
 
-MIRROR_FIRST = "fetch it first, where the network is: `builder mirror`"
+MIRROR_FIRST = "fetch it first, where the network is: `builder pin mirror`"
 """What to do about an input that is not there, with --offline."""
 
 

@@ -196,10 +196,12 @@ def earlier(root: Path, revision: str, work: Path, log: Log) -> dict[str, dict[s
 
 def _asked(tree: Path) -> dict[str, dict[str, Any]] | str:
     """What a revision says of its jobs, or why it says nothing."""
-    path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH")]))
+    old = (tree / "src" / "builder").is_dir()  # where the package stood, with commands ungrouped
+    folder, command = (tree / "src", ["matrix"]) if old else (tree, ["ci", "matrix"])
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "builder", "matrix", "--json", "--large-runner=any"],
+            [sys.executable, "-m", "builder", *command, "--json", "--large-runner=any"],
             capture_output=True,
             text=True,
             check=False,

@@ -27,7 +27,6 @@ from builder.cli import (
 )
 from builder.cli.options import (
     EVERYDAY,
-    PLUMBING,
     BuilderOption,
     CatalogOption,
     JsonOption,
@@ -40,6 +39,7 @@ from builder.cli.options import (
     catalog_at,
     new_run,
     print_json,
+    recipe_group,
     reporter,
     run,
 )
@@ -162,7 +162,7 @@ def _describe(rendered: Any) -> dict[str, Any]:
     return described
 
 
-@app.command(rich_help_panel=EVERYDAY)
+@recipe_group.command()
 def explain(recipe: RecipeName, catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
     """Explain what the image of a recipe is made of, and why.
 
@@ -280,7 +280,7 @@ def doctor(as_json: JsonOption = False) -> None:
         raise typer.Exit(WorldError.exit_code)
 
 
-@app.command(rich_help_panel=PLUMBING)
+@recipe_group.command()
 def schema(
     base: Annotated[
         bool, typer.Option("--base", help="Print the schema of bases instead.")

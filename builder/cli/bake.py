@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from builder.cli.options import (
-    PLUMBING,
+    OTHERS,
     BuilderOption,
     CatalogOption,
     JsonOption,
@@ -20,7 +20,7 @@ from builder.cli.options import (
 )
 
 
-@app.command(rich_help_panel=PLUMBING)
+@app.command(rich_help_panel=OTHERS)
 def bake(
     output: Annotated[
         Path,

@@ -118,12 +118,13 @@ def run_benchmark(
     name: Annotated[
         str, typer.Option(help="The model to ask for, if the server offers several.")
     ] = "",
-    save: Annotated[
+    output_file: Annotated[
         Path | None,
         typer.Option(
+            "--output-file",
             metavar="FILE",
             dir_okay=False,
-            help="Save the results and all settings as JSON, for `bench compare`.",
+            help="Also write the results and all settings to this JSON file, for `bench compare`.",
         ),
     ] = None,
     plot: PlotOption = None,
@@ -155,8 +156,8 @@ def run_benchmark(
             raise typer.BadParameter(str(error), param_hint="--context") from error
         chosen = _image(catalog, target, model, draft, flags or [])
         found = benchmarks.of_image(chosen, contexts, settings, fill, console.log)
-    if save is not None:
-        _save(save, found)
+    if output_file is not None:
+        _save(output_file, found)
     if plot:
         _draw([(target, found)], plot)
     if as_json:
@@ -218,7 +219,7 @@ def _draw(found: list[tuple[str, Benchmark]], files: list[Path]) -> None:
 SavedFile = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE.json", exists=True, dir_okay=False, help="A file that --save wrote"
+        metavar="FILE.json", exists=True, dir_okay=False, help="A file that --output-file wrote"
     ),
 ]
 
@@ -258,7 +259,7 @@ def draw(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE.json", exists=True, dir_okay=False, help="Files that --save wrote"
+            metavar="FILE.json", exists=True, dir_okay=False, help="Files that --output-file wrote"
         ),
     ],
     plot: PlotOption = None,

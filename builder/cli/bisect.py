@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli.options import (
-    SOURCES,
+    EVERYDAY,
     BuilderOption,
     CatalogOption,
     JsonOption,
@@ -30,7 +30,7 @@ class BuildFails(StrEnum):
     BAD = "bad"
 
 
-@app.command(rich_help_panel=SOURCES)
+@app.command(rich_help_panel=EVERYDAY)
 def bisect(
     recipe: RecipeName,
     catalog: CatalogOption = None,
@@ -77,8 +77,8 @@ def bisect(
             help="Do not try this commit (seven digits or more). May be given several times.",
         ),
     ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the image of every commit in the engine.")
+    keep_images: Annotated[
+        bool, typer.Option("--keep-images", help="Keep the image of every commit in the engine.")
     ] = False,
     jobs: Annotated[
         int | None,
@@ -123,13 +123,13 @@ def bisect(
     run = new_run(catalog, jobs=jobs, builder=builder)
     run.gpu_test = GpuTest()
     if reset:
-        bisect_run.reset(run, recipe, keep=keep)
+        bisect_run.reset(run, recipe, keep=keep_images)
         return
     if status:
         _tell(bisect_run.known(run, recipe), as_json)
         return
     asked = Asked(good, bad, test, build_fails.value, first_parent)
-    options = bisect_run.Options(trust_ends, tuple(skip or ()), keep, restart)
+    options = bisect_run.Options(trust_ends, tuple(skip or ()), keep_images, restart)
     with console.BuildProgress() as progress:
         run.log, run.watch = progress.log, progress.watch
         outcome = bisect_run.bisect(run, recipe, asked, options)

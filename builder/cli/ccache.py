@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli.options import (
-    PLUMBING,
     BuilderOption,
     CatalogOption,
     JsonOption,
     RecipeName,
-    app,
+    ci_group,
     new_run,
     print_json,
 )
@@ -26,7 +25,7 @@ ccache = typer.Typer(
     no_args_is_help=True,
     help="Save the compiler cache of the engine to a file, and load it on another machine.",
 )
-app.add_typer(ccache, name="ccache", rich_help_panel=PLUMBING)
+ci_group.add_typer(ccache, name="ccache")
 
 
 @ccache.command()

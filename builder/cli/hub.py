@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from builder.cli.options import (
-    PUBLISHING,
     CatalogOption,
     DryRunOption,
     JsonOption,
     RecipeName,
-    app,
     catalog_at,
+    hub_group,
     print_json,
     repository_of,
 )
 
 
-@app.command(rich_help_panel=PUBLISHING)
+@hub_group.command()
 def describe(
     recipe: RecipeName,
     catalog: CatalogOption = None,

@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 
 from builder.cli.options import (
-    SOURCES,
     CatalogOption,
     DryRunOption,
     JsonOption,
-    app,
     catalog_at,
+    pin_group,
     print_json,
 )
 
@@ -30,7 +29,7 @@ Lockable = Annotated[
 ]
 
 
-@app.command(rich_help_panel=SOURCES)
+@pin_group.command()
 def lock(
     name: Lockable,
     catalog: CatalogOption = None,
@@ -72,7 +71,7 @@ def lock(
         write(made.file, made.text)
 
 
-@app.command(rich_help_panel=SOURCES)
+@pin_group.command("image")
 def pin(
     base: Annotated[str, typer.Argument(metavar="BASE", help="A base that starts from an image")],
     catalog: CatalogOption = None,

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.options import PLUMBING, CatalogOption, JsonOption, app, catalog_at, print_json
+from builder.cli.options import CatalogOption, JsonOption, catalog_at, ci_group, print_json
 
 
-@app.command(rich_help_panel=PLUMBING)
+@ci_group.command()
 def matrix(
     recipes: Annotated[
         list[str] | None,

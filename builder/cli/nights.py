@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli.options import (
-    PUBLISHING,
+    EVERYDAY,
     BuilderOption,
     CatalogOption,
     JsonOption,
@@ -31,7 +31,7 @@ Recipes = Annotated[
 ]
 
 
-@app.command(rich_help_panel=PUBLISHING)
+@app.command(rich_help_panel=EVERYDAY)
 def nightly(
     recipes: Recipes = None,
     catalog: CatalogOption = None,
@@ -65,7 +65,7 @@ def nightly(
     require_good(nights)
 
 
-@app.command(rich_help_panel=PUBLISHING)
+@app.command(rich_help_panel=EVERYDAY)
 def status(
     recipes: Recipes = None,
     catalog: CatalogOption = None,

@@ -24,22 +24,20 @@ if TYPE_CHECKING:
 
 EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()) + "."
 
-EVERYDAY = "Everyday"
-SOURCES = "Sources and patches"
-PUBLISHING = "Publishing"
-PLUMBING = "Plumbing"
-PANELS = (EVERYDAY, SOURCES, PUBLISHING, PLUMBING)
+EVERYDAY = "Everyday commands"
+OTHERS = "Other commands and groups of commands"
+PANELS = (EVERYDAY, OTHERS)
+ORDER = (
+    *("list", "show", "build", "smoke", "push", "nightly", "status", "bench", "bisect", "doctor"),
+    *("recipe", "patch", "pin", "tag", "hub", "sbom", "bake", "ci"),
+)
 
 
 class _InOrder(TyperGroup):
-    """Its commands as people need them: the panels of --help stand in this order."""
+    """Lists its commands in the order in which people meet them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        def place(name: str) -> tuple[int, str]:
-            panel = getattr(self.commands[name], "rich_help_panel", PLUMBING)
-            return PANELS.index(panel), name
-
-        return sorted(super().list_commands(ctx), key=place)
+        return sorted(super().list_commands(ctx), key=ORDER.index)
 
 
 app = typer.Typer(
@@ -53,6 +51,20 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _group(name: str, text: str) -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, help=text)
+    app.add_typer(group, name=name, rich_help_panel=OTHERS)
+    return group
+
+
+recipe_group = _group("recipe", "Check and explain recipes, and export those of published images.")
+patch_group = _group("patch", "Check, add and follow the patches of recipes.")
+pin_group = _group("pin", "Update, verify and mirror the pinned inputs of recipes.")
+tag_group = _group("tag", "Move the tags of published images, and delete old nightlies.")
+hub_group = _group("hub", "Write the repository's page on Docker Hub.")
+ci_group = _group("ci", "What workflows need: the matrix of jobs, and the compiler cache.")
 
 
 def run() -> None:

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli.options import (
-    PUBLISHING,
     CatalogOption,
     JsonOption,
     RecipeName,
-    app,
     catalog_at,
     print_json,
+    tag_group,
 )
 
 if TYPE_CHECKING:
     from builder.publish.prune import Plan
 
 
-@app.command(rich_help_panel=PUBLISHING)
+@tag_group.command()
 def prune(
     recipe: RecipeName,
     keep: Annotated[
@@ -39,7 +38,7 @@ def prune(
     """Show which old nightlies of a recipe's channel are no longer needed; delete them if told so.
 
     Nightlies are the tags CHANNEL-WHAT-KEY that a night pushes; their age is what the images say.
-    The newest ones stay, what `builder rollback` of any tag would go to, and all that something
+    The newest ones stay, what `builder tag rollback` of any tag would go to, and all that something
     else refers to: another tag, another channel, an index, a signature. With an image go the notes
     and bills of materials that are attached to it, after the image: one that stays keeps them.
     Before each deletion it is looked once more where the channel leads. On Docker Hub tags are

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli.options import (
-    PUBLISHING,
+    EVERYDAY,
     CatalogOption,
     ChannelTag,
     JsonOption,
@@ -19,6 +19,7 @@ from builder.cli.options import (
     print_json,
     reference_option,
     repository_of,
+    tag_group,
 )
 
 if TYPE_CHECKING:
@@ -43,16 +44,22 @@ Reason = Annotated[
 ]
 
 
-@app.command(rich_help_panel=PUBLISHING)
+@app.command(rich_help_panel=EVERYDAY)
 def push(
     recipe: RecipeName,
     catalog: CatalogOption = None,
     replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="Take immutable tags from another image. Requires --reason."
+        ),
+    ] = False,
+    reason: Annotated[
         str | None,
         typer.Option(
-            metavar="REASON",
+            metavar="TEXT",
             callback=_said,
-            help="Take tags that stay from another image, and attach this reason to the new one.",
+            help="With --replace: why; attached to the image that gets the tags.",
         ),
     ] = None,
     check: Annotated[
@@ -85,6 +92,8 @@ def push(
     from builder.publish.attachments import release
     from builder.tools.files import workspace
 
+    if replace != (reason is not None):
+        raise typer.BadParameter("--replace and --reason are only valid together")
     run = new_run(catalog)
     if check:
         _check(recipe, run, as_json=as_json)
@@ -95,7 +104,7 @@ def push(
     tags = pushing.tags_of(record, entry.recipe)
     files = {entry.file.name: entry.text}
     with _alone(), workspace(run.settings.cache_dir) as work:
-        done = release(run, rendered, record, tags, work, files, replace)
+        done = release(run, rendered, record, tags, work, files, reason)
     if as_json:
         print_json(asdict(done))
         return
@@ -125,7 +134,7 @@ def _check(recipe: str, run: Run, *, as_json: bool) -> None:
         console.line(f"{repository.name} takes a push; images are {signed}")
 
 
-@app.command(rich_help_panel=PUBLISHING)
+@tag_group.command()
 def promote(
     recipe: RecipeName,
     tag: ChannelTag,
@@ -142,7 +151,7 @@ def promote(
     Without --to the recipe's image need not be in the engine: the registry is asked for its key,
     and the image counts as it does for `builder push`. Of an image that --to names only the label
     builder.key is checked, which anybody who may push can write. The exit code is 7 when that image
-    is refused, 9 while another run moves tags here or `builder prune` deletes, and 12 when the
+    is refused, 9 while another run moves tags here or `builder tag prune` deletes, and 12 when the
     registry does not have the image; then the tag stays where it was.
     """
     from builder.publish import push as pushing
@@ -168,7 +177,7 @@ def _found_by_key(recipe: str, catalog: CatalogOption, repository: Repository) -
     return found.digest if found else pipeline.own_tag(run, rendered)
 
 
-@app.command(rich_help_panel=PUBLISHING)
+@tag_group.command()
 def rollback(
     recipe: RecipeName,
     tag: ChannelTag,
@@ -184,8 +193,8 @@ def rollback(
 
     A channel that was rolled back stays there until a night has a new image. Only the label
     builder.key of the image is checked: anybody who may push can write it. The exit code is 9 while
-    `builder prune` deletes here, and 12 when what it was is not known, or gone; then the tag stays
-    where it is.
+    `builder tag prune` deletes here, and 12 when what it was is not known, or gone; then the tag
+    stays where it is.
     """
     from builder.publish import push as pushing
     from builder.publish.tag_history import previous
@@ -198,7 +207,7 @@ def rollback(
     _tell(done, as_json)
 
 
-@app.command(rich_help_panel=PUBLISHING)
+@tag_group.command()
 def history(
     recipe: RecipeName,
     tag: ChannelTag,

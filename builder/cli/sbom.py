@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli.options import (
-    PUBLISHING,
+    OTHERS,
     CatalogOption,
     DryRunOption,
     RecipeName,
@@ -17,6 +17,7 @@ from builder.cli.options import (
     app,
     catalog_at,
     new_run,
+    recipe_group,
     reference_option,
     repository_of,
 )
@@ -45,7 +46,7 @@ From = Annotated[
 ]
 
 
-@app.command(rich_help_panel=PUBLISHING)
+@app.command(rich_help_panel=OTHERS)
 def sbom(
     recipe: RecipeName,
     catalog: CatalogOption = None,
@@ -60,7 +61,10 @@ def sbom(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", metavar="FILE", dir_okay=False, help="Write to this file. Default: print."
+            "--output-file",
+            metavar="FILE",
+            dir_okay=False,
+            help="Write the document to this file. Default: print it.",
         ),
     ] = None,
 ) -> None:
@@ -109,7 +113,7 @@ def _attached(recipe: str, catalog: Path | None, reference: str, kind: str) -> l
     return attached(repository_of(catalog_at(catalog), recipe), reference, kind)
 
 
-@app.command(rich_help_panel=PUBLISHING)
+@recipe_group.command("export")
 def thaw(
     recipe: RecipeName,
     reference: Reference,

@@ -16,6 +16,7 @@ from builder.cli.options import (
     app,
     new_run,
     print_json,
+    recipe_group,
     reporter,
 )
 from builder.errors import RecipeError
@@ -97,7 +98,7 @@ def smoke(
         raise pipeline.smoke_error(found.name, found.reference, found.verdict)
 
 
-@app.command(rich_help_panel=EVERYDAY)
+@recipe_group.command()
 def check(
     recipes: Annotated[
         list[str] | None, typer.Argument(metavar="RECIPE", help="Default: all")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli.options import (
-    SOURCES,
     CatalogOption,
     DryRunOption,
     JsonOption,
     OfflineOption,
     RecipeName,
-    app,
     catalog_at,
+    patch_group,
+    pin_group,
     print_json,
 )
 from builder.errors import FetchError, PatchError, RecipeError
@@ -70,7 +70,7 @@ def _chosen(catalog: Catalog, name: str | None) -> list[Entry[Recipe]]:
     return list(catalog.engines.values())
 
 
-@app.command(rich_help_panel=SOURCES)
+@patch_group.command("check")
 def patches(
     recipe: SomeRecipe = None,
     catalog: CatalogOption = None,
@@ -123,7 +123,7 @@ def patches(
     _raise_together(failures, "patches")
 
 
-@app.command(rich_help_panel=SOURCES)
+@patch_group.command("add")
 def freeze(
     recipe: RecipeName,
     pull: Annotated[
@@ -138,11 +138,11 @@ def freeze(
         str | None,
         typer.Option(metavar="BRANCH", help="Its target branch. Default: the default branch."),
     ] = None,
-    why: Annotated[
+    reason: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="What is wrong without it. Default: the subject of its last commit.",
+            help="What is wrong without the patch. Default: the subject of its last commit.",
         ),
     ] = None,
     dry_run: DryRunOption = False,
@@ -160,14 +160,14 @@ def freeze(
     found = catalog_at(catalog)
     entry = found.engine(recipe)
     with _desk(found, offline=False) as session:
-        change = frozen(session, entry, pull, repository=repository, onto=onto, why=why)
+        change = frozen(session, entry, pull, repository=repository, onto=onto, why=reason)
         findings = session.findings(change)
     console.change(change, findings)
     if not dry_run:
         change.write()
 
 
-@app.command(rich_help_panel=SOURCES)
+@patch_group.command()
 def drift(
     recipe: SomeRecipe = None,
     catalog: CatalogOption = None,
@@ -200,7 +200,7 @@ def drift(
     _raise_together(failures, "drift")
 
 
-@app.command(rich_help_panel=SOURCES)
+@pin_group.command()
 def update(
     recipe: RecipeName,
     catalog: CatalogOption = None,
@@ -257,7 +257,7 @@ def _misfits(findings: list[Finding]) -> list[str]:
     return [f"{finding.recipe}: {finding.patch}: {finding.state}" for finding in bad]
 
 
-@app.command(rich_help_panel=SOURCES)
+@pin_group.command()
 def outdated(
     recipe: SomeRecipe = None,
     catalog: CatalogOption = None,
@@ -287,7 +287,7 @@ def outdated(
     _raise_together(failures, "outdated")
 
 
-@app.command("verify-pins", rich_help_panel=SOURCES)
+@pin_group.command("verify")
 def verify_pins(
     recipe: SomeRecipe = None, catalog: CatalogOption = None, as_json: JsonOption = False
 ) -> None:
@@ -314,18 +314,18 @@ def verify_pins(
             f"of {len(pin_statuses)} pins {gone} are gone, "
             f"{len(bad) - gone} could not be asked for",
             "\n".join(f"{each.recipe}: {each.kind} {each.what}: {each.why}" for each in bad),
-            "a mirror that has them still builds: see `builder mirror` and --offline",
+            "a mirror that has them still builds: see `builder pin mirror` and --offline",
         )
 
 
-@app.command(rich_help_panel=SOURCES)
+@pin_group.command()
 def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
     """Fetch and keep every pinned input, so that none can vanish.
 
     The cache directory (BUILDER_CACHE_DIR) then has bare mirrors of the repositories with the
-    pinned commits, submodules and pull requests, the histories that `builder patches` reads,
-    wheels, sdists and archives. With it `builder build --offline` and `builder patches --offline`
-    need no network. Debian's packages are not mirrored: build the base before.
+    pinned commits, submodules and pull requests, the histories that `builder patch check` reads,
+    wheels, sdists and archives. With it `builder build --offline` and `builder patch check
+    --offline` need no network. Debian's packages are not mirrored: build the base before.
     """
     from builder.cli import console
     from builder.upstream import pins

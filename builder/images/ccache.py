@@ -120,11 +120,11 @@ def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: s
     """
     if not file.is_file():
         raise WorldError(
-            f"there is no compiler cache {file}", hint="`builder ccache save` writes one"
+            f"there is no compiler cache {file}", hint="`builder ci ccache save` writes one"
         )
     why = _wrong(file)
     if why:
-        raise WorldError(f"{file} is no compiler cache", why, "`builder ccache save` writes one")
+        raise WorldError(f"{file} is no compiler cache", why, "`builder ci ccache save` writes one")
     context = work / "kept"
     context.mkdir()
     try:

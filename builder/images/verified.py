@@ -97,7 +97,7 @@ def _require_single(repository: Repository, own: str, digest: str) -> None:
             f"{repository.name}:{own} is an index of images, which builder never pushes",
             f"it is {digest}",
             "nothing was pulled, tagged or signed. Delete that tag in the registry, or replace it: "
-            "`builder push --replace REASON`",
+            "`builder push --replace --reason TEXT`",
         )
 
 
@@ -109,7 +109,8 @@ def _require_key(repository: Repository, own: str, digest: str, key: str) -> Non
         raise RegistryError(
             f"{repository.name}:{own} has a different build key",
             f"its label {KEY} is {told or 'absent'}; the recipe's key is {key}",
-            "delete that tag in the registry, or replace it: `builder push --replace REASON`",
+            "delete that tag in the registry, or replace it: "
+            "`builder push --replace --reason TEXT`",
         )
 
 
@@ -148,5 +149,5 @@ def _refused(error: BuilderError, repository: Repository, own: str, digest: str)
         f"{repository.name}:{own} is refused: its smoke test did not pass",
         f"it is {digest}\n{error.what}\n{error.why}",
         "no trusted key signed a verdict on it. Nothing was tagged or signed. Delete that tag in "
-        "the registry, or replace it with your own image: `builder push --replace REASON`",
+        "the registry, or replace it with your own image: `builder push --replace --reason TEXT`",
     )

@@ -186,7 +186,7 @@ def _frozen(run: Run, channel: Channel, at: SourceSession, target: Target) -> Fr
         raise PatchError(
             f"{len(unfit)} of the patches of {channel.entry.name} do not fit {target.name}",
             "\n".join(_line(found) for found in unfit),
-            f"`builder patches {channel.entry.name}` shows what changed below them",
+            f"`builder patch check {channel.entry.name}` shows what changed below them",
         )
     frozen.write(run.settings.state_dir / "frozen")
     return frozen

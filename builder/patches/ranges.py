@@ -40,7 +40,7 @@ def _require_ancestor(
     raise PatchError(
         f"{name} is no diff of a branch",
         f"{base} is not an ancestor of {head} in {url}",
-        "`builder freeze` finds the commit that the branch left from",
+        "`builder patch add` finds the commit that the branch left from",
     )
 
 

@@ -82,7 +82,8 @@ def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...
             tree = fate.tree
         if tree == before:
             raise PatchError(
-                f"{planned.name} changes nothing", hint="drop it, or mend it: see `builder patches`"
+                f"{planned.name} changes nothing",
+                hint="drop it, or mend it: see `builder patch check`",
             )
         context.log(f"{planned.name} is applied")
     return tree
@@ -105,7 +106,7 @@ def require_absence(context: PatchContext, planned: PlannedPatch, tree: str) -> 
         raise PatchError(
             f"{planned.name} is expected to be absent, and what it changes is there",
             ", ".join(item.path for item in context.scratch.items(tree, *paths)),
-            "apply it (without expect), or drop it: see `builder patches`",
+            "apply it (without expect), or drop it: see `builder patch check`",
         )
 
 
@@ -348,7 +349,7 @@ def _refusal(planned: PlannedPatch, piece: Piece, fate: Fate) -> PatchError:
             remedy = f'say without = ["{piece.head}"] in `pick`'
         return PatchError(
             f"{piece.name} is in the source already",
-            hint=f"{remedy}; `builder patches` names the commit that brought it",
+            hint=f"{remedy}; `builder patch check` names the commit that brought it",
         )
     if fate.state == "absent":
         return PatchError(
@@ -360,16 +361,16 @@ def _refusal(planned: PlannedPatch, piece: Piece, fate: Fate) -> PatchError:
         return PatchError(
             f"{piece.name} applies in part only: none of it is applied",
             details,
-            "`builder patches` names the commits that changed these lines",
+            "`builder patch check` names the commits that changed these lines",
         )
     if fate.state == "not applicable":
         return PatchError(
             f"{piece.name} does not apply: the lines that it changes are not there",
             details,
-            "`builder patches` tells whether upstream ever had them; drop it if they went",
+            "`builder patch check` tells whether upstream ever had them; drop it if they went",
         )
     return PatchError(
         f"{piece.name} does not apply",
         details,
-        "`builder patches` names the commits that changed these lines",
+        "`builder patch check` names the commits that changed these lines",
     )

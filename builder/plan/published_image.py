@@ -71,7 +71,8 @@ def reference(root: RegistryRoot) -> str:
     """
     if not root.digest:
         raise FetchError(
-            f"the digest of {root.image} is not known", hint="ask the registry: `builder pin BASE`"
+            f"the digest of {root.image} is not known",
+            hint="ask the registry: `builder pin image BASE`",
         )
     return f"{root.image.rpartition(':')[0]}@{root.digest}"
 
@@ -116,7 +117,8 @@ def fetch(
                 raise FetchError(
                     f"{image} ({digest}) is not in the engine",
                     "nothing is fetched (--offline)",
-                    f"where the network is, run `builder mirror` or `docker pull {image}@{digest}`",
+                    "where the network is, run `builder pin mirror` or "
+                    f"`docker pull {image}@{digest}`",
                 )
             source = reference(RegistryRoot(image, digest))
             log(f"pulling {source}")

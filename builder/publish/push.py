@@ -91,7 +91,7 @@ def require_moving(recipes: Iterable[Recipe], repository: Repository, name: str,
     if owners:
         raise RegistryError(
             f"{tag} is the tag of {owners[0]}: it stays what it is",
-            hint="a new image of that version takes `builder push --replace REASON`",
+            hint="a new image of that version takes `builder push --replace --reason TEXT`",
         )
 
 
@@ -267,7 +267,8 @@ def _require_free(
             f"{record.recipe} is not pushed: its tags are taken",
             "\n".join(f"{repository}:{tag} is {there}" for tag, there in taken.items())
             + f"\nthe verified image is {digest}",
-            "a version stays what it was: give the recipe another one, or say --replace REASON",
+            "a version stays what it was: give the recipe another one, or push with --replace "
+            "--reason TEXT",
         )
 
 
@@ -306,7 +307,7 @@ def require_leads_to(
             f"{repository.name}:{tag} is not what was pushed",
             f"pushed {digest}, found {found or 'nothing'}: the registry altered it, or somebody "
             "else gave the tag in the same moment",
-            "nothing that comes after it was tagged: look at `builder history`",
+            "nothing that comes after it was tagged: look at `builder tag history`",
         )
 
 
@@ -335,7 +336,7 @@ def move(
         raise RegistryError(
             f"{repository.name} has no {to}",
             "it is gone, or was never there",
-            "no tag was moved: `builder history` shows what there was",
+            "no tag was moved: `builder tag history` shows what there was",
         )
     image = None if "artifactType" in wanted.parsed() else served(repository, wanted.digest)
     if image is None or KEY not in image.labels:

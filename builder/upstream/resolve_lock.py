@@ -127,7 +127,7 @@ def _text(
         for file in files
     ]
     head = (
-        f"# Made by `builder lock {wanted.name}`, for linux x86_64; every file is taken by its "
+        f"# Made by `builder pin lock {wanted.name}`, for linux x86_64; every file is taken by its "
         f'digest.\npython = "{python}"\n'
     )
     return "\n".join([head, *tables])

@@ -227,7 +227,16 @@ def test_ends_that_are_not_what_they_are_said_to_be(farm: Farm) -> None:
     assert "choose a good commit that is an ancestor of the bad one" in done.stderr
     assert not farm.kept.exists()
     # What does not compile is bad, where that is what is looked for.
-    ends = ["--good", commits[4], "--bad", commits[5], "--build-fails", "bad", "--keep", "--json"]
+    ends = [
+        "--good",
+        commits[4],
+        "--bad",
+        commits[5],
+        "--build-fails",
+        "bad",
+        "--keep-images",
+        "--json",
+    ]
     found = json.loads(farm.run(*ends).stdout)
     assert found["first_bad"]["subject"] == "step 6"
     assert words(found["steps"], commits) == {5: "good", 6: "bad"}

@@ -172,9 +172,9 @@ def test_the_command_finds_the_cache_that_recipes_compile_with(
     assert images["devel"]  # so hello-sm120 has been compiled, now or earlier
     assert f"id={ID},target=/ccache" in rendered(REPOSITORY, "hello-sm120-0.1.0").text
     file = tmp_path / "kept.tar"
-    done = builder("ccache", "save", "hello-sm120", file, "--json")
+    done = builder("ci", "ccache", "save", "hello-sm120", file, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"file": str(file), "size": file.stat().st_size}
     assert tarfile.is_tarfile(file)
-    taken = builder("ccache", "load", "hello-sm120", file, "--json")
+    taken = builder("ci", "ccache", "load", "hello-sm120", file, "--json")
     assert json.loads(taken.stdout) == json.loads(done.stdout)

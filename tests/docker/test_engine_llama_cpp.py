@@ -74,7 +74,7 @@ def test_it_is_measured_and_compared(builder: Builder, catalog: Path, tmp_path: 
         done = builder(
             *("bench", "llama-cpp-sdist", "--catalog", catalog, "--model", model),
             *("--context", "512,1K", "--tokens", "100", "--runs", "4"),
-            *("--save", tmp_path / f"{name}.json", "--plot", tmp_path / f"{name}.png"),
+            *("--output-file", tmp_path / f"{name}.json", "--plot", tmp_path / f"{name}.png"),
             *("--", "--cache-type-k", "q8_0"),
         )
         assert done.returncode == 0, done.stderr

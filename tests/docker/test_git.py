@@ -148,7 +148,7 @@ def test_offline_builds_from_the_mirror_and_names_what_it_lacks(
     assert done.returncode == 5, done.stderr
     assert f"{commit} of file://" in done.stderr
     assert "is not mirrored" in done.stderr
-    done = builder("mirror", "plain", "--catalog", catalog)
+    done = builder("pin", "mirror", "plain", "--catalog", catalog)
     assert done.returncode == 0, done.stderr
     (tmp_path / "upstream").rename(tmp_path / "gone")
     done = builder("build", "plain", "--offline", "--catalog", catalog, "--json")

@@ -212,7 +212,7 @@ def test_ten_nights(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "elsewhere" / "state"))
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(tmp_path / "elsewhere" / "cache"))
     assert world.status() == here
-    told = world.builder("history", "overlaid-1", "nightly")
+    told = world.builder("tag", "history", "overlaid-1", "nightly")
     assert [move["digest"] for move in told] == [moved[day] for day in sorted(moved, reverse=True)]
     # Only tags that say what they hold, and the channel.
     own = {name for name in tags(world.registry) if name not in {"nightly", "nightly.nights"}}
@@ -263,7 +263,7 @@ def test_what_was_taken_back_stays_until_there_is_something_newer(world: World) 
     first = world.night()
     world.release("b9", worker="NIGHT = 2\n")
     second = world.night()
-    world.builder("rollback", "overlaid-1", "nightly", "--reason", "it crashes")
+    world.builder("tag", "rollback", "overlaid-1", "nightly", "--reason", "it crashes")
     assert world.channel == first["digest"]
     night = world.night()
     assert (night["outcome"], night["upstream"]) == ("held", "b9")
@@ -411,7 +411,7 @@ def test_a_channel_follows_a_published_image(
         assert len(set(digests)) == 2
         # The recipe and its base, as they were: they build the same key.
         folder = tmp_path / "again" / "recipes"
-        arguments = ("thaw", "overlaid-1", "nightly", "--output", str(folder))
+        arguments = ("recipe", "export", "overlaid-1", "nightly", "--output", str(folder))
         done = world.run(*arguments)
         assert done.returncode == 0, done.stderr
         assert f'digest = "{digests[1]}"' in next(folder.glob("bases/*.toml")).read_text()

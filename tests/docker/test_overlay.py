@@ -234,7 +234,7 @@ def test_the_doctor_runs_scripts_in_an_unpinned_base(
         f'[[patch]]\nwhy = "so"\nscript = {{ git = "{scripts.url}", commit = "{commit}", '
         'path = "p.py", edits = ["vllm/worker.py"] }\n'
     )
-    done = builder("patches", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
+    done = builder("patch", "check", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
     assert done.returncode == 0, done.stderr
     assert [finding["state"] for finding in json.loads(done.stdout)] == ["applies"]
 
@@ -271,13 +271,13 @@ def test_a_published_image_is_pinned_by_its_digest(
     assert f"pulling {registry}/vllm/vllm-openai@{digest}" in done.stderr
     assert "is not pinned" not in done.stderr
     assert ran(NAME, "python3", "-c", "import vllm.worker as w; print(w.work())") == "fast"
-    done = builder("verify-pins", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
+    done = builder("pin", "verify", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
     (standing,) = [s for s in json.loads(done.stdout) if s["kind"] == "image"]
     assert (standing["what"], standing["state"]) == (digest, "ok")
-    done = builder("mirror", "overlaid-1", "--catalog", tmp_path / "catalog")
+    done = builder("pin", "mirror", "overlaid-1", "--catalog", tmp_path / "catalog")
     assert f"{name} in the engine, as builder-base/stand-in:published-" in done.stdout
     done = build(patch=patch, image=name, pin=f'digest = "sha256:{"0" * 64}"', expect=5)
     assert f"cannot pull {registry}/vllm/vllm-openai@sha256:0000" in done.stderr
-    done = builder("verify-pins", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
+    done = builder("pin", "verify", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
     (standing,) = [s for s in json.loads(done.stdout) if s["kind"] == "image"]
     assert standing["state"] == "gone"

@@ -161,8 +161,8 @@ def prune(
     """Run the command, in this process; the JSON of it, or what it told."""
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
 
-    def run(*options: str, command: str = "prune", expect: int = 0) -> Any:
-        arguments = [command, "hello-sm120-nightly", *options, "--catalog"]
+    def run(*options: str, command: str = "tag prune", expect: int = 0) -> Any:
+        arguments = [*command.split(), "hello-sm120-nightly", *options, "--catalog"]
         monkeypatch.setattr(sys, "argv", ["builder", *arguments, str(catalog_of_nights)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
@@ -272,7 +272,7 @@ def test_what_the_channel_would_be_rolled_back_to_stays(
     prune("--keep", "1", "--delete")
     left = {tag for tag in repository.tags() if not tag.startswith("sha256-")}
     assert left == {"nightly", nightly(6), nightly(4)}
-    prune("nightly", "--reason", "it crashes", command="rollback")
+    prune("nightly", "--reason", "it crashes", command="tag rollback")
     assert repository.head_digest("nightly") == made[4].digest
 
 
@@ -287,7 +287,7 @@ def test_what_any_tag_would_be_rolled_back_to_stays(repository: Repository, prun
     assert stays[nightly(2)] == "latest would be rolled back to it"
     assert stays[nightly(3)] == "nightly would be rolled back to it"
     assert set(done["deleted"]) == {nightly(1), nightly(5)}
-    prune("latest", "--reason", "it crashes", command="rollback")
+    prune("latest", "--reason", "it crashes", command="tag rollback")
     assert repository.head_digest("latest") == made[2].digest
 
 
@@ -299,14 +299,14 @@ def test_a_version_stays_what_it_is_though_its_recipe_is_gone(
         image(repository, tag, config={"config": {"Labels": {push.KEY: "k", VERSION: version}}})
         for tag, version in (("0.9", "0.9"), ("1.0", "1.0"), ("nightly", "nightly"))
     ]
-    for command in ("promote", "rollback"):
+    for command in ("tag promote", "tag rollback"):
         move = ("0.9", "--to", versions[1].digest, "--reason", "so")
         told = prune(*move, command=command, expect=12)
         assert "0.9 is the tag of an image of version 0.9, whose recipe is no longer here" in told
     assert repository.head_digest("0.9") == versions[0].digest
     # A tag that no image calls its version moves, and so does one that a recipe calls moving.
     for tag in ("latest", "nightly"):
-        told = prune(tag, "--to", versions[1].digest, "--reason", "so", command="promote")
+        told = prune(tag, "--to", versions[1].digest, "--reason", "so", command="tag promote")
         assert "its verdict is not checked" in " ".join(told.split())
         assert repository.head_digest(tag) == versions[1].digest
 
@@ -583,7 +583,7 @@ def test_a_run_that_was_killed_goes_on(
 ) -> None:
     made = [dressed(repository, image(repository, nightly(day), day=day)) for day in range(1, 6)]
     notes = [[entry["digest"] for entry in referrers(repository, each.digest)] for each in made]
-    arguments = ["prune", "hello-sm120-nightly", "--keep", "1", "--delete", "--catalog"]
+    arguments = ["tag", "prune", "hello-sm120-nightly", "--keep", "1", "--delete", "--catalog"]
     command = [sys.executable, "-m", "builder", *arguments, str(catalog_of_nights)]
     with proxied(registry) as proxy:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
@@ -860,15 +860,17 @@ def test_a_prune_makes_few_requests(
 @docker_test
 def test_a_history_says_what_it_does_not_know(repository: Repository, prune: Prune) -> None:
     first, second = image(repository, "0.1.0", day=1), image(repository, day=2)
-    assert prune("0.1.0", "--json", command="history") == []
-    assert f"0.1.0 is {first.digest}; no move of it is known" in prune("0.1.0", command="history")
+    assert prune("0.1.0", "--json", command="tag history") == []
+    assert f"0.1.0 is {first.digest}; no move of it is known" in prune(
+        "0.1.0", command="tag history"
+    )
     # A tag that was given without a note, and then moved.
     repository.put_manifest("latest", first)
     push.move(repository, "latest", second.digest, "newer")
-    told = prune("latest", command="history")
+    told = prune("latest", command="tag history")
     assert f"before that it was {first.digest}" in told
     assert "newer" in told
-    assert "has no tag unheard" in prune("unheard", command="history", expect=12)
+    assert "has no tag unheard" in prune("unheard", command="tag history", expect=12)
 
 
 # What bad input gets
@@ -887,9 +889,9 @@ def test_what_cannot_be_pruned(
     with named_lock(tmp_path / "cache", push.TAGS):
         assert "another run on this machine gives or deletes tags" in prune("--delete", expect=9)
         move = ("nightly", "--reason", "why not", "--to", nightly(1))
-        for command in ("promote", "rollback"):
+        for command in ("tag promote", "tag rollback"):
             assert "another run" in prune(*move, command=command, expect=9)
-    assert f"has no {nightly(1)}" in prune(*move, command="promote", expect=12)
+    assert f"has no {nightly(1)}" in prune(*move, command="tag promote", expect=12)
     file = catalog_of_nights / "recipes" / "hello-sm120-nightly.toml"
     file.write_text(file.read_text().replace('channel = "nightly"\n', ""))
     assert "has no channel" in prune(expect=3)

@@ -50,7 +50,7 @@ def made(build: Build, **options: Any) -> dict[str, Any]:
 def push(builder: Builder, tmp_path: Path) -> Any:
     def run(*options: str, command: str = "push", expect: int = 0) -> Any:
         catalog = tmp_path / "catalog"
-        done = builder(command, "overlaid-1", *options, "--catalog", catalog)
+        done = builder(*command.split(), "overlaid-1", *options, "--catalog", catalog)
         assert done.returncode == expect, done.stderr + done.stdout
         return done
 
@@ -124,17 +124,17 @@ def test_a_version_that_is_there_stays(
     assert "is not pushed: its tags are taken" in done.stderr
     assert f":1 is {image['digest']}" in done.stderr
     assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
-    done = push("--replace", "the first one was broken")
+    done = push("--replace", "--reason", "the first one was broken")
     assert f"replaced 1, which was {image['digest']}" in done.stdout
     found = tags(registry)
     assert found[own(image)] == image["digest"]
     assert found["1"] == found["latest"] == found[own(other)] == other["digest"]
-    told = json.loads(push("1", "--json", command="history").stdout)
+    told = json.loads(push("1", "--json", command="tag history").stdout)
     assert [(move["digest"], move["before"], move["reason"]) for move in told] == [
         (other["digest"], image["digest"], "the first one was broken"),
     ]
     assert told[0]["version"] == "1"
-    told = json.loads(push("latest", "--json", command="history").stdout)
+    told = json.loads(push("latest", "--json", command="tag history").stdout)
     assert told[-1]["reason"] == f"push of overlaid-1 {image['key'][:12]}"
 
 
@@ -268,28 +268,28 @@ def test_tags_move_by_digest_and_back(
     image: dict[str, Any], build: Build, push: Any, registry: str, tmp_path: Path, proxy: Proxy
 ) -> None:
     push()
-    done = push("nightly", "--reason", "first", command="promote")
+    done = push("nightly", "--reason", "first", command="tag promote")
     assert f"nightly is {image['digest']}" in done.stdout
     other = made(build, patch=change(tmp_path, worker="x = 3\n"))
-    push("--replace", "newer")
+    push("--replace", "--reason", "newer")
     proxy.requests.clear()
-    push("nightly", "--reason", "second", command="promote")
+    push("nightly", "--reason", "second", command="tag promote")
     assert not proxy.count("PUT .*uploads")
     assert tags(registry)["nightly"] == other["digest"]
-    push("nightly", "--reason", "it crashes", command="rollback")
+    push("nightly", "--reason", "it crashes", command="tag rollback")
     assert tags(registry)["nightly"] == image["digest"]
-    done = push("nightly", "--reason", "once more", command="rollback", expect=12)
+    done = push("nightly", "--reason", "once more", command="tag rollback", expect=12)
     assert "nightly was before is not known" in done.stderr, "forward is no way back"
-    told = push("nightly", command="history").stdout
+    told = push("nightly", command="tag history").stdout
     assert [line.split("\t")[-1] for line in told.splitlines()] == ["it crashes", "second", "first"]
     gone = f"sha256:{'0' * 64}"
-    done = push("nightly", "--to", gone, "--reason", "x", command="rollback", expect=12)
+    done = push("nightly", "--to", gone, "--reason", "x", command="tag rollback", expect=12)
     assert f"has no {gone}" in done.stderr
-    done = push("unheard", "--reason", "x", command="rollback", expect=12)
+    done = push("unheard", "--reason", "x", command="tag rollback", expect=12)
     assert "has no tag unheard" in done.stderr
-    push("unheard", command="history", expect=12)
-    push("nightly", "--reason", " ", command="promote", expect=2)
-    push("--replace", "", expect=2)
+    push("unheard", command="tag history", expect=12)
+    push("nightly", "--reason", " ", command="tag promote", expect=2)
+    push("--replace", "--reason", "", expect=2)
     assert tags(registry)["nightly"] == image["digest"]
 
 

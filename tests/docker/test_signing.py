@@ -111,13 +111,13 @@ def test_what_belongs_to_an_image_is_attached(
     # Its recipe, to be built again.
     recipe = tmp_path / "catalog" / "recipes" / "overlaid-1.toml"
     text = recipe.read_text()
-    push("1", "--output", tmp_path / "thawed", command="thaw")
+    push("1", "--output", tmp_path / "thawed", command="recipe export")
     assert (tmp_path / "thawed" / "overlaid-1.toml").read_text() == text
     recipe.write_text(text + "\n# changed\n")
-    assert "is there, and is another recipe" in push("1", command="thaw", expect=4).stderr
+    assert "is there, and is another recipe" in push("1", command="recipe export", expect=4).stderr
     # What it was pushed with stays, though the words of its recipe have changed.
     push()
-    push("1", "--output", tmp_path / "later", command="thaw")
+    push("1", "--output", tmp_path / "later", command="recipe export")
     assert (tmp_path / "later" / "overlaid-1.toml").read_text() == text
     other = made(build, patch=change(tmp_path, worker="x = 2\n"))
     done = push("--from", own(other), command="sbom", expect=12)
@@ -135,7 +135,7 @@ def test_a_recipe_from_elsewhere_is_written_nowhere_else(
     manifest = repository.manifest("1")
     assert manifest is not None
     attach(repository, manifest, RECIPE, {}, [File("../../out.toml", RECIPE, b"x = 1\n")])
-    done = push("1", "--output", tmp_path / "a" / "b", command="thaw", expect=12)
+    done = push("1", "--output", tmp_path / "a" / "b", command="recipe export", expect=12)
     assert "would be written to '../../out.toml'" in done.stderr
     assert not list(tmp_path.rglob("out.toml"))
 
@@ -203,7 +203,7 @@ def test_a_registry_with_a_password_and_its_own_certificate(
         assert repository.head_digest("1") == record["digest"]
         # cosign was let in as well, and its signature is there.
         assert f"{record['digest'].replace(':', '-')}.sig" in repository.tags()
-        told = json.loads(push("latest", "--json", command="history").stdout)
+        told = json.loads(push("latest", "--json", command="tag history").stdout)
         assert told[0]["digest"] == record["digest"]
     assert key
 

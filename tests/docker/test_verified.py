@@ -68,13 +68,13 @@ def test_a_label_is_no_verdict(
     done = push(expect=7)
     assert f"{own(image)} is refused: its smoke test did not pass" in done.stderr
     assert digest in done.stderr
-    assert "builder push --replace REASON" in done.stderr
+    assert "builder push --replace --reason TEXT" in done.stderr
     assert tags(registry) == {own(image): digest}
     assert not verified(f"{repository.name}@{digest}", key.with_name("cosign.pub"))
     assert digest[7:] not in docker("image", "ls", "--digests", "--no-trunc")
-    push("latest", "--reason", "so", command="promote", expect=7)
+    push("latest", "--reason", "so", command="tag promote", expect=7)
     # Replaced for a reason, it is the verified one that has its tag.
-    push("--replace", "somebody forged it")
+    push("--replace", "--reason", "somebody forged it")
     assert set(tags(registry).values()) == {image["digest"]}
 
 

@@ -119,7 +119,7 @@ def test_what_patches_make_of_several_releases(
     text = TABLE.format(url=tolist[0], commit=tolist[1], attention=ATTENTION, site=SITE)
     (catalog / "recipes" / "table-0.20.0.toml").write_text(text)
     against = [w for v in ("0.19.0", "0.19.1", "0.20.2", "0.22.0") for w in ("--against", v)]
-    done = builder("patches", "table", "--catalog", catalog, *against, "--json")
+    done = builder("patch", "check", "table", "--catalog", catalog, *against, "--json")
     assert done.returncode == 11, done.stderr
     assert "file vllm-0.19-fla-tma.patch: conflicts" in done.stderr
     findings = json.loads(done.stdout)

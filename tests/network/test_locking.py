@@ -91,10 +91,10 @@ def test_what_is_wrong_in_a_lock_is_named_by_its_line(tmp_path: Path, text: str,
 def test_requirements_become_wheels(builder: Builder, catalog: Path) -> None:
     # Of the second only the marker's side for another Python than 3.11 is wanted.
     file = write(catalog, "markupsafe==3.0.2", 'six==1.16.0; python_version >= "3.12"')
-    done = builder("lock", "wheels", "--catalog", catalog, "--dry-run")
+    done = builder("pin", "lock", "wheels", "--catalog", catalog, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert not file.exists()
-    done = builder("lock", "wheels", "--catalog", catalog)
+    done = builder("pin", "lock", "wheels", "--catalog", catalog)
     assert done.returncode == 0, done.stderr
     assert "for CPython 3.13 on linux x86_64" in done.stderr
     assert "markupsafe new -> 3.0.2" in done.stdout
@@ -109,11 +109,11 @@ def test_requirements_become_wheels(builder: Builder, catalog: Path) -> None:
     }
     build = '[[build]]\nname = "wheel"\nversion = "1"\nsha256 = "' + "0" * 64 + '"\n'
     file.write_text(file.read_text() + build)
-    builder("lock", "wheels", "--catalog", catalog)
+    builder("pin", "lock", "wheels", "--catalog", catalog)
     assert tomllib.loads(file.read_text())["build"][0]["name"] == "wheel"  # it is kept
-    again = builder("lock", "wheels", "--catalog", catalog)
+    again = builder("pin", "lock", "wheels", "--catalog", catalog)
     assert "nothing changes" in again.stdout
-    other = builder("lock", "wheels", "--catalog", catalog, "--python", "3.12", "--json")
+    other = builder("pin", "lock", "wheels", "--catalog", catalog, "--python", "3.12", "--json")
     files = {entry["name"]: entry["sha256"] for entry in json.loads(other.stdout)["files"]}
     assert files["six"] == digests["six"]
     assert files["markupsafe"] != digests["markupsafe"]
@@ -122,28 +122,28 @@ def test_requirements_become_wheels(builder: Builder, catalog: Path) -> None:
 @pytest.mark.network
 def test_what_cannot_be_locked(builder: Builder, catalog: Path) -> None:
     file = write(catalog, "markupsafe==3.0.2", "markupsafe<2")
-    done = builder("lock", "wheels", "--catalog", catalog)
+    done = builder("pin", "lock", "wheels", "--catalog", catalog)
     assert done.returncode == 3
     assert "no versions fit together for CPython 3.13" in done.stderr
     assert not file.exists()
     file.parent.mkdir(exist_ok=True)
     file.write_text("half a lo")
     write(catalog, "six==1.16.0")
-    done = builder("lock", "wheels", "--catalog", catalog)
+    done = builder("pin", "lock", "wheels", "--catalog", catalog)
     assert done.returncode == 0, done.stderr
     assert "wheels.toml is wrong: it is made anew" in done.stderr
     file.unlink()
     write(catalog, 'idna; python_version < "3"')
-    done = builder("lock", "wheels", "--catalog", catalog)
+    done = builder("pin", "lock", "wheels", "--catalog", catalog)
     assert done.returncode == 3
     assert "there is nothing to lock" in done.stderr
     assert not file.exists()
-    done = builder("lock", "wheels", "--catalog", catalog, "--python", "2.7")
+    done = builder("pin", "lock", "wheels", "--catalog", catalog, "--python", "2.7")
     assert done.returncode == 2
-    done = builder("lock", "cuda-13.0", "--catalog", catalog)
+    done = builder("pin", "lock", "cuda-13.0", "--catalog", catalog)
     assert done.returncode == 3
     assert "cuda-13.0 has nothing to lock" in done.stderr
-    done = builder("lock", "nothing", "--catalog", catalog)
+    done = builder("pin", "lock", "nothing", "--catalog", catalog)
     assert done.returncode == 3
     assert "no recipe is named nothing" in done.stderr
 
@@ -162,17 +162,17 @@ def test_a_tag_becomes_a_digest(
     text = 'name = "seen"\nsummary = "x"   # kept\nlicense = "MIT"\nfamily = "published"\n'
     text += f'\n[published]\nimage = "{image}"\nnote  = "not yet"\n'
     file.write_text(text)
-    done = builder("pin", "seen", "--catalog", catalog, "--dry-run")
+    done = builder("pin", "image", "seen", "--catalog", catalog, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert f'+digest = "{digest}"' in done.stdout
     assert file.read_text() == text
-    builder("pin", "seen", "--catalog", catalog)
+    builder("pin", "image", "seen", "--catalog", catalog)
     written = file.read_text()
     assert "# kept" in written
     assert tomllib.loads(written)["published"] == {"image": image, "digest": digest}
-    done = builder("pin", "seen", "--catalog", catalog)
+    done = builder("pin", "image", "seen", "--catalog", catalog)
     assert "seen is pinned to that already" in done.stdout
     file.write_text(text.replace(registry, "127.0.0.1:9"))
-    done = builder("pin", "seen", "--catalog", catalog)
+    done = builder("pin", "image", "seen", "--catalog", catalog)
     assert done.returncode == 5
     assert "no registry answers for 127.0.0.1:9/seen/image:1" in done.stderr

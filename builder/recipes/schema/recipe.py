@@ -195,7 +195,7 @@ class Python(Model):
     lock: TreePath
     """Lock file of the build's and the runtime's wheels, relative to the recipe."""
     requirements: list[Requirement] = []
-    """What ``builder lock`` resolves into the lock's runtime: "fastapi>=0.115"."""
+    """What ``builder pin lock`` resolves into the lock's runtime: "fastapi>=0.115"."""
     config: dict[DefineName, DefineValue] = {}
     """PEP 517 config settings of the build backend."""
     define: dict[DefineName, DefineValue] = {}
@@ -410,7 +410,7 @@ class BasePython(Model):
     lock: TreePath
     """Lock file of the wheels, relative to the file of the base."""
     requirements: Annotated[list[Requirement], Field(min_length=1)]
-    """What ``builder lock`` resolves: "vllm==0.20.2"."""
+    """What ``builder pin lock`` resolves: "vllm==0.20.2"."""
     unchecked: Text | None = None
     """Why the packages need not have all that they require; default: ``pip check`` must pass."""
 

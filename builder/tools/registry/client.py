@@ -363,7 +363,7 @@ def _moved(repository: str, tag: str, before: str, now: str) -> TagMovedError:
     return TagMovedError(
         f"{repository}:{tag} was moved by somebody else in the meantime",
         f"it was {before or 'not there'}, and now it is {now or 'not there'}",
-        "it stays there: `builder history` shows why; decide again",
+        "it stays there: `builder tag history` shows why; decide again",
     )
 
 

@@ -102,7 +102,9 @@ def test_a_server_by_its_url_with_timings_of_its_own(
     url, answers = server
     monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
     save = tmp_path / "a" / "found.json"
-    done = builder("bench", url, "--runs", "3", "--warm-ups", "1", "--seed", "5", "--save", save)
+    done = builder(
+        "bench", url, "--runs", "3", "--warm-ups", "1", "--seed", "5", "--output-file", save
+    )
     assert done.returncode == 0, done.stderr
     assert [body["seed"] for body in answers.asked] == [5, 6, 7, 8]
     first = answers.asked[0]

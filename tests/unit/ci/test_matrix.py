@@ -228,27 +228,27 @@ def test_what_fits_nowhere_goes_to_the_large_runner_or_is_left() -> None:
 
 def test_the_matrix_is_one_for_github(builder: Builder, farm: Upstream) -> None:
     at = ("--catalog", farm.folder)
-    done = builder("matrix", "--json", *at)
+    done = builder("ci", "matrix", "--json", *at)
     assert done.returncode == 0
     printed = json.loads(done.stdout)
     assert printed.keys() == {"include"}, "any other key would be a dimension of the matrix"
     assert [job["recipe"] for job in printed["include"]] == [HAMI, HELLO]
     assert f"{VLLM} is left out: it needs" in done.stderr
-    none = builder("matrix", "--json", "--changed-since=HEAD", "--large-runner=big", *at)
+    none = builder("ci", "matrix", "--json", "--changed-since=HEAD", "--large-runner=big", *at)
     assert (none.returncode, json.loads(none.stdout)) == (0, {"include": []})
-    wrong = builder("matrix", "--changed-since=nowhere", *at)
+    wrong = builder("ci", "matrix", "--changed-since=nowhere", *at)
     assert wrong.returncode == 4
     assert "there is no commit 'nowhere'" in wrong.stderr
 
 
 def test_own_says_which_changes_count() -> None:
-    done = CliRunner().invoke(app, ["matrix", "--own"])
+    done = CliRunner().invoke(app, ["ci", "matrix", "--own"])
     assert done.exit_code == 2
     assert "--changed-since" in done.output
 
 
 def test_what_is_tracked_has_a_channel(builder: Builder) -> None:
-    done = builder("matrix", "--json", "--tracked", "--large-runner=big")
+    done = builder("ci", "matrix", "--json", "--tracked", "--large-runner=big")
     found = {job["recipe"]: job["channel"] for job in json.loads(done.stdout)["include"]}
     catalog = load(REPOSITORY)
     expected = {}

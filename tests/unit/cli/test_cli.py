@@ -11,38 +11,83 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from builder.cli.app import app
 from builder.errors import EXIT_CODES
 from support.fixtures import REPOSITORY, Builder
 
-COMMANDS = [
-    *("list", "show", "explain", "build", "smoke", "doctor", "schema"),
-    *("patches", "freeze", "drift", "update", "outdated", "verify-pins", "mirror", "bisect"),
-    *("push", "promote", "rollback", "history", "nightly", "status", "sbom", "thaw"),
-    *("prune", "describe", "matrix", "ccache", "bake", "bench", "lock", "pin", "check"),
-]
+EVERYDAY = ["list", "show", "build", "smoke", "push", "nightly", "status", "bench", "bisect"]
+GROUPS = {
+    "recipe": ["check", "explain", "export", "schema"],
+    "patch": ["check", "add", "drift"],
+    "pin": ["update", "outdated", "verify", "mirror", "lock", "image"],
+    "tag": ["promote", "rollback", "history", "prune"],
+    "hub": ["describe"],
+    "ci": ["matrix", "ccache"],
+    "ci ccache": ["save", "load"],
+    "bench": ["run", "compare", "draw"],
+}
+
+
+def commands(group: Any, *above: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command of the command line, with the words that call it."""
+    for name, command in group.commands.items():
+        yield (*above, name), command
+        if hasattr(command, "commands"):
+            yield from commands(command, *above, name)
+
+
+ALL: Any = dict(commands(typer.main.get_command(app)))
+
+
+def test_the_commands_are_those_of_the_manual() -> None:
+    grouped = [(*group.split(), name) for group, names in GROUPS.items() for name in names]
+    parts = [*EVERYDAY, "doctor", "sbom", "bake", "recipe", "patch", "pin", "tag", "hub", "ci"]
+    assert set(ALL) == {*grouped, *((part,) for part in parts)}
 
 
 def test_help_lists_every_command_and_exit_code(builder: Builder) -> None:
-    said = " ".join(builder("--help").stdout.split())
-    for command in COMMANDS:
-        assert f"│ {command} " in said
+    page = builder("--help").stdout
+    said = " ".join(page.split())
+    everyday, _, others = page.partition("Other commands")
+    listed = re.findall(r"│ ([a-z]+) ", everyday.partition("Everyday")[2])
+    assert listed == [*EVERYDAY, "doctor"]
+    for command in {name[0] for name in ALL} - set(listed):
+        assert f"│ {command} " in others
     for code, text in EXIT_CODES.items():
         assert f"{code} {text.split('(')[0].strip()}"[:20] in said
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(builder: Builder, command: str) -> None:
-    done = builder(command, "--help")
-    assert done.returncode == 0
-    assert f"Usage: builder {command}" in done.stdout.replace("python -m builder", "builder")
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_every_command_and_option_has_help(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, [*words, "--help"], prog_name="builder")
+    assert done.exit_code == 0
+    assert f"Usage: builder {' '.join(words)}" in done.stdout
+    for option in ALL[words].params:
+        assert option.help, option.name
+
+
+def test_an_option_name_has_one_meaning() -> None:
+    """A directory is --output, a file --output-file; a count is --keep; a text is --reason."""
+    kinds: dict[str, set[str]] = {}
+    for command in ALL.values():
+        for option in command.params:
+            for flag in option.opts:
+                kinds.setdefault(flag, set()).add(option.metavar or str(option.bare_type()))
+    assert kinds["--output"] == {"DIR"}
+    assert kinds["--output-file"] == {"FILE"}
+    assert kinds["--keep"] == {"int"}
+    assert kinds["--reason"] == {"TEXT"}
+    several = {flag for flag, found in kinds.items() if flag.startswith("--") and len(found) > 1}
+    assert several == {"--to"}  # what a pin or a tag is moved to: a ref, an image
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -106,10 +151,10 @@ def test_show_tells_the_plan(builder: Builder) -> None:
 def test_the_schema_is_the_committed_one_and_takes_every_recipe(
     builder: Builder, option: list[str], name: str, folder: str
 ) -> None:
-    schema = json.loads(builder("schema", *option).stdout)
+    schema = json.loads(builder("recipe", "schema", *option).stdout)
     committed = json.loads((REPOSITORY / "recipes/schemas" / f"{name}.schema.json").read_text())
     assert schema == committed, (
-        f"builder schema {' '.join(option)} > recipes/schemas/{name}.schema.json"
+        f"builder recipe schema {' '.join(option)} > recipes/schemas/{name}.schema.json"
     )
     jsonschema.Draft202012Validator.check_schema(schema)
     for file in (REPOSITORY / folder).glob("*.toml"):
@@ -190,7 +235,7 @@ def test_a_wrong_recipe_is_told_also_where_no_engine_answers(
 def test_output_that_nobody_takes_is_no_fault_of_builder(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "builder", "schema"],
+            [sys.executable, "-m", "builder", "recipe", "schema"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -214,14 +259,19 @@ def test_output_that_nobody_takes_is_no_fault_of_builder(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("promote", "hello-sm120", "a b", "--reason", "x"), "must be an image's tag"),
-        (("rollback", "hello-sm120", "x", "--to", "sha256:12", "--reason", "x"), "a full digest"),
+        (("tag", "promote", "hello-sm120", "a b", "--reason", "x"), "must be an image's tag"),
+        (
+            ("tag", "rollback", "hello-sm120", "x", "--to", "sha256:12", "--reason", "x"),
+            "a full digest",
+        ),
+        (("push", "hello-sm120", "--replace"), "only valid together"),
+        (("push", "hello-sm120", "--reason", "x"), "only valid together"),
         (("sbom", "hello-sm120", "--from", "../../x"), "must be an image's tag"),
-        (("thaw", "hello-sm120", "-x"), "No such option"),
-        (("history", "hello-sm120", "x" * 129), "128 at most"),
+        (("recipe", "export", "hello-sm120", "-x"), "No such option"),
+        (("tag", "history", "hello-sm120", "x" * 129), "128 at most"),
     ],
 )
-def test_a_tag_that_no_registry_takes(
+def test_words_that_the_command_line_refuses(
     builder: Builder, command: tuple[str, ...], said: str
 ) -> None:
     done = builder(*command)
@@ -247,11 +297,11 @@ def test_commands_are_named_as_the_user_started_builder(tmp_path: Path) -> None:
         )
         return done.stdout + done.stderr
 
-    assert "-> `./farm list` shows" in farm("explain", "nope", f"--catalog={REPOSITORY}")
-    assert "Usage: ./farm explain" in farm("explain", "--help")
+    assert "-> `./farm list` shows" in farm("recipe", "explain", "nope", f"--catalog={REPOSITORY}")
+    assert "Usage: ./farm recipe explain" in farm("recipe", "explain", "--help")
     assert "Try './farm -h'" in farm("explian")
-    assert "builder prune" not in farm("promote", "--help")
-    assert "./farm prune" in farm("promote", "--help")
+    assert "builder tag prune" not in farm("tag", "promote", "--help")
+    assert "./farm tag prune" in farm("tag", "promote", "--help")
     assert "./farm doctor" in farm("--help")
 
 
@@ -277,11 +327,12 @@ def test_an_environment_that_cannot_be_made_is_explained_by_pip(tmp_path: Path) 
 
 def test_commands_stand_in_back_ticks() -> None:
     """Wherever builder names one of its own commands: there the program's name is put in."""
-    group: Any = typer.main.get_command(app)
-    names = "|".join(sorted(group.commands))
+    names = "|".join(sorted(" ".join(words) for words in ALL))
     bare = re.compile(rf"(?<![`\w./-])(?<!docker )builder (?:{names})\b")
     found = []
-    for file in sorted((REPOSITORY / "src").rglob("*.py")):
+    files = sorted((REPOSITORY / "builder").rglob("*.py"))
+    assert files
+    for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found += [f"{file.name}:{node.lineno}: {it}" for it in bare.findall(node.value)]

@@ -79,7 +79,7 @@ def recipes(catalog: Path) -> Path:
 
 
 def describe(builder: Builder, catalog: Path, *options: str, expect: int = 0) -> Any:
-    done = builder("describe", "hello-sm120-0.1.0", *options, "--catalog", catalog)
+    done = builder("hub", "describe", "hello-sm120-0.1.0", *options, "--catalog", catalog)
     assert done.returncode == expect, done.stderr + done.stdout
     assert "Traceback" not in done.stderr
     assert SECRET not in done.stderr + done.stdout

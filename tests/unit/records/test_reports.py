@@ -106,15 +106,15 @@ def test_any_image_can_be_smoked_and_a_gpu_that_is_not_there_is_untried(
 
 
 def test_a_patch_without_a_probe_is_a_warning_and_with_strict_an_error(builder: Builder) -> None:
-    done = builder("check")
+    done = builder("recipe", "check")
     assert done.returncode == 0, done.stderr
     assert "atomic-b8995.toml:" in done.stdout
     assert "pull 6 has no probe" in done.stdout
-    done = builder("check", "--strict")
+    done = builder("recipe", "check", "--strict")
     assert done.returncode == 3
     assert "3 of 26 recipes are wrong: atomic-b8995" in done.stderr
-    assert builder("check", "--strict", "beellama-0.1.1").returncode == 0
-    done = builder("check", "nobody")
+    assert builder("recipe", "check", "--strict", "beellama-0.1.1").returncode == 0
+    done = builder("recipe", "check", "nobody")
     assert done.returncode == 3
     assert "no recipe is named nobody" in done.stderr
 

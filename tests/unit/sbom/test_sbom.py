@@ -509,10 +509,10 @@ def test_the_packages_are_those_that_dpkg_tells(
     (cuda,) = [each for each in document["components"] if each["name"] == "cuda-13.0"]
     assert ("builder:image", digest) in properties(cuda)
     file = tmp_path / "out" / "hello.json"
-    assert builder("sbom", "hello-sm120", "--format", "spdx", "--output", file).stdout == ""
+    assert builder("sbom", "hello-sm120", "--format", "spdx", "--output-file", file).stdout == ""
     parsed = JsonLikeDictParser().parse(json.loads(file.read_text()))
     assert validate_full_spdx_document(parsed) == []
-    unwritable = builder("sbom", "hello-sm120", "--output", file / "below-a-file")
+    unwritable = builder("sbom", "hello-sm120", "--output-file", file / "below-a-file")
     assert unwritable.returncode == 4
     assert "cannot be written" in unwritable.stderr
 

@@ -120,7 +120,7 @@ def test_the_doctor_tells_of_the_pin_of_upstream_and_of_any_ref(farm: Farm) -> N
     farm.upstream.commit("other words", **{"a.c": "x\n" + numbered(40, line_19="changed here")})
     changer = farm.upstream.head()
     farm.upstream.commit("beside", **{"b.c": "bb\n"})
-    findings = farm.json("patches", "--against", "main", "--against", changer)
+    findings = farm.json("patch", "check", "--against", "main", "--against", changer)
     assert states(findings) == {
         "pin": "applies",
         "v0.2.0": "offset",
@@ -138,7 +138,7 @@ def test_the_doctor_tells_of_the_pin_of_upstream_and_of_any_ref(farm: Farm) -> N
     (named,) = by_target["main"]["commits"]
     assert named.startswith(changer[:7])
     assert named.endswith("other words")
-    text = farm.run("patches", "eng", "--against", "main")
+    text = farm.run("patch", "check", "eng", "--against", "main")
     assert "the lines that it expects have changed" in text
     assert f"changed by {named}" in text
 
@@ -149,7 +149,7 @@ def test_what_is_asked_for_is_shown_by_the_name_that_was_given(farm: Farm) -> No
     newest = farm.upstream.commit("three", **{"b.c": "bbb\n"})
     farm.upstream.git("tag", "-a", "-m", "x", "v0.2.0")
     asked = ("main", "v0.2.0", between[:9], between, farm.pin[:7])
-    findings = farm.json("patches", *(f"--against={ref}" for ref in asked))
+    findings = farm.json("patch", "check", *(f"--against={ref}" for ref in asked))
     assert [(f["target"], f["commit"]) for f in findings] == [
         ("pin", farm.pin),
         ("v0.2.0", newest),
@@ -158,10 +158,10 @@ def test_what_is_asked_for_is_shown_by_the_name_that_was_given(farm: Farm) -> No
         (between, between),
         (farm.pin[:7], farm.pin),
     ]
-    farm.run("patches", "--against", between[:6], status=5)
+    farm.run("patch", "check", "--against", between[:6], status=5)
     assert f"no known commit {between[:6]}" in farm.said
-    farm.run("patches", "--against", "0" * 9, status=5)
-    farm.run("update", "eng", "--to", between[:8])
+    farm.run("patch", "check", "--against", "0" * 9, status=5)
+    farm.run("pin", "update", "eng", "--to", between[:8])
     assert between in (farm.recipes / f"eng-{between[:7]}.toml").read_text()
 
 
@@ -181,10 +181,10 @@ def test_an_abbreviation_of_several_commits_is_refused(farm: Farm) -> None:
     for index, content in enumerate((alike[name[:7]], text)):
         made = farm.upstream.hashed("commit", content)
         farm.upstream.git("tag", f"v0.{index + 2}.0", made)
-    farm.run("patches", "--against", name[:7], status=5)
+    farm.run("patch", "check", "--against", name[:7], status=5)
     assert f"{name[:7]} names several commits" in farm.said
     assert name in farm.said
-    assert states(farm.json("patches", "--against", name[:8]))[name[:8]] == "applies"
+    assert states(farm.json("patch", "check", "--against", name[:8]))[name[:8]] == "applies"
 
 
 def test_what_is_upstream_is_named_however_it_came_there(farm: Farm) -> None:
@@ -203,7 +203,7 @@ def test_what_is_upstream_is_named_however_it_came_there(farm: Farm) -> None:
         farm.upstream.commit("behind", **{"a.c": numbered(40, line_2=how)})
         farm.upstream.git("tag", "-f", f"v0.{number + 1}.0")
         farm.write(patch)
-        findings = farm.json("patches")
+        findings = farm.json("patch", "check")
         assert findings[1]["state"] == "upstream", how
         assert findings[1]["commits"][0].split()[0] == brought[:7], how
 
@@ -213,7 +213,7 @@ def test_what_is_gone_is_superseded_and_who_took_it_is_named(farm: Farm) -> None
     farm.upstream.commit("b is rewritten", **{"b.c": "another thing\n"})
     farm.upstream.git("tag", "v0.2.0")
     farm.upstream.commit("b is no more", **{"b.c": None})
-    findings = farm.json("patches", "--against", "main")
+    findings = farm.json("patch", "check", "--against", "main")
     assert states(findings) == {"pin": "applies", "v0.2.0": "superseded", "main": "absent"}
     assert findings[1]["commits"][0].endswith("b is rewritten")
     assert findings[2]["commits"][0].endswith("b is no more")
@@ -223,11 +223,11 @@ def test_a_patch_that_does_not_fit_its_own_pin_is_exit_11(farm: Farm) -> None:
     patch = farm.pull(6, **{"a.c": numbered(40, line_20="twenty")})
     farm.pin = farm.upstream.commit("it", **{"a.c": numbered(40, line_20="twenty")})
     farm.write(patch)
-    farm.run("patches", status=11)
+    farm.run("patch", "check", status=11)
     assert "eng-0.1.0: pull 6: upstream" in farm.said
     broken = patch.replace(farm.upstream.git("rev-parse", "refs/pull/6/head"), farm.pin)
     farm.write(broken.replace('base = "', f'base = "{"0" * 40}" #'))
-    farm.run("patches", status=11)
+    farm.run("patch", "check", status=11)
     assert "eng-0.1.0: pull 6: broken" in farm.said
 
 
@@ -236,9 +236,9 @@ def test_a_file_patch_is_tried_too_and_one_that_is_absent_has_its_line(farm: Far
     text = "--- a/b.c\n+++ b/b.c\n@@ -1 +1 @@\n-b\n+c\n"
     (farm.catalog / "patches" / "b.patch").write_text(text)
     file = farm.write('\n[[patch]]\nfile = "b.patch"\nwhy = "x"\n')
-    assert states(farm.json("patches")) == {"pin": "applies"}
+    assert states(farm.json("patch", "check")) == {"pin": "applies"}
     (farm.catalog / "patches" / "b.patch").unlink()
-    farm.run("patches", status=3)
+    farm.run("patch", "check", status=3)
     line = file.read_text().splitlines().index('file = "b.patch"') + 1
     assert f"{file}:{line}: patch.0.file: cannot read" in farm.said
 
@@ -247,12 +247,12 @@ def test_a_warm_mirror_answers_offline(farm: Farm) -> None:
     farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}))
     farm.upstream.commit("other", **{"a.c": numbered(40, line_19="changed")})
     farm.upstream.git("tag", "v0.2.0")
-    farm.run("patches", "--offline", status=5)
+    farm.run("patch", "check", "--offline", status=5)
     assert "is not mirrored" in farm.said
-    before = farm.json("patches")
+    before = farm.json("patch", "check")
     farm.upstream.folder.rename(farm.upstream.folder.with_name("gone"))
-    assert farm.json("patches", "--offline") == before
-    farm.run("patches", status=5)
+    assert farm.json("patch", "check", "--offline") == before
+    farm.run("patch", "check", status=5)
 
 
 def test_a_script_without_an_engine_is_untried_and_no_failure(
@@ -262,7 +262,7 @@ def test_a_script_without_an_engine_is_untried_and_no_failure(
     commit = farm.upstream.head()
     script = f'script = {{ git = "{farm.url}", commit = "{commit}", path = "a.c" }}'
     farm.write(f'\n[[patch]]\nwhy = "x"\n{script}\n' + farm.pull(6, **{"b.c": "c\n"}))
-    findings = farm.json("patches")
+    findings = farm.json("patch", "check")
     assert [(f["target"], f["state"]) for f in findings] == [("pin", "untried"), ("pin", "applies")]
 
 
@@ -274,8 +274,8 @@ def test_one_upstream_that_is_away_does_not_stop_the_others(farm: Farm, tmp_path
     text = text.replace(farm.url, other.url).replace(farm.pin, pin)
     (farm.recipes / "gone-0.1.0.toml").write_text(text)
     other.folder.rename(tmp_path / "away")
-    for command in ("patches", "drift", "outdated"):
-        assert farm.json(command, status=5), command
+    for command in ("patch check", "patch drift", "pin outdated"):
+        assert farm.json(*command.split(), status=5), command
         assert f"{command}: one recipe failed" in farm.said
         assert "gone-0.1.0: cannot fetch" in farm.said
 
@@ -287,12 +287,12 @@ def test_a_repository_that_is_broken_is_asked_once_for_all_recipes(farm: Farm) -
             farm.url = f"{served.url}/eng/.git"
             for version in ("0.1.0", "0.1.1", "0.1.2"):
                 farm.write(farm.pull(6, **{"b.c": f"{version}\n"}), version=version)
-            for command in ("patches", "outdated", "verify-pins"):
+            for command in ("patch check", "pin outdated", "pin verify"):
                 served.requests.clear()
-                farm.run(command, status=5)
+                farm.run(*command.split(), status=5)
                 # git itself asks twice where it is not let in
                 assert len(served.requests) <= tried, (status, command)
-                if command != "verify-pins":
+                if command != "pin verify":
                     assert "3 recipes failed" in farm.said
 
 
@@ -310,7 +310,7 @@ def test_a_submodules_file_is_patched_and_diagnosed(farm: Farm, tmp_path: Path) 
     farm.upstream.git("-C", "deps/part", "pull", "--quiet", "origin", "main")
     farm.upstream.record("part moves")
     farm.upstream.git("tag", "v0.3.0")
-    assert states(farm.json("patches")) == {"pin": "applies", "v0.3.0": "superseded"}
+    assert states(farm.json("patch", "check")) == {"pin": "applies", "v0.3.0": "superseded"}
 
 
 # freeze and drift
@@ -323,10 +323,10 @@ def test_freeze_writes_base_and_head_and_keeps_the_file(farm: Farm) -> None:
     head = farm.upstream.pull(7, {"a.c": numbered(40, line_20="x")}, {"a.c": numbered(40)})
     head = farm.upstream.pull(7, {"a.c": numbered(40, line_20="twenty")}, base=base)
     farm.upstream.commit("and on", **{"b.c": "bbb\n"})
-    out = farm.run("freeze", "eng", "--pull", "7", "--dry-run")
+    out = farm.run("patch", "add", "eng", "--pull", "7", "--dry-run")
     assert f'+head = "{head}"' in out
     assert file.read_text() == before
-    out = farm.run("freeze", "eng", "--pull", "7", "--why", 'it "breaks"')
+    out = farm.run("patch", "add", "eng", "--pull", "7", "--reason", 'it "breaks"')
     assert "eng-0.1.0\tpull 7\tpin" in out
     after = file.read_text()
     assert after.startswith(before.rstrip("\n"))
@@ -337,7 +337,7 @@ def test_freeze_writes_base_and_head_and_keeps_the_file(farm: Farm) -> None:
     moved = farm.upstream.pull(7, {"a.c": numbered(40, line_21="21")}, base=base)
     with_comment = after.replace(f'head = "{head}"', f'head = "{head}"   # as of today')
     file.write_text(with_comment)
-    farm.run("freeze", "eng", "--pull", "7")
+    farm.run("patch", "add", "eng", "--pull", "7")
     assert file.read_text() == with_comment.replace(head, moved)
 
 
@@ -356,17 +356,17 @@ def test_freeze_and_update_write_as_the_file_is_written(
         text = text.replace('base    = "cuda-13.0"\n', f'base    = "cuda-13.0"\n{one}')
     file.write_bytes(text.replace("\n", ends).encode())
     head = farm.upstream.pull(7, {"a.c": numbered(40, line_20="x")}, base=farm.pin)
-    farm.run("freeze", "eng", "--pull", "7", "--why", "y")
+    farm.run("patch", "add", "eng", "--pull", "7", "--reason", "y")
     content = file.read_bytes().decode()
     assert content.count(ends) == content.count("\n")
     assert [part in content for part in ("# all", "{ pull = 6", "[[patch]]")] == [
         *(inline, inline),
         not inline,
     ]
-    assert len(farm.json("explain", "eng")["patches"]) == 2
+    assert len(farm.json("recipe", "explain", "eng")["patches"]) == 2
     assert f'head = "{head}"' in content
     farm.upstream.commit("two", **{"c.c": "c\n"})
-    farm.run("update", "eng", "--to", "main")
+    farm.run("pin", "update", "eng", "--to", "main")
     file = farm.recipes / f"eng-{farm.upstream.head()[:7]}.toml"
     content = file.read_bytes().decode()
     assert content.count(ends) == content.count("\n")
@@ -380,20 +380,20 @@ def test_freeze_finds_the_base_of_what_was_merged(farm: Farm) -> None:
     farm.upstream.commit("beside", **{"b.c": "bbb\n"})
     farm.upstream.git("merge", "--quiet", "--no-ff", "-m", "merge it", head)
     farm.upstream.commit("later", **{"b.c": "bbbb\n"})
-    out = farm.run("freeze", "eng", "--pull", "7", "--dry-run")
+    out = farm.run("patch", "add", "eng", "--pull", "7", "--dry-run")
     assert f'+base = "{base}"' in out
 
 
 def test_freeze_says_what_is_not_there(farm: Farm) -> None:
     file = farm.write()
     before = file.read_text()
-    farm.run("freeze", "eng", "--pull", "99", status=5)
+    farm.run("patch", "add", "eng", "--pull", "99", status=5)
     assert "has no pull request 99" in farm.said
     farm.upstream.pull(7, {"b.c": "c\n"})
-    farm.run("freeze", "eng", "--pull", "7", "--onto", "nowhere", status=5)
-    farm.run("freeze", "eng", "--pull", "7", "--repository", "ext::sh -c id", status=3)
-    farm.run("freeze", "eng", "--pull", "7", "--onto", "-x", status=3)
-    farm.run("freeze", "eng", "--pull", "0", status=2)
+    farm.run("patch", "add", "eng", "--pull", "7", "--onto", "nowhere", status=5)
+    farm.run("patch", "add", "eng", "--pull", "7", "--repository", "ext::sh -c id", status=3)
+    farm.run("patch", "add", "eng", "--pull", "7", "--onto", "-x", status=3)
+    farm.run("patch", "add", "eng", "--pull", "0", status=2)
     assert file.read_text() == before
 
 
@@ -429,22 +429,22 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[int, Any]]]
 def test_drift_tells_what_became_of_a_pull_request(farm: Farm) -> None:
     patch = farm.pull(6, **{"a.c": numbered(40, line_20="twenty")})
     farm.write(patch)
-    (same,) = farm.json("drift")
+    (same,) = farm.json("patch", "drift")
     assert (same["state"], same["changes"]) == ("unmoved", "")
 
     moved = farm.upstream.pull(6, {"a.c": numbered(40, line_20="20!")}, base=farm.pin)
-    (drifted,) = farm.json("drift")
+    (drifted,) = farm.json("patch", "drift")
     assert (drifted["state"], drifted["head"]) == ("moved", moved)
     assert "-+twenty" in drifted["changes"].replace(" ", "")
     assert "++20!" in drifted["changes"].replace(" ", "")
-    assert "pull 6 changed since it was frozen" in farm.run("drift", "eng")
+    assert "pull 6 changed since it was frozen" in farm.run("patch", "drift", "eng")
 
     farm.upstream.git("update-ref", "-d", "refs/pull/6/head")
-    assert farm.json("drift")[0]["state"] == "gone"
+    assert farm.json("patch", "drift")[0]["state"] == "gone"
 
     squashed = farm.upstream.commit("squashed", **{"a.c": numbered(40, line_20="twenty")})
     farm.upstream.git("tag", "v0.2.0")
-    (merged,) = farm.json("drift")
+    (merged,) = farm.json("patch", "drift")
     assert merged["state"] == "merged"
     assert merged["merged"].startswith(squashed[:7])
 
@@ -461,15 +461,15 @@ def test_drift_and_freeze_know_what_was_merged_and_touched_again(farm: Farm, how
     by = farm.upstream.head()
     # No tag has it, main has it: and its line is another one again.
     later = farm.upstream.commit("touched", **{"a.c": numbered(40, line_20="XX", line_19="XIX")})
-    (merged,) = farm.json("drift")
+    (merged,) = farm.json("patch", "drift")
     assert merged["state"] == "merged"
     assert merged["merged"].startswith(by[:7])
     before = farm.write("", commit=later).read_text()
-    farm.run("freeze", "eng", "--pull", "6", status=11)
+    farm.run("patch", "add", "eng", "--pull", "6", status=11)
     assert "the pin of eng-0.1.0 has pull request 6 already" in farm.said
     assert by[:7] in farm.said
     assert farm.write("", commit=later).read_text() == before
-    assert farm.json("drift") == []
+    assert farm.json("patch", "drift") == []
 
 
 def test_drift_adds_what_github_knows(
@@ -489,15 +489,15 @@ def test_drift_adds_what_github_knows(
         "base": {"ref": "main"},
     }
     api[path] = (200, told)
-    assert farm.json("drift")[0]["told"] == "closed: Mend b"
+    assert farm.json("patch", "drift")[0]["told"] == "closed: Mend b"
     api[path] = (
         200,
         told | {"merged_at": "2026-11-01T00:00:00Z", "merge_commit_sha": "1" * 40},
     )
-    assert farm.json("drift")[0]["told"] == "merged 2026-11-01 as 111111111: Mend b"
+    assert farm.json("patch", "drift")[0]["told"] == "merged 2026-11-01 as 111111111: Mend b"
     for status, body in ((403, {"message": "rate limit"}), (200, ["nonsense"]), (500, None)):
         api[path] = (status, body)
-        assert farm.json("drift")[0]["told"] == ""
+        assert farm.json("patch", "drift")[0]["told"] == ""
 
 
 # update and outdated
@@ -523,18 +523,18 @@ def test_update_moves_the_pin_and_what_follows_from_it(farm: Farm) -> None:
     for tag in ("v0.2.0", "v0.10.0-rc1", "v0.9.9", "other"):
         farm.upstream.git("tag", "-a", "-m", "x", tag, new)
     farm.upstream.git("tag", "-a", "-m", "x", "v0.10.0", new)
-    out = farm.run("update", "eng", "--dry-run")
+    out = farm.run("pin", "update", "eng", "--dry-run")
     assert file.read_text() == before
     assert f'+commit = "{new}"    # decides' in out
     assert "eng-0.10.0\tpull 6\tpin" in out
-    farm.run("update", "eng")
+    farm.run("pin", "update", "eng")
     assert not file.exists()
     after = (farm.recipes / "eng-0.10.0.toml").read_text()
     expected = before.replace(f'commit = "{farm.pin}"', f'commit = "{new}"')
     expected = expected.replace('ref    = "v0.1.0"', 'ref    = "v0.10.0"')
     expected = expected.replace("build_number = 1 ", "build_number = 3 ")
     assert after == expected.replace('"0.1.0"', '"0.10.0"')
-    assert "eng-0.10.0.toml is up to date" in (farm.run("update", "eng"), farm.said)[1]
+    assert "eng-0.10.0.toml is up to date" in (farm.run("pin", "update", "eng"), farm.said)[1]
 
 
 def test_update_does_not_write_a_recipe_whose_patches_no_longer_fit(farm: Farm) -> None:
@@ -543,17 +543,17 @@ def test_update_does_not_write_a_recipe_whose_patches_no_longer_fit(farm: Farm) 
     before = file.read_text()
     new = farm.upstream.commit("other", **{"a.c": numbered(40, line_19="19!", line_20="20!")})
     for option in ((), ("--dry-run",), ("--dry-run", "--force")):
-        out = farm.run("update", "eng", "--to", "main", *option, status=11)
+        out = farm.run("pin", "update", "eng", "--to", "main", *option, status=11)
         assert "eng-nightly\tpull 6\tpin" in out
         assert "1 of the patches do not apply to the new pin: nothing is written" in farm.said
         assert file.read_text() == before
-    farm.run("update", "eng", "--to", "main", "--force", status=11)
+    farm.run("pin", "update", "eng", "--to", "main", "--force", status=11)
     assert "eng-nightly.toml is written all the same" in farm.said
     text = file.read_text()
     assert f'commit = "{new}"' in text
     assert 'version = "nightly"' in text
     for ref in ("nowhere", "--upload-pack=x", "a b", "x..y", "@{-1}", "x\n"):
-        farm.run("update", "eng", "--to", ref, status=5 if ref == "nowhere" else 3)
+        farm.run("pin", "update", "eng", "--to", ref, status=5 if ref == "nowhere" else 3)
 
 
 def test_update_tells_what_the_recipe_names_and_upstream_no_longer_has(
@@ -576,14 +576,14 @@ def test_update_tells_what_the_recipe_names_and_upstream_no_longer_has(
         )
     file.write_text(text)
     farm.upstream.commit("good", **{"b.c": "bb\n"})
-    farm.run("update", "eng", "--to", "main", "--dry-run")
+    farm.run("pin", "update", "eng", "--to", "main", "--dry-run")
 
     gone = dict.fromkeys(page)
     farm.upstream.commit("gone", **gone, **{"a.c": numbered(40, line_20="20?")})
-    farm.run("update", "eng", "--to", "main", status=11)
+    farm.run("pin", "update", "eng", "--to", "main", status=11)
     said = farm.said
     farm.upstream.commit("back", **{"a.c": numbered(40)})
-    farm.run("update", "eng", "--to", "main", status=3)
+    farm.run("pin", "update", "eng", "--to", "main", status=3)
     assert "the new source lacks what eng-0.1.0 names: nothing is written" not in said
     for text in (said, farm.said):
         assert "source: sub of the source has no CMakeLists.txt" in text
@@ -592,12 +592,12 @@ def test_update_tells_what_the_recipe_names_and_upstream_no_longer_has(
 
     farm.upstream.git("rm", "--quiet", "deps/part")
     new = farm.upstream.record("without part")
-    farm.run("update", "eng", "--to", "main", status=3)
+    farm.run("pin", "update", "eng", "--to", "main", status=3)
     line = text_line(file, "submodule = ")
     assert f"{file}:{line}: source.submodule.deps/part: the source has no submodule" in farm.said
     assert "nothing is written" in farm.said
     assert new not in file.read_text()
-    farm.run("update", "eng", "--to", "main", "--force", status=3)
+    farm.run("pin", "update", "eng", "--to", "main", "--force", status=3)
     assert new in (farm.recipes / f"eng-{new[:7]}.toml").read_text()
 
 
@@ -610,7 +610,7 @@ def test_a_name_that_moves_with_upstream_stays(farm: Farm) -> None:
     file = farm.write(version="main", ref="main")
     farm.upstream.commit("two", **{"b.c": "bb\n"})
     farm.upstream.git("tag", "v0.2.0")
-    farm.run("update", "eng")
+    farm.run("pin", "update", "eng")
     text = file.read_text()
     assert 'version = "main"' in text
     assert 'tags       = ["main", "stays"]' in text
@@ -625,7 +625,7 @@ def test_a_version_names_the_pin_in_several_ways(farm: Farm, version: str, named
     old = farm.pin
     farm.write(version=version.format(commit=old))
     new = farm.upstream.commit("two", **{"b.c": "bb\n"})
-    farm.run("update", "eng", "--to", new)
+    farm.run("pin", "update", "eng", "--to", new)
     name = named.format(commit=old, new=new)
     text = (farm.recipes / f"eng-{name}.toml").read_text()
     assert f'tags       = ["{name}", "stays"]' in text
@@ -638,7 +638,7 @@ def test_update_does_not_write_over_another_recipe(farm: Farm) -> None:
     farm.upstream.git("tag", "v0.2.0")
     other = farm.write(version="0.2.0")
     text = other.read_text()
-    farm.run("update", "eng-0.1.0", status=3)
+    farm.run("pin", "update", "eng-0.1.0", status=3)
     assert "which there is already" in farm.said
     assert file.exists()
     assert other.read_text() == text
@@ -646,18 +646,18 @@ def test_update_does_not_write_over_another_recipe(farm: Farm) -> None:
 
 def test_outdated_counts_commits_and_days(farm: Farm) -> None:
     farm.write()
-    assert farm.json("outdated")[0]["ahead"] == 0
+    assert farm.json("pin", "outdated")[0]["ahead"] == 0
     farm.upstream.commit("two", **{"b.c": "bb\n"})
     farm.upstream.commit("three", **{"b.c": "bbb\n"})
     farm.upstream.git("tag", "v0.2.0")
-    (lag,) = farm.json("outdated")
+    (lag,) = farm.json("pin", "outdated")
     assert (lag["ahead"], lag["since"], lag["rewritten"]) == (2, "2023-11-14", False)
-    assert "2 commits ahead" in farm.run("outdated")
+    assert "2 commits ahead" in farm.run("pin", "outdated")
     # The history is rewritten: the pin is nobody's ancestor any more.
     farm.upstream.git("checkout", "--quiet", "--orphan", "fresh")
     farm.upstream.commit("all anew", **{"b.c": "new\n"})
     farm.upstream.git("tag", "v0.3.0")
-    (lag,) = farm.json("outdated")
+    (lag,) = farm.json("pin", "outdated")
     assert lag["rewritten"]
 
 
@@ -666,7 +666,7 @@ def test_a_tag_of_thousands_of_digits_is_a_number_as_any_other(farm: Farm) -> No
     new = farm.upstream.commit("two", **{"b.c": "bb\n"})
     refs = "".join(f"{new} refs/tags/v{'1' * digits}\n" for digits in (4500, 4499))
     (farm.upstream.folder / ".git" / "packed-refs").write_text(refs)
-    (lag,) = farm.json("outdated")
+    (lag,) = farm.json("pin", "outdated")
     assert lag["ahead"] == 1
     assert lag["target"]["name"] == "v" + "1" * 4500
 
@@ -718,7 +718,7 @@ def index(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def test_the_doctor_reads_wheels_in_part_and_says_so(farm: Farm, index: Index) -> None:
-    findings = farm.json("patches", "--against", "1.1", "--against", "1.10")
+    findings = farm.json("patch", "check", "--against", "1.1", "--against", "1.10")
     assert [(f["target"], f["state"]) for f in findings] == [
         ("pin", "applies"),
         ("1.10", findings[1]["state"]),
@@ -727,7 +727,7 @@ def test_the_doctor_reads_wheels_in_part_and_says_so(farm: Farm, index: Index) -
     assert findings[1]["state"] not in {"applies", "offset"}
     assert not [*(farm.catalog.parent / "cache" / "pypi").glob("*")]
     index.asked.clear()
-    out = farm.run("patches", "--against", "1.1")
+    out = farm.run("patch", "check", "--against", "1.1")
     assert not [path for path in index.asked if path.startswith("/files/")]
     for version in ("1.0", "1.1", "1.10"):
         assert f"eng-1.0: vllm {version} was read in part" in out
@@ -735,10 +735,10 @@ def test_the_doctor_reads_wheels_in_part_and_says_so(farm: Farm, index: Index) -
 
 @pytest.mark.usefixtures("index")
 def test_outdated_counts_releases_of_the_package_index(farm: Farm) -> None:
-    (lag,) = farm.json("outdated")
+    (lag,) = farm.json("pin", "outdated")
     assert (lag["target"]["name"], lag["ahead"], lag["since"]) == ("1.10", 2, "2026-01-02")
-    assert "eng-1.0\t1.10\t2 releases ahead\t2026-01-02" in farm.run("outdated")
-    assert farm.json("outdated", "--offline") == []
+    assert "eng-1.0\t1.10\t2 releases ahead\t2026-01-02" in farm.run("pin", "outdated")
+    assert farm.json("pin", "outdated", "--offline") == []
 
 
 def test_update_moves_a_release_and_tells_what_else_names_the_old_one(
@@ -746,9 +746,9 @@ def test_update_moves_a_release_and_tells_what_else_names_the_old_one(
 ) -> None:
     file = farm.recipes / "eng-1.0.toml"
     before = file.read_text()
-    farm.run("update", "eng", "--to", "1.10", status=11)
+    farm.run("pin", "update", "eng", "--to", "1.10", status=11)
     assert file.read_text() == before
-    farm.run("update", "eng", "--to", "1.1", status=3)
+    farm.run("pin", "update", "eng", "--to", "1.1", status=3)
     assert f"{file}:{text_line(file, 'overlay')}: overlay.version: still names 1.0" in farm.said
     assert "probe.0.contains.0: still names 1.0" in farm.said
     assert "why" not in farm.said
@@ -757,13 +757,13 @@ def test_update_moves_a_release_and_tells_what_else_names_the_old_one(
         "vllm 1.0", "vllm"
     )
     file.write_text(ready)
-    farm.run("update", "eng", "--to", "1.1")
+    farm.run("pin", "update", "eng", "--to", "1.1")
     expected = ready.replace('version = "1.0"', 'version = "1.1"').replace('["1.0", ', '["1.1", ')
     digest = hashlib.sha256(index.files["vllm-1.1-py3-none-any.whl"]).hexdigest()
     old = hashlib.sha256(index.files["vllm-1.0-py3-none-any.whl"]).hexdigest()
     assert (farm.recipes / "eng-1.1.toml").read_text() == expected.replace(old, digest)
     assert not file.exists()
-    farm.run("update", "eng", "--to", "7.0", status=5)
+    farm.run("pin", "update", "eng", "--to", "7.0", status=5)
     assert "has no wheel of vllm 7.0" in farm.said
 
 
@@ -776,7 +776,7 @@ def test_verify_pins_names_what_is_gone(farm: Farm, tmp_path: Path) -> None:
     farm.upstream.git("submodule", "--quiet", "add", part.url, "deps/part")
     farm.pin = farm.upstream.record("with part")
     farm.write(farm.pull(6, **{"b.c": "c\n"}))
-    pins = farm.json("verify-pins")
+    pins = farm.json("pin", "verify")
     assert {pin["state"] for pin in pins} == {"ok"}
     kinds = [pin["kind"] for pin in pins if pin["recipe"] == "eng-0.1.0"]
     assert kinds == ["commit", "submodule", "pull"]  # the base of the request is the pin
@@ -786,13 +786,13 @@ def test_verify_pins_names_what_is_gone(farm: Farm, tmp_path: Path) -> None:
     farm.upstream.git("reflog", "expire", "--expire=now", "--all")
     farm.upstream.git("gc", "--quiet", "--prune=now")
     part.folder.rename(part.folder.with_name("renamed"))
-    pins = farm.json("verify-pins", "eng", status=5)
+    pins = farm.json("pin", "verify", "eng", status=5)
     states_of = {pin["kind"]: pin["state"] for pin in pins if pin["state"] != "ok"}
     assert states_of == {"submodule": "gone", "pull": "gone"}
     assert "of 12 pins 2 are gone, 0 could not be asked for" in farm.said
     # A server that does not answer says nothing of what it has.
     farm.write(url="http://127.0.0.1:9/eng")
-    assert farm.json("verify-pins", "eng", status=5)[0]["state"] == "unasked"
+    assert farm.json("pin", "verify", "eng", status=5)[0]["state"] == "unasked"
 
 
 class SlowIndex(BaseHTTPRequestHandler):
@@ -822,7 +822,7 @@ def test_several_pins_are_asked_for_at_once_and_told_in_their_order(
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
-        pins = farm.json("verify-pins", status=5)
+        pins = farm.json("pin", "verify", status=5)
         server.shutdown()
     assert 3 <= waiting["most"] <= 8
     wheels = tomllib.loads((farm.recipes / "bases" / "cuda-13.0.toml").read_text())["wheel"]
@@ -853,7 +853,7 @@ def test_an_index_that_does_not_answer_is_asked_for_one_file(
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
-        pins = farm.json("verify-pins", status=5)
+        pins = farm.json("pin", "verify", status=5)
         server.shutdown()
     files = [pin for pin in pins if pin["kind"] == "file"]
     assert (len(files), {pin["state"] for pin in files}) == (9, {"unasked"})
@@ -869,14 +869,14 @@ def test_a_mirror_keeps_what_vanishes(
 
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(SHARED_CACHE))
     farm.write(farm.pull(6, **{"b.c": "c\n"}))
-    out = farm.run("mirror")
+    out = farm.run("pin", "mirror")
     assert f"{farm.url} {farm.pin}" in out
     assert "pull 6 of" in out
     assert "cuda-13.0: nvidia-cuda-nvcc 13.0.88" in out
     farm.upstream.folder.rename(tmp_path / "gone")
-    assert states(farm.json("patches", "--offline"))["pin"] == "applies"
-    farm.run("verify-pins", "eng", status=5)
-    farm.run("mirror", "eng", status=5)
+    assert states(farm.json("patch", "check", "--offline"))["pin"] == "applies"
+    farm.run("pin", "verify", "eng", status=5)
+    farm.run("pin", "mirror", "eng", status=5)
     assert "eng-0.1.0: cannot fetch" in farm.said
 
 
@@ -888,22 +888,22 @@ def test_over_http_only_what_is_needed_is_fetched(farm: Farm) -> None:
     with smart_http(farm.upstream.folder.parent) as served:
         farm.url = f"{served.url}/eng/.git"
         farm.write(farm.pull(6, **{"b.c": "c\n"}))
-        farm.run("patches")
+        farm.run("patch", "check")
         assert served.sent < 100_000  # thirty versions of the big file are 500 kB
         asked = len(served.requests)
-        farm.run("patches", "--offline")
+        farm.run("patch", "check", "--offline")
         assert len(served.requests) == asked
 
 
 def test_explain_tells_who_decides_what(farm: Farm) -> None:
     farm.write(farm.pull(6, **{"b.c": "c\n"}))
-    told = farm.json("explain", "eng")
+    told = farm.json("recipe", "explain", "eng")
     (definitions,) = told["definitions"]
     origins = {each["name"]: each["from"] for each in definitions}
     assert origins["GGML_CUDA_NO_VMM"] == "family llama-cpp"
     assert origins["CMAKE_EXE_LINKER_FLAGS"] == "base cuda-13.0"
     assert origins["CMAKE_CUDA_ARCHITECTURES"] == "builder"
     assert told["patches"][0]["why"] == "it breaks without"
-    text = farm.run("explain", "eng")
+    text = farm.run("recipe", "explain", "eng")
     assert "Patched with pull 6: it breaks without" in text
     assert "by family llama-cpp:" in text
