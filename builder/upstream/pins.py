@@ -37,7 +37,7 @@ from builder.tools.git.repositories import GITLINK
 from builder.tools.git.scratch import Scratch, relative_url, submodule_urls
 from builder.tools.python import pypi
 from builder.tools.web import downloads
-from builder.tools.web.errors import explained
+from builder.tools.web.errors import web_error
 from builder.upstream import track
 from builder.upstream.compatibility import PatchSet
 
@@ -177,7 +177,7 @@ class _Index:
         try:
             pypi.check(self._index, file)
         except FetchError as error:
-            failure = explained(error.__cause__ or error)
+            failure = web_error(error.__cause__ or error)
             if failure is None or failure.status:
                 self._answers = True
             else:

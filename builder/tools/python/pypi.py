@@ -20,8 +20,9 @@ from builder.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.tools.files import is_full
 from builder.tools.python import wheel_texts
 from builder.tools.python.wheels import rank
-from builder.tools.web.downloads import TIMEOUT, retrying, store
+from builder.tools.web.downloads import TIMEOUT, store
 from builder.tools.web.errors import cause
+from builder.tools.web.retry import with_retries
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -102,7 +103,7 @@ def client() -> Iterator[PyPISimple]:
 
 def _fetch_one(index: PyPISimple, file: File, cache: Path, log: Callable[[str], None]) -> None:
     with _explained(file):
-        package = retrying(lambda: _find(index, file))
+        package = with_retries(lambda: _find(index, file))
         size = f" ({package.size / 1e6:.1f} MB)" if package.size else ""
         log(f"fetching {package.filename}{size}")
         name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
@@ -116,7 +117,7 @@ def texts(file: File, target: Path, log: Callable[[str], None]) -> None:
     known.  Raises ``NoRangesError`` where that cannot be done, else like ``fetch``.
     """
     with client() as index, _explained(file):
-        package = retrying(lambda: _find(index, file))
+        package = with_retries(lambda: _find(index, file))
         log(f"reading {package.filename} in part")
         wheel_texts.unpack(index.s, package, target)
 
@@ -124,7 +125,7 @@ def texts(file: File, target: Path, log: Callable[[str], None]) -> None:
 def check(index: PyPISimple, file: File) -> None:
     """Raise ``FetchError`` unless the index still offers the file; it is not fetched."""
     with _explained(file):
-        retrying(lambda: _find(index, file))
+        with_retries(lambda: _find(index, file))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ def wheels(pins: Iterable[tuple[str, str]], python: str) -> list[Found]:
 
 def _wheel(index: PyPISimple, pin: Found, python: str) -> Found:
     with _explained(pin):
-        page = retrying(lambda: index.get_project_page(pin.name, timeout=TIMEOUT))
+        page = with_retries(lambda: index.get_project_page(pin.name, timeout=TIMEOUT))
     best = _best((each for each in page.packages if _same(each.version, pin.version)), python)
     if best is None:
         raise GoneError(
@@ -187,7 +188,7 @@ def release(file: File, version: str | None, python: str) -> Found:
     Raises ``FetchError`` when the index does not answer, or has none.
     """
     with client() as index, _explained(file):
-        page = retrying(lambda: index.get_project_page(file.name, timeout=TIMEOUT))
+        page = with_retries(lambda: index.get_project_page(file.name, timeout=TIMEOUT))
     kind, offered = _of_kind(page.packages, file)
     finals = _finals(offered)
     wanted = version or (finals[max(finals)].version if finals else None)
@@ -214,7 +215,7 @@ def newer(file: File) -> list[Found]:
     from packaging.version import InvalidVersion, Version
 
     with client() as index, _explained(file):
-        page = retrying(lambda: index.get_project_page(file.name, timeout=TIMEOUT))
+        page = with_retries(lambda: index.get_project_page(file.name, timeout=TIMEOUT))
     finals = _finals(_of_kind(page.packages, file)[1])
     try:
         later = sorted(version for version in finals if version > Version(file.version))

@@ -21,7 +21,8 @@ from builder.tools.registry import answers
 from builder.tools.registry.answers import IMAGE_MANIFEST, INDEX, Body
 from builder.tools.registry.connection import Connection, split
 from builder.tools.web.client import Answer
-from builder.tools.web.errors import WebError, time_span
+from builder.tools.web.errors import WebError
+from builder.tools.web.http_time import time_span
 
 MANIFESTS = (
     IMAGE_MANIFEST,
@@ -244,7 +245,7 @@ class Repository:
 
     def _sent(self, progress: Callable[[int], None]) -> Callable[[int], None]:
         def sent(count: int) -> None:
-            self._http.alive()
+            self._http.server_responded()
             progress(count)
 
         return sent

@@ -18,8 +18,9 @@ from builder.tools.registry import answers
 from builder.tools.registry.auth import Authorization
 from builder.tools.registry.credentials import HUB
 from builder.tools.web.client import Answer, Client, loopback, origin
-from builder.tools.web.errors import WebError, cause, seconds_since
-from builder.tools.web.retry import Patience
+from builder.tools.web.errors import WebError, cause
+from builder.tools.web.http_time import seconds_since
+from builder.tools.web.retry import RetryPolicy
 
 HUB_HOST = "registry-1.docker.io"
 CERTIFICATES = Path("/etc/docker/certs.d")
@@ -66,12 +67,12 @@ class Connection:
         self._base = f"{'http' if plain else 'https'}://{host}/v2/{self._path}/"
         self._client = Client(certificate)
         self._authorization = Authorization(self._registry, self._base, self._client, token_hosts)
-        self._patience = Patience(self._registry, log)
+        self._retry = RetryPolicy(self._registry, log)
         self.ahead = 0.0
 
-    def alive(self) -> None:
+    def server_responded(self) -> None:
         """Take note that an upload makes progress: it is not given up yet."""
-        self._patience.alive()
+        self._retry.server_responded()
 
     def ask(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, **bounds: Any
@@ -99,7 +100,7 @@ class Connection:
             raise answer.error(answers.error_text(answer.content))
 
         try:
-            return self._patience.retrying(lambda: self._naming_others(good))
+            return self._retry.call(lambda: self._naming_others(good))
         except WebError as error:
             if not error.passing:
                 raise self._refused(error, what) from error

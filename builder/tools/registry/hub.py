@@ -18,7 +18,7 @@ from builder.tools.registry.credentials import HUB, Login, login_for
 from builder.tools.registry.hub_answers import Grant, Shown, TagPage
 from builder.tools.web.client import Answer, Client
 from builder.tools.web.errors import WebError, cause
-from builder.tools.web.retry import Patience
+from builder.tools.web.retry import RetryPolicy
 
 SHORT = 100
 """Characters of a short description: a longer one is answered with 400."""
@@ -45,7 +45,7 @@ class Hub:
     def __init__(self, api: str, log: Callable[[str], None]) -> None:
         self._api = api.rstrip("/")
         self._client = Client()
-        self._patience = Patience("Docker Hub", log)
+        self._retry = RetryPolicy("Docker Hub", log)
         self._login: Login | None = None
         self._token = ""
 
@@ -152,7 +152,7 @@ class Hub:
 
         what = f"{method} {path.partition('?')[0]}"
         try:
-            return self._patience.retrying(once)
+            return self._retry.call(once)
         except WebError as error:
             if not error.passing:
                 raise RegistryError(

@@ -17,7 +17,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from builder.tools.web.errors import WebError, explained, refused
+from builder.tools.web.errors import WebError, refused, web_error
 
 if TYPE_CHECKING:
     from requests import Response, Session
@@ -136,7 +136,7 @@ class Client:
                     self._watch.require_in_time()
             except Exception as error:
                 self._watch.require_in_time()
-                failure = explained(error)
+                failure = web_error(error)
                 if failure is None:
                     raise
                 failure.url = failure.url or url

@@ -6,18 +6,17 @@ import errno
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
-from builder.tools.web.errors import cause, explained
-from builder.tools.web.retry import Patience
+from builder.tools.web.errors import cause, web_error
+from builder.tools.web.retry import RetryPolicy, with_retries
 
 if TYPE_CHECKING:
     from requests import Response, Session
 
-T = TypeVar("T")
 TIMEOUT = 60.0  # seconds without a byte
 
 
@@ -63,33 +62,25 @@ def check(url: str) -> None:
                 answer.raise_for_status()
 
     try:
-        retrying(ask)
+        with_retries(ask)
     except requests.RequestException as error:
-        failure = explained(error)
+        failure = web_error(error)
         gone = failure is not None and failure.status and not failure.passing
         raise (GoneError if gone else FetchError)(f"cannot fetch {url}", cause(error)) from error
-
-
-def retrying(work: Callable[[], T]) -> T:
-    """Do it, and again where a network or a server may be better the next time.
-
-    Raises what ``work`` raised at last.
-    """
-    return Patience().retrying(work)
 
 
 def store(session: Session, url: str, name: str, sha256: str, folder: Path) -> None:
     """Stream ``url`` into ``folder/name``; the folder is there only when the file is whole.
 
-    It is tried again like ``retrying``, as long as bytes come.  Raises ``FetchError`` when the
+    It is retried like ``with_retries``, as long as bytes come.  Raises ``FetchError`` when the
     bytes are not those of the digest, ``requests``' errors when the server does not give them.
     """
-    patience = Patience()
-    patience.retrying(lambda: _store(session, url, name, sha256, folder, patience))
+    policy = RetryPolicy()
+    policy.call(lambda: _store(session, url, name, sha256, folder, policy))
 
 
 def _store(
-    session: Session, url: str, name: str, sha256: str, folder: Path, patience: Patience
+    session: Session, url: str, name: str, sha256: str, folder: Path, policy: RetryPolicy
 ) -> None:
     waiting = folder.parent / f".{uuid4().hex}"
     waiting.mkdir(parents=True)
@@ -98,7 +89,7 @@ def _store(
         with session.get(url, stream=True, timeout=TIMEOUT) as response:
             response.raise_for_status()
             with (waiting / name).open("wb") as sink:
-                for block in _blocks(response, patience):
+                for block in _blocks(response, policy):
                     digest.update(block)
                     sink.write(block)
         if digest.hexdigest() != sha256:
@@ -119,7 +110,7 @@ def _store(
             waiting.rmdir()
 
 
-def _blocks(response: Response, patience: Patience) -> Iterator[bytes]:
+def _blocks(response: Response, policy: RetryPolicy) -> Iterator[bytes]:
     """A file's bytes.  A server that gave some is alive where they stop: it is asked again."""
     begun = False
     try:
@@ -128,4 +119,4 @@ def _blocks(response: Response, patience: Patience) -> Iterator[bytes]:
             yield block
     finally:
         if begun:
-            patience.alive()
+            policy.server_responded()

@@ -9,13 +9,9 @@ import http.client
 import os
 import socket
 import ssl
-import time
 from collections.abc import Iterator
-from datetime import UTC
 
-A_YEAR = 31_536_000.0  # seconds
-LONGEST = 1e12  # seconds: more than any server means
-UNITS = ((31_557_600.0, "years"), (86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"))
+from builder.tools.web.http_time import retry_after, time_span
 
 
 class WebError(Exception):
@@ -54,7 +50,7 @@ def refused(status: int, why: str, later: str, url: str) -> WebError:
     return WebError(why, status=status, asked=retry_after(later), passing=passing, url=url)
 
 
-def explained(error: BaseException) -> WebError | None:
+def web_error(error: BaseException) -> WebError | None:
     """What ``requests`` or ``urllib3`` raised, in plain words; None where it is another error."""
     import requests
     import urllib3
@@ -86,7 +82,7 @@ def explained(error: BaseException) -> WebError | None:
 
 def cause(error: BaseException) -> str:
     """Why a request failed, in plain words, with the time that the server asks to wait."""
-    found = explained(error)
+    found = web_error(error)
     if found is None:
         return str(error)
     return f"{found.why}; it asks to wait {time_span(found.asked)}" if found.asked else found.why
@@ -137,35 +133,3 @@ def _cause(chain: list[BaseException]) -> str:
                 return f"{said} ({detail})" if isinstance(detail, str) and detail else said
     number = next((e.errno for e in chain if isinstance(e, OSError) and e.errno), None)
     return os.strerror(number).lower() if number else "the connection failed"
-
-
-def retry_after(value: str) -> float | None:
-    """The seconds that a Retry-After asks for; None where it asks for nothing that is known.
-
-    RFC 9110, section 10.2.3: seconds, or a date.  Docker Hub has sent a point in time, in seconds
-    since 1970 (docker/hub-feedback#2459).
-    """
-    if value.isascii() and value.isdigit():
-        seconds = min(float(value), LONGEST)
-        return seconds if seconds <= A_YEAR else max(0.0, seconds - time.time())
-    passed = seconds_since(value)
-    return max(0.0, -passed) if passed is not None else None
-
-
-def seconds_since(date: str) -> float | None:
-    """Seconds from a date (RFC 9110, section 5.6.7) until now; None where it is none."""
-    from email.utils import parsedate_to_datetime
-
-    try:
-        found = parsedate_to_datetime(date)
-        return time.time() - (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, OverflowError, IndexError):
-        return None
-
-
-def time_span(seconds: float) -> str:
-    """A time as people read it: "90 minutes", "26 years"."""
-    for size, name in UNITS:
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {name}"
-    return "1 second" if 0.5 <= seconds < 1.5 else f"{seconds:.0f} seconds"

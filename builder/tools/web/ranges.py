@@ -6,7 +6,8 @@ import io
 import re
 from typing import TYPE_CHECKING
 
-from builder.tools.web.downloads import TIMEOUT, retrying
+from builder.tools.web.downloads import TIMEOUT
+from builder.tools.web.retry import with_retries
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -74,7 +75,7 @@ class RemoteFile(io.RawIOBase):
         return self._blocks[-1]
 
     def _ask(self, wanted: str) -> None:
-        start, block, size = retrying(lambda: self._answer(wanted))
+        start, block, size = with_retries(lambda: self._answer(wanted))
         if self.size not in {0, size} or (self.size and start != self._at):
             raise NoRangesError("the server gave parts of another file")
         self.size = size

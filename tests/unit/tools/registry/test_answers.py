@@ -17,7 +17,8 @@ from builder.publish.tag_history import MOVE, Move, notes_among
 from builder.tools.registry import answers
 from builder.tools.registry.client import Manifest, blobs_of
 from builder.tools.web.client import Answer, followed
-from builder.tools.web.errors import WebError, retry_after, seconds_since, time_span
+from builder.tools.web.errors import WebError
+from builder.tools.web.http_time import retry_after, seconds_since, time_span
 from support.damaged import DIGEST, damaged, fuzzed, seeds
 
 DESCRIPTOR = {
@@ -165,19 +166,3 @@ def test_a_token_that_is_no_token_is_not_shown(given: str) -> None:
         answers.token(answer(dumps({"token": given}).encode()), "x")
     assert "s3" not in str(caught.value)
     assert "s3" not in repr(caught.value.__context__)
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [("5", 5.0), ("0", 0.0), ("\u00b2", None), ("", None), ("soon", None), ("-1", None)],
-)
-def test_retry_after_in_seconds(value: str, seconds: float | None) -> None:
-    assert retry_after(value) == seconds
-
-
-def test_retry_after_as_a_point_in_time() -> None:
-    for value in (formatdate(time.time() + 60, usegmt=True), str(int(time.time()) + 60)):
-        asked = retry_after(value)
-        assert asked is not None
-        assert 55 < asked <= 61
-    assert retry_after(formatdate(time.time() - 60, usegmt=True)) == 0.0
