@@ -153,7 +153,7 @@ def _require_digests(engine: docker.Engine) -> None:
 
 def _require_disk(run: Run, gib: float, what: str) -> None:
     """Raise ``SpaceError`` where the engine compiles, and has too little disk."""
-    if buildx.builder(run.settings.buildx).own:
+    if buildx.builder(run.settings.buildx).is_engine:
         require_space(docker.engine().root, gib, what)
 
 
@@ -311,7 +311,7 @@ def _foundation(rendered: Rendered) -> Foundation | None:
         return None
     assert rendered.base is not None
     base = base_image.image_of(rendered.base, "runtime")
-    found = docker.inspected(base)
+    found = docker.inspect_image(base)
     if found is None:
         raise WorldError(
             f"the engine does not have the base of {plan.name}",
@@ -396,7 +396,7 @@ def _build_stages(
     with run.stage(f"fetch {name}"):
         foundation = _foundation(rendered)
         there = base_images.get("devel") or base_images.get("runtime")
-        bases = context.bases_at(base_images, work, seen=builder.own)
+        bases = context.bases_at(base_images, work, seen=builder.is_engine)
         config = foundation.config if foundation else None
         laid_out = lay_out(run, rendered, bases, config, there, work)
     with run.stage(f"build {name}"):

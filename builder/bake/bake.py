@@ -162,7 +162,7 @@ def _engine(oven: _Oven, rendered: Rendered) -> str:
     oven.need(base)
     images = {stage: base_image.image_of(base, stage) for stage in base.plan.stages}
     runs = images.get("devel") or images.get("runtime")
-    there = runs if runs is not None and docker.inspected(runs) else None
+    there = runs if runs is not None and docker.inspect_image(runs) else None
     inherited = _inherited(base, run.offline) if plan.family.INHERITS else None
     place = Path(ENGINES) / plan.name
     laid_out = _laid_out(oven, place, rendered, _targets(base), inherited, there)
@@ -252,7 +252,7 @@ def _laid_out(
 def _inherited(base: Rendered, offline: bool) -> Mapping[str, Any]:
     """The configuration of an image that something is laid over: the engine's, else the one that
     a registry has of what it stands on; our own bases say nothing of how they start."""
-    found = docker.inspected(base_image.image_of(base, "runtime"))
+    found = docker.inspect_image(base_image.image_of(base, "runtime"))
     if found is not None:
         return found["Config"] or {}
     below = base

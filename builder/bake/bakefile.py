@@ -89,7 +89,7 @@ def write(
         "target": targets,
     }
     file.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-    read = buildx.printed(file, list(groups), {VARIABLE: str(file.parent / CONTEXTS)})
+    read = buildx.print_bake(file, list(groups), {VARIABLE: str(file.parent / CONTEXTS)})
     for name, target in targets.items():
         for what in _otherwise(target, read["target"].get(name, {})):
             raise BuildError(f"buildx reads the target {name} otherwise than it is meant", what)

@@ -101,7 +101,7 @@ def trace(subject: Candidate) -> Trace:
 
 
 def _names(patterns: tuple[str, ...]) -> list[str]:
-    return [name for pattern in patterns for name in docker.names(pattern)]
+    return [name for pattern in patterns for name in docker.image_names(pattern)]
 
 
 def sweep(left: Trace) -> None:

@@ -16,7 +16,7 @@ from builder.errors import BuilderError
 from builder.plan.resolve import resolve_patches
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
-from builder.tools.files import keep_json
+from builder.tools.files import write_json
 from builder.tools.git.bisection import Commit, Word
 
 SHORT = 9  # digits of a commit that people are shown
@@ -125,7 +125,7 @@ def under_way(state_dir: Path) -> set[str]:
 
 def write(state_dir: Path, state: State) -> None:
     """Keep a state; raises ``OSError`` when the disk does not take it."""
-    keep_json(path_of(state_dir, state.question.recipe), asdict(state))
+    write_json(path_of(state_dir, state.question.recipe), asdict(state))
 
 
 def keep(state_dir: Path, state: State) -> None:

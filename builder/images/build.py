@@ -14,7 +14,7 @@ from builder.images.context import Context
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
 from builder.tools.docker.buildx import Builder
-from builder.tools.files import says_full
+from builder.tools.files import mentions_full_disk
 
 # "#14 26.59   [22/339] ccache ..." : step, seconds, what the command printed.
 STEP_LINE = re.compile(r"#(\d+) (\d+\.\d+) (.*)")
@@ -127,7 +127,7 @@ class BuildLog:
         self._remember(said)
         self._diagnose(line)
         self.snapshot_lost |= bool(LOST_SNAPSHOT.search(said))
-        self.disk_full |= says_full(said)
+        self.disk_full |= mentions_full_disk(said)
         keeping = KEEPING.match(line)
         if keeping:
             self._keeping = f"#{keeping[1]} ERROR: "
@@ -192,7 +192,7 @@ def build(
     metadata = context.folder.parent / f"{stage}.metadata.json"
     archive = context.folder.parent / f"{stage}.oci.tar"
     # What another BuildKit made comes over whole, in the format that the engine's own has.
-    output = "type=image" if builder.own else buildx.fields("type=oci", f"dest={archive}")
+    output = "type=image" if builder.is_engine else buildx.fields("type=oci", f"dest={archive}")
     arguments = [f"--target={stage}", "--provenance=false"]
     arguments += [
         f"--output={output},oci-mediatypes=true,name={reference},compression={compression}"
@@ -214,7 +214,7 @@ def build(
             break
     if status != 0:
         raise _explained(reference, log, builder)
-    if not builder.own:
+    if not builder.is_engine:
         docker.load(archive)
         archive.unlink()
     written = json.loads(metadata.read_text("utf-8"))
@@ -248,9 +248,13 @@ def _explained(reference: str, log: BuildLog, builder: Builder) -> BuilderError:
     if log.disk_full:
         return buildx.full_disk(builder, f"{reference} was being built; the log is {log.path}")
     try:
-        buildx.need(builder)
+        buildx.require_builder(builder)
     except WorldError as error:
-        who = "the Docker engine" if builder.own else f"the builder {builder.name}, or the engine,"
+        who = (
+            "the Docker engine"
+            if builder.is_engine
+            else f"the builder {builder.name}, or the engine,"
+        )
         return WorldError(f"{who} went away during the build", f"{error}\nthe log is {log.path}")
     text = log.path.read_text("utf-8", errors="replace")
     errors = "\n".join(log.errors) or "\n".join(text.splitlines()[-15:])

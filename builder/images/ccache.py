@@ -24,7 +24,7 @@ from builder.pipeline import Run, build_base
 from builder.plan.dockerfile import Rendered, exec_form
 from builder.tools.docker import buildx
 from builder.tools.docker.buildx import Builder
-from builder.tools.files import atomic_write, says_full
+from builder.tools.files import atomic_write, mentions_full_disk
 
 ID = "builder-ccache"
 """The cache mount of every template that compiles."""
@@ -169,7 +169,7 @@ def _once() -> str:
 
 def _devel(image: str, work: Path, builder: str) -> str:
     """The option by which a builder finds the stage that engines are compiled in."""
-    seen = buildx.builder(builder).own
+    seen = buildx.builder(builder).is_engine
     return f"--build-context=base-devel={bases_at({'devel': image}, work, seen=seen)['devel']}"
 
 
@@ -197,7 +197,7 @@ def _build(
 
 
 def _explained(what: str, said: str, builder: Builder, written: Path) -> BuilderError:
-    if says_full(said):
+    if mentions_full_disk(said):
         return buildx.full_disk(builder, f"cannot {what}:\n{said}", written)
-    buildx.need(builder)  # names the reason where the builder is gone
+    buildx.require_builder(builder)  # names the reason where the builder is gone
     return BuildError(f"cannot {what}", said)

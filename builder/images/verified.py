@@ -48,7 +48,7 @@ def find_verified(
     ``SmokeError`` or ``UntriedError`` where the image is refused, ``FetchError``.
     """
     own = pipeline.own_tag(run, rendered)
-    digest = repository.told(own)
+    digest = repository.head_digest(own)
     if not digest:
         return None
     kept = _recorded(run, rendered, digest)

@@ -101,7 +101,7 @@ def newest(channel: Channel, repositories: Repositories) -> Target:
 def published(image: str, log: Callable[[str], None]) -> Target:
     """What the tag of a published image leads to.  Raises ``FetchError``."""
     name, _, tag = image.rpartition(":")
-    digest = Repository(name, log, settings.load().token_hosts).head_digest(tag)
+    digest = Repository(name, log, settings.load().token_hosts).resolve(tag)
     if not digest:
         raise FetchError(f"{name} has no tag {tag}", hint="correct [track] of the recipe")
     return Target(image, digest, "image")

@@ -91,7 +91,7 @@ def _night(run: Run, channel: Channel) -> Night:
     try:
         channel.need_alone()
         opened = push.opened(channel.repository, run.log)
-        progress.digest = opened.told(channel.tag)
+        progress.digest = opened.head_digest(channel.tag)
         opened.require_clock()
         opened.require_push()
         repository = opened
@@ -232,7 +232,7 @@ def _tidy(run: Run, channel: Channel) -> None:
     """Take the names of older nights' images out of the engine, which removes the images."""
     names = {each.tag for each in channels.channels(run.catalog, run.settings)}
     ages = {}
-    for name in docker.names(f"{channel.repository}:{channel.tag}-*"):
+    for name in docker.image_names(f"{channel.repository}:{channel.tag}-*"):
         tag = name.rpartition(":")[2]
         found = docker.image(name) if is_nightly(tag, channel.tag, names) else None
         if found is not None:

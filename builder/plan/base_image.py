@@ -103,7 +103,7 @@ def _debian(
 
 def _from_registry(root: Root, log: Callable[[str], None]) -> RegistryRoot | None:
     reference = f"{root.image}@{root.digest}" if root.digest else root.image
-    digest = docker.pull_digest(reference, published_image.PATIENCE)
+    digest = docker.registry_digest(reference, published_image.PATIENCE)
     if digest is None:
         return None
     if root.digest is None:

@@ -25,7 +25,7 @@ def choose(
     name = published.image
     if published.digest is not None or not ask:
         return RegistryRoot(name, published.digest or "")
-    digest = None if offline else docker.pull_digest(name, PATIENCE)
+    digest = None if offline else docker.registry_digest(name, PATIENCE)
     if digest is not None:
         log(f"{name} is not pinned ({published.note}): today it is {digest}")
         return RegistryRoot(name, digest)
@@ -53,7 +53,7 @@ def pinned(entry: Entry[BaseRecipe]) -> str:
     starts_from = base.published or base.root
     if starts_from is None:
         raise RecipeError(f"{entry.name} starts from no image: there is nothing to pin")
-    digest = docker.pull_digest(starts_from.image, PATIENCE)
+    digest = docker.registry_digest(starts_from.image, PATIENCE)
     if digest is None:
         raise FetchError(
             f"no registry answers for {starts_from.image}", hint="try again, or docker login"
@@ -85,7 +85,7 @@ def config(root: RegistryRoot, target: str, *, offline: bool) -> dict[str, Any]:
     exact = reference(root)
     for name in (exact, root.image):
         if _is(name, root.digest):
-            found = docker.inspected(name) or {}
+            found = docker.inspect_image(name) or {}
             return found.get("Config") or {}
     if offline:
         raise FetchError(
@@ -138,7 +138,7 @@ def fetch(
 
 def _is(reference: str, digest: str) -> bool:
     """Whether the engine's image of that name has that digest."""
-    found = docker.inspected(reference)
+    found = docker.inspect_image(reference)
     if found is None:
         return False
     told = [found.get("Id", ""), *(known.partition("@")[2] for known in found["RepoDigests"])]

@@ -60,7 +60,7 @@ def release(
         return _released(run, rendered, record, tags, folders[0], recipe, replace)
     except TagMovedError as error:
         repository = push.opened(tags.repository, run.log)
-        if replace is not None or repository.told(tags.own) == record.digest:
+        if replace is not None or repository.head_digest(tags.own) == record.digest:
             raise
         run.log(f"{error.what}: looking again")
         return _released(run, rendered, record, tags, folders[1], recipe, None)
@@ -139,7 +139,7 @@ def attached(repository: Repository, reference: str, kind: str) -> list[File]:
 
     Raises ``RegistryError`` where there is no such image, or nothing of that kind.
     """
-    digest = repository.head_digest(reference)
+    digest = repository.resolve(reference)
     if not digest:
         raise RegistryError(f"{repository.name} has no {reference}")
     found = [each for each in referrers(repository, digest) if each.get("artifactType") == kind]

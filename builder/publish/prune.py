@@ -20,7 +20,7 @@ from builder.errors import WorldError
 from builder.publish.remote_image import CREATED
 from builder.publish.survey import ATTACHED, Image, entries_of, is_nightly
 from builder.publish.tag_history import Move, followed, way_back
-from builder.tools.files import keep_json
+from builder.tools.files import write_json
 from builder.tools.log import Log
 from builder.tools.registry.client import Repository
 from builder.tools.registry.hub import Hub
@@ -242,7 +242,7 @@ def _go(decided: Plan, file: Path, log: Log, stays: Stays, take: Take) -> tuple[
         begun = Begun(
             image.tags, tuple(image.manifests), tuple(image.attached), image.attached_tags
         )
-        keep_json(file, asdict(begun))
+        write_json(file, asdict(begun))
         # What two have in common goes with the last: the other one may have to stay by then.
         take(begun, decided.kept.union(*(other.names for other in standing)))
         file.unlink()
@@ -282,7 +282,7 @@ def _wanted(
     """Whether a tag leads to something that would go, or an index lists it; a line says so."""
     going = image.manifests.keys() - decided.kept
     for tag in tags:
-        digest = repository.told(tag)
+        digest = repository.head_digest(tag)
         led = {digest}
         if digest not in decided.kept and (found := repository.manifest(tag)):
             led |= {entry["digest"] for entry in entries_of(found)}
@@ -309,7 +309,7 @@ def delete_tags(
         for tag in begun.tags:
             hub.delete_tag(repository.path, tag)
         for tag in begun.attached_tags:
-            if repository.told(decided.channel) in {*begun.manifests}.difference(kept):
+            if repository.head_digest(decided.channel) in {*begun.manifests}.difference(kept):
                 log(f"what is attached to {begun.manifests[0]} stays: it is {decided.channel}")
                 return
             if tag not in kept:

@@ -179,7 +179,7 @@ def _led_to(repository: Repository, tag: str, tags: Tags, how: Pushing) -> str:
     """Where a tag leads; what is known already is not asked again."""
     if tag == tags.own and how.there:
         return how.there
-    return repository.told(tag) if tag in how.known else ""
+    return repository.head_digest(tag) if tag in how.known else ""
 
 
 def _complete(
@@ -301,7 +301,7 @@ def require_leads_to(
 
     ``by_content``: what is there is fetched, which Docker Hub counts as a pull.
     """
-    found = repository.head_digest(tag) if by_content else repository.told(tag)
+    found = repository.resolve(tag) if by_content else repository.head_digest(tag)
     if found != digest:
         raise RegistryError(
             f"{repository.name}:{tag} is not what was pushed",
@@ -345,7 +345,7 @@ def move(
             f"it is {wanted.digest}, without the label {KEY}",
             "no tag was moved",
         )
-    now = repository.told(tag)
+    now = repository.head_digest(tag)
     if now == wanted.digest:
         return Move(tag, wanted.digest, now, "", "it is there already")
     before = now if before is None else before

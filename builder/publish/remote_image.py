@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from builder.errors import RegistryError
-from builder.tools.registry import answers
-from builder.tools.registry.answers import Anything, Configuration, Descriptor
+from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, Repository
+from builder.tools.registry.responses import Anything, Configuration, Descriptor
 
 CREATED = "org.opencontainers.image.created"
 REVISION = "org.opencontainers.image.revision"
@@ -49,7 +49,7 @@ def served(repository: Repository, reference: str) -> Served | None:
         return None
     told = configuration(repository, found)
     what = f"the configuration of {repository.name}@{found.digest}"
-    config = answers.checked(Configuration, told, what)
+    config = responses.checked(Configuration, told, what)
     labels = (config.config.Labels if config.config else None) or {}
     return Served(found.digest, labels.get(CREATED) or config.created or "", labels)
 
@@ -71,7 +71,7 @@ def configuration(repository: Repository, manifest: Manifest) -> dict[str, Any]:
                 return {}
             what = f"the configuration of {repository.name}@{inner.digest}"
             content = repository.blob(body.config.digest)
-            return answers.json_object(content, Anything, what)
+            return responses.json_object(content, Anything, what)
         inner = repository.manifest(wanted.digest)
     raise RegistryError(
         f"{repository.name}@{manifest.digest} cannot be read as an image",

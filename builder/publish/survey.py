@@ -101,7 +101,7 @@ def _tagged(
     found: dict[str, tuple[Manifest, list[str]]] = {}
     others = [tag for tag in tags if not ATTACHED.fullmatch(tag)]
     for tag in sorted(others, key=lambda tag: not is_nightly(tag, channel, ())):
-        digest = "" if is_nightly(tag, channel, ()) else repository.told(tag)
+        digest = "" if is_nightly(tag, channel, ()) else repository.head_digest(tag)
         there = None if digest in found else repository.manifest(digest or tag)
         if there is not None:
             found.setdefault(there.digest, (there, []))[1].append(tag)
@@ -149,7 +149,7 @@ class _Belongings:
         for tag in self.by_subject.get(subject, ()):
             # Where the registry lists referrers itself, nobody asks the list that a tag keeps.
             if self.lists or "." in tag:
-                found[self.repository.told(tag)] = None
+                found[self.repository.head_digest(tag)] = None
             elif there := self.repository.manifest(tag):
                 found[there.digest] = there
                 entries += entries_of(there)

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from builder.errors import RegistryError
 from builder.publish.referrers import attach, referrers
 from builder.publish.remote_image import CREATED
-from builder.tools.registry.answers import TAG, Digest
 from builder.tools.registry.client import Manifest, Repository
+from builder.tools.registry.responses import TAG, Digest
 
 MOVE = "application/vnd.builder.move.v1"
 By = Literal["", "night", "rollback"]
@@ -117,9 +117,9 @@ def moves(repository: Repository, tag: str) -> list[Move]:
 
     def notes_of(digest: str) -> list[Move] | None:
         found = _notes(repository, tag, digest)
-        return found if found or repository.told(digest) else None
+        return found if found or repository.head_digest(digest) else None
 
-    return list(followed(repository.told(tag), notes_of))
+    return list(followed(repository.head_digest(tag), notes_of))
 
 
 def followed(digest: str, notes_of: Callable[[str], Sequence[Move] | None]) -> Iterator[Move]:
@@ -206,7 +206,7 @@ def way_back(known: Sequence[Move]) -> str:
 
 def require_tag(repository: Repository, tag: str) -> str:
     """The digest that a tag leads to; raises ``RegistryError`` where a repository has none."""
-    found = repository.told(tag)
+    found = repository.head_digest(tag)
     if not found:
         raise RegistryError(f"{repository.name} has no tag {tag}")
     return found

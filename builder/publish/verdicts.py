@@ -103,7 +103,7 @@ class Trust:
 def trust_of(settings: Settings, work: Path) -> Trust:
     """The keys that the settings name.  Raises ``WorldError`` where cosign is needed and absent."""
     if settings.cosign_key or settings.trusted_keys:
-        cosign.need()
+        cosign.require_cosign()
     return Trust(settings.cosign_key, settings.trusted_keys, work / "cosign")
 
 

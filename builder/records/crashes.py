@@ -14,7 +14,7 @@ from platformdirs import user_cache_path, user_state_path
 
 from builder import __version__
 from builder.errors import BuilderError, WorldError
-from builder.tools.files import full_disk, is_full
+from builder.tools.files import full_disk, is_disk_full
 
 
 def explained(error: BaseException) -> BuilderError | None:
@@ -23,7 +23,7 @@ def explained(error: BaseException) -> BuilderError | None:
         return error
     if not isinstance(error, OSError):
         return None
-    if is_full(error):
+    if is_disk_full(error):
         named = [Path(error.filename)] if isinstance(error.filename, str) else []
         why = ": ".join([*map(str, named), str(error.strerror)])
         return full_disk(why, *(named or [*_directories(), Path(tempfile.gettempdir())]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.smoke.verdict import Check, Verdict
-from builder.tools.files import keep_json
+from builder.tools.files import write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def write(state: Path, record: Record, *, apart: bool = False) -> Path:
     """Write a record, ``apart`` where a registry gave the image and the engine may have another
     one of that key; raises ``OSError`` when the disk does not take it."""
     path = path_of(state, record.recipe, record.key, record.digest if apart else "")
-    keep_json(path, record.as_json())
+    write_json(path, record.as_json())
     return path
 
 

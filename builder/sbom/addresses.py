@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from packageurl import PackageURL
 
-from builder.tools.registry.connection import split
+from builder.tools.registry.transport import split
 from builder.tools.web.github import ADDRESS
 
 

@@ -26,7 +26,7 @@ from builder.plan.inputs import (
 from builder.recipes.schema import PathSource
 from builder.sbom import addresses
 from builder.sbom.debian import Dpkg
-from builder.tools.registry.connection import split
+from builder.tools.registry.transport import split
 
 Kind = Literal["engine", "python", "debian", "base", "script"]
 OWN = {"gitCommit": "builder:commit", "builderTree": "builder:tree", "builderKey": "builder:key"}

@@ -16,7 +16,7 @@ from builder.tools.git.scratch import NoTreeError
 from builder.tools.log import Log
 from builder.tools.python import pypi
 from builder.tools.web import downloads
-from builder.tools.web.ranges import NoRangesError
+from builder.tools.web.remote_file import PartialReadError
 
 
 def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str:
@@ -62,9 +62,9 @@ def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) ->
             return tree, note
         try:
             if not repositories.offline:
-                pypi.texts(file, folder, repositories.log)
+                pypi.fetch_text_files(file, folder, repositories.log)
                 return _keep(repositories, parts, folder), note
-        except NoRangesError as error:
+        except PartialReadError as error:
             repositories.log(f"{file.name} {file.version} is fetched as a whole: {error}")
             shutil.rmtree(folder, ignore_errors=True)
     unpack(source, repositories.cache, folder, repositories.log, offline=repositories.offline)
@@ -137,5 +137,5 @@ def _unpack(
         if len(inside) != 1:
             raise FetchError(f"{archive.name} is not an sdist", "it has no single top directory")
         top = inside[0]
-    archives.inside(top, subdirectory, archive.name).rename(target)
+    archives.subdirectory_of(top, subdirectory, archive.name).rename(target)
     shutil.rmtree(folder, ignore_errors=True)

@@ -19,7 +19,7 @@ from builder.plan.inputs import BasePlan, BootstrappedRoot, GitCommit, Plan
 from builder.platforms import Platforms
 from builder.sources import checkout, overlay
 from builder.tools import apt
-from builder.tools.files import full_disk, says_full
+from builder.tools.files import full_disk, mentions_full_disk
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.scratch import EMPTY_TREE
 from builder.tools.log import Log
@@ -196,7 +196,7 @@ def _bootstrap(
     )
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        if says_full(done.stderr):
+        if mentions_full_disk(done.stderr):
             raise full_disk(f"mmdebstrap was writing to {target.parent}", target.parent)
         errors = [line for line in lines if line.startswith("E:")] or lines[-5:]
         raise FetchError(

@@ -92,7 +92,7 @@ def extract(
             written.chmod(0o755)
 
 
-def inside(folder: Path, subdirectory: str, archive: str) -> Path:
+def subdirectory_of(folder: Path, subdirectory: str, archive: str) -> Path:
     """``subdirectory`` of an unpacked archive; raises ``FetchError`` where it has none."""
     found = folder / subdirectory
     if not found.is_dir() or not found.resolve().is_relative_to(folder.resolve()):

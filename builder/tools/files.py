@@ -21,7 +21,7 @@ from builder.errors import BusyError, SpaceError, WorldError
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 HARDLY_ANY = 1 / 16  # GiB: a tool that meets a full disk may leave this much
 FULL_WORDS = ("no space left on device", "out of diskspace", "disk quota exceeded")
-FREE_SOME = (
+FREE_SPACE_HINT = (
     "free some space there (`docker system df` shows what Docker keeps, `docker builder prune` "
     "drops build caches), then run the same command again"
 )
@@ -184,7 +184,7 @@ def atomic_write(file: Path) -> Iterator[Path]:
             waiting.unlink(missing_ok=True)
 
 
-def keep_json(file: Path, value: Any) -> None:
+def write_json(file: Path, value: Any) -> None:
     """Write ``value`` to ``file`` as JSON, whole and on the disk when this returns.
 
     Raises like ``whole``.
@@ -221,7 +221,7 @@ def require_space(folder: Path, gib: float, what: str) -> None:
             f"{what} needs {gib:.1f} GiB of free disk space",
             f"{folder} is on the disk mounted at {mount}, which has {free:.1f} of {total:.1f} GiB "
             "free",
-            FREE_SOME,
+            FREE_SPACE_HINT,
         )
 
 
@@ -236,15 +236,15 @@ def full_disk(why: str, *folders: Path) -> SpaceError:
         hint = "`df -h` shows the disks: free some space, then run the same command again"
         return SpaceError("a disk is full", why, hint)
     room = f"{free:.1f} of its {total:.1f} GiB are free"
-    return SpaceError(f"the disk mounted at {mount} is full: {room}", why, FREE_SOME)
+    return SpaceError(f"the disk mounted at {mount} is full: {room}", why, FREE_SPACE_HINT)
 
 
-def says_full(text: str) -> bool:
+def mentions_full_disk(text: str) -> bool:
     """Whether what a program printed says that a disk, or a quota, is full."""
     return any(words in text.lower() for words in FULL_WORDS)
 
 
-def is_full(error: BaseException) -> bool:
+def is_disk_full(error: BaseException) -> bool:
     """Whether an exception means that a disk, or a quota, is full."""
     return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
 
@@ -255,7 +255,7 @@ def _naming_the_full_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if is_full(error) and _disk_of(folder)[1] <= HARDLY_ANY:
+        if is_disk_full(error) and _disk_of(folder)[1] <= HARDLY_ANY:
             raise full_disk(f"writing to {folder}: {error.strerror}", folder) from error
         raise
 

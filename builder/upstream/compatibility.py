@@ -65,7 +65,7 @@ class PatchSet:
             return
         for version in (None, *against):
             try:
-                found = pypi.release(source.file, version, PYTHON)
+                found = pypi.find_release(source.file, version, PYTHON)
             except GoneError as error:
                 if version is not None:
                     raise

@@ -77,7 +77,7 @@ def make(wanted: Lockable, python: str | None, cache: Path, log: Callable[[str],
     if not pins:
         raise RecipeError(f"nothing is needed for CPython {version}: there is nothing to lock")
     log(f"looking for the wheels of {len(pins)} packages")
-    found = pypi.wheels(pins, version)
+    found = pypi.find_wheels(pins, version)
     files = tuple(PinnedFile(file.name, file.version, file.sha256) for file in found)
     there = _known(wanted.file, log)
     before = {file.name: file for file in there.runtime} if there else {}

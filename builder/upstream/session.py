@@ -128,7 +128,7 @@ def _image_for_scripts(catalog: Catalog, recipe: Recipe, settings: Settings) -> 
         below = catalog.base(recipe.base).recipe
         if below is not None and below.published is not None:
             # Whatever its tag means today: a script needs its Python, and no more.
-            return next(iter(docker.names(f"builder-base/{below.name}:runtime-*")), None)
+            return next(iter(docker.image_names(f"builder-base/{below.name}:runtime-*")), None)
         platforms = Platforms(machine)
         root = base_image.choose(
             catalog, recipe.base, platforms, settings.debian_root, lambda _: None, ask=False

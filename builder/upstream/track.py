@@ -150,7 +150,7 @@ def lag(recipe: Recipe, repositories: Repositories) -> Lag | None:
 
 
 def _releases_behind(file: PinnedFile) -> Lag:
-    newer = pypi.newer(file)
+    newer = pypi.newer_releases(file)
     if newer:
         file = PinnedFile(newer[-1].name, newer[-1].version, newer[-1].sha256)
     target = Target(file.version, file.version, "release", file)

@@ -96,7 +96,7 @@ def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) 
     source = recipe.source
     if isinstance(source, PypiSource):
         file = PinnedFile(source.pypi, source.version, source.sha256)
-        found = pypi.release(file, to, PYTHON)
+        found = pypi.find_release(file, to, PYTHON)
         if found.version == source.version:
             return session.change(entry, entry.text)
         new = PinnedFile(source.pypi, found.version, found.sha256)

@@ -140,7 +140,7 @@ def cached_elsewhere(images: dict[str, str], registry: str, made: set[str], tmp_
     for who in ("", REMOTE):
         work = tmp_path / f"work-{who}"
         builder = buildx.builder(who)
-        bases = context.bases_at({"root": images["root"]}, work, seen=builder.own)
+        bases = context.bases_at({"root": images["root"]}, work, seen=builder.is_engine)
         found = laid_out(work, dockerfile, **{"base-root": bases["root"]})
         log = BuildLog(tmp_path / f"{who}.log")
         image_build.build(found, "image", name, {}, log, lambda _: None, builder, cache=kept)
@@ -193,7 +193,7 @@ def test_a_root_for_two_platforms_goes_there_and_comes_back(
     found = engine.image(name)
     assert found is not None
     assert found.digest == built.digest
-    bases = context.bases_at({"root": name}, tmp_path / "devel", seen=builder.own)
+    bases = context.bases_at({"root": name}, tmp_path / "devel", seen=builder.is_engine)
     cross = laid_out(
         tmp_path / "devel",
         "FROM --platform=linux/arm64 base-root AS devel\n"

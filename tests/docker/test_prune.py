@@ -273,7 +273,7 @@ def test_what_the_channel_would_be_rolled_back_to_stays(
     left = {tag for tag in repository.tags() if not tag.startswith("sha256-")}
     assert left == {"nightly", nightly(6), nightly(4)}
     prune("nightly", "--reason", "it crashes", command="tag rollback")
-    assert repository.head_digest("nightly") == made[4].digest
+    assert repository.resolve("nightly") == made[4].digest
 
 
 @docker_test
@@ -288,7 +288,7 @@ def test_what_any_tag_would_be_rolled_back_to_stays(repository: Repository, prun
     assert stays[nightly(3)] == "nightly would be rolled back to it"
     assert set(done["deleted"]) == {nightly(1), nightly(5)}
     prune("latest", "--reason", "it crashes", command="tag rollback")
-    assert repository.head_digest("latest") == made[2].digest
+    assert repository.resolve("latest") == made[2].digest
 
 
 @docker_test
@@ -303,12 +303,12 @@ def test_a_version_stays_what_it_is_though_its_recipe_is_gone(
         move = ("0.9", "--to", versions[1].digest, "--reason", "so")
         told = prune(*move, command=command, expect=12)
         assert "0.9 is the tag of an image of version 0.9, whose recipe is no longer here" in told
-    assert repository.head_digest("0.9") == versions[0].digest
+    assert repository.resolve("0.9") == versions[0].digest
     # A tag that no image calls its version moves, and so does one that a recipe calls moving.
     for tag in ("latest", "nightly"):
         told = prune(tag, "--to", versions[1].digest, "--reason", "so", command="tag promote")
         assert "its verdict is not checked" in " ".join(told.split())
-        assert repository.head_digest(tag) == versions[1].digest
+        assert repository.resolve(tag) == versions[1].digest
 
 
 def _own_bytes(manifest: Manifest) -> int:
@@ -508,7 +508,7 @@ def test_a_channel_that_moves_between_two_deletions(
         f"deleted {nightly(1)}",
         f"{nightly(2)} stays: nightly leads to it now",
     ]
-    assert repository.head_digest("nightly") == repository.head_digest(nightly(2)) == made[1].digest
+    assert repository.resolve("nightly") == repository.resolve(nightly(2)) == made[1].digest
     for kept in made[1:]:
         assert worn(repository, kept.digest) == sorted(BELONGS)
 

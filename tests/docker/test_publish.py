@@ -15,7 +15,7 @@ from builder.errors import RegistryError
 from builder.publish import push as pushing
 from builder.tools.files import named_lock
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
-from builder.tools.registry.connection import split
+from builder.tools.registry.transport import split
 from docker.test_overlay import Build, build, change, published, python
 from support.fixtures import Builder
 from support.registries import Fault, Proxy, proxied

@@ -91,7 +91,7 @@ def test_a_number_of_thousands_of_digits_is_none(repository: Repository) -> None
 def delete(repository: Repository, digest: str) -> None:
     """An image goes, and with it what is attached to it."""
     attached = [each["digest"] for each in referrers.referrers(repository, digest)]
-    for each in (digest, repository.head_digest(digest.replace(":", "-")), *attached):
+    for each in (digest, repository.resolve(digest.replace(":", "-")), *attached):
         repository.delete(each)
 
 
@@ -109,7 +109,7 @@ def test_a_way_back_is_known_though_images_between_are_gone(repository: Reposito
     pushing.move(
         repository, "main", tag_history.previous(repository, "main"), "not this one", by="rollback"
     )
-    assert repository.head_digest("main") == c
+    assert repository.resolve("main") == c
     reasons = [move.reason for move in tag_history.moves(repository, "main")]
     assert reasons[:3] == ["not this one", "night of e", "bad night"]
     assert reasons[-3:] == [f"night of {digest[-4:]}" for digest in (c, b, a)]
@@ -155,7 +155,7 @@ def test_a_move_that_was_interrupted_did_not_happen(repository: Repository, prox
             pushing.move(through(proxy), "latest", to, reason, "rollback")
     # The notes of both are there, and neither counts.
     assert len(referrers.referrers(repository, b)) == 2
-    assert repository.head_digest("latest") == c
+    assert repository.resolve("latest") == c
     assert reasons(repository, "latest") == before
     for digest in (b, a):
         assert tag_history.previous(repository, "latest") == digest
@@ -222,7 +222,7 @@ def test_a_tag_that_somebody_else_moved_meanwhile_stays(
     with pytest.raises(TagMovedError, match="was moved by somebody else") as caught:
         pushing.move(through(proxy), "latest", ours.digest, "second", by="night")
     assert f"it was {first.digest}, and now it is {theirs.digest}" in str(caught.value)
-    assert repository.head_digest("latest") == theirs.digest
+    assert repository.resolve("latest") == theirs.digest
 
 
 def test_a_tag_that_somebody_else_gave_first_stays(repository: Repository, proxy: Proxy) -> None:
@@ -232,7 +232,7 @@ def test_a_tag_that_somebody_else_gave_first_stays(repository: Repository, proxy
     proxy.faults = [fault]
     with pytest.raises(TagMovedError, match="it was not there, and now it is"):
         through(proxy).put_tag("1.0", ours, "")
-    assert repository.head_digest("1.0") == theirs.digest
+    assert repository.resolve("1.0") == theirs.digest
 
 
 def test_a_tag_that_leads_there_already_is_no_failure(repository: Repository, proxy: Proxy) -> None:
@@ -281,7 +281,7 @@ def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Re
         pushing.move(repository, "latest", "nightly.nights", "so")
     with pytest.raises(RegistryError, match="has no nothing"):
         pushing.move(repository, "latest", "nothing", "so")
-    assert repository.head_digest("latest") == ""
+    assert repository.resolve("latest") == ""
     first = pushing.move(repository, "latest", ours.digest, "so")
     assert first.before == ""
     # Once more is no move, and there is nothing to go back to.
@@ -313,7 +313,7 @@ def test_a_clock_that_is_wrong_moves_nothing(repository: Repository) -> None:
         pytest.raises(BuilderError, match="the clock of this machine is 20 minutes ahead of"),
     ):
         pushing.move(repository, "nightly", one.digest, "so")
-    assert repository.head_digest("nightly") == ""
+    assert repository.resolve("nightly") == ""
 
 
 def night(**changes: Any) -> Night:

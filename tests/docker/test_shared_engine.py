@@ -30,7 +30,7 @@ def test_an_image_that_another_user_removes_is_none(images: dict[str, Any]) -> N
     try:
         until = time.monotonic() + 6
         while time.monotonic() < until:
-            found += [docker.image(each) for each in docker.names("builder-test/vanishing:*")]
+            found += [docker.image(each) for each in docker.image_names("builder-test/vanishing:*")]
     finally:
         ended.set()
         thread.join()

@@ -200,7 +200,7 @@ def test_a_registry_with_a_password_and_its_own_certificate(
         assert json.loads(done.stdout)["digest"] == record["digest"]
         assert PASSWORD not in done.stderr + done.stdout
         repository = Repository(f"{address}/me/builder-test/overlaid", print)
-        assert repository.head_digest("1") == record["digest"]
+        assert repository.resolve("1") == record["digest"]
         # cosign was let in as well, and its signature is there.
         assert f"{record['digest'].replace(':', '-')}.sig" in repository.tags()
         told = json.loads(push("latest", "--json", command="tag history").stdout)

@@ -10,7 +10,7 @@ import pytest
 
 from builder.errors import RecipeError
 from builder.recipes import lockfile
-from builder.tools.python.wheels import rank
+from builder.tools.python.wheel_tags import rank
 from support.fixtures import Builder
 from support.smoke_tests import docker
 

@@ -34,9 +34,9 @@ class Builder:
     name: str
     architecture: str
     """Of the machine that compiles, as ``uname -m`` or Docker names it."""
-    own: bool = True
+    is_engine: bool = True
     """It is the engine itself: it has the engine's images, and the engine has what it makes."""
-    of_context: bool = True
+    needs_context: bool = True
     """It is the engine of the Docker context of its name; buildx takes it in that context only."""
 
 
@@ -64,27 +64,27 @@ def _inspected(name: str) -> Builder:
         why = "; ".join(said).removeprefix("ERROR: ")
         raise WorldError(f"the builder {name} does not answer", why, HINT)
     platform = TARGET if TARGET in native else native[0]
-    of_context = ("Driver", "docker") in found
-    return Builder(name, platform.partition("/")[2], own=False, of_context=of_context)
+    needs_context = ("Driver", "docker") in found
+    return Builder(name, platform.partition("/")[2], is_engine=False, needs_context=needs_context)
 
 
-def need(builder: Builder) -> None:
+def require_builder(builder: Builder) -> None:
     """Raise ``WorldError`` where the engine or the builder does not answer, or no longer."""
     docker.engine()
-    if not builder.own:
+    if not builder.is_engine:
         _inspected(builder.name)
 
 
 def full_disk(builder: Builder, why: str, *others: Path) -> SpaceError:
     """The error of a build that found a disk full: the engine's, or that of ``others``."""
-    if not builder.own:
+    if not builder.is_engine:
         what = f"a disk of the builder {builder.name}, or of this machine, is full"
         hint = f"`docker buildx prune --builder {builder.name}` drops what the builder keeps"
         return SpaceError(what, why, f"{hint}; then run the same command again")
     try:
         return files.full_disk(why, docker.engine().root, *others)
     except WorldError:  # a full disk may end an engine
-        return SpaceError("the disk of the engine is full", why, files.FREE_SOME)
+        return SpaceError("the disk of the engine is full", why, files.FREE_SPACE_HINT)
 
 
 def build(builder: Builder, arguments: Sequence[str], on_line: Callable[[str], None]) -> int:
@@ -93,7 +93,7 @@ def build(builder: Builder, arguments: Sequence[str], on_line: Callable[[str], N
     On Ctrl-C the client is told first, so that BuildKit stops its work too.
     """
     command = [docker.executable()]
-    if builder.of_context and not builder.own:
+    if builder.needs_context and not builder.is_engine:
         command.append(f"--context={builder.name}")
     command += ["buildx", "build", f"--builder={builder.name}", "--progress=plain", *arguments]
     environment = os.environ | {"BUILDKIT_COLORS": "", "NO_COLOR": "1"}
@@ -126,7 +126,7 @@ def fields(*found: str) -> str:
     return line.getvalue()
 
 
-def printed(file: Path, groups: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
+def print_bake(file: Path, groups: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
     """What ``docker buildx bake`` reads in a file: its targets and groups, as it would build them.
 
     ``variables`` are those of the file.  Raises ``BuildError`` where it does not accept it.

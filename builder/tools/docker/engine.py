@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from builder.errors import BuildError, FetchError, GoneError, UntriedError, WorldError
 from builder.tools import archives
-from builder.tools.files import full_disk, says_full
+from builder.tools.files import full_disk, mentions_full_disk
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
@@ -140,14 +140,14 @@ def engine() -> Engine:
 
 def image(reference: str) -> Image | None:
     """The image of that name in the engine, or None; raises ``WorldError``."""
-    found = inspected(reference)
+    found = inspect_image(reference)
     if found is None:
         return None
     labels = (found.get("Config") or {}).get("Labels") or {}
     return Image(found["Id"], dict(labels), f"{found['Os']}/{found['Architecture']}")
 
 
-def inspected(reference: str) -> dict[str, Any] | None:
+def inspect_image(reference: str) -> dict[str, Any] | None:
     """All that the engine says of an image (docker image inspect), or None where it has none.
 
     It is asked once: another user may remove the image at any time.  Raises ``WorldError``.
@@ -164,7 +164,7 @@ def inspected(reference: str) -> dict[str, Any] | None:
     raise WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
 
 
-def names(pattern: str) -> list[str]:
+def image_names(pattern: str) -> list[str]:
     """The names of the engine's images that are like ``pattern``, newest image first."""
     command = [executable(), "image", "ls", "--filter", f"reference={pattern}"]
     command += ["--format", "{{.Repository}}:{{.Tag}}"]
@@ -253,7 +253,7 @@ def load(archive: Path) -> None:
     if done.returncode == 0:
         return
     said = done.stderr.strip()
-    if says_full(said):
+    if mentions_full_disk(said):
         raise full_disk(f"the engine was loading the image that was built: {said}", engine().root)
     raise WorldError("the engine does not take the image that was built", said)
 
@@ -314,7 +314,7 @@ def _check_saved(
         raise UntriedError(f"cannot read the image {reference}", why) from error
 
 
-def pull_digest(reference: str, timeout: float) -> str | None:
+def registry_digest(reference: str, timeout: float) -> str | None:
     """The digest that a registry has for a tag, or None when it does not answer in time."""
     done = _asked_of_registry(reference, timeout)
     if done is None or done.returncode != 0:

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from builder.errors import BuilderError, FetchError, GoneError, WorldError
-from builder.tools.files import full_disk, says_full
+from builder.tools.files import full_disk, mentions_full_disk
 
 ATTEMPTS = 4
 # What git and curl say when asking again may help; everything else is an answer.
@@ -152,7 +152,7 @@ def run(
         raise WorldError("there is no git on this machine", hint="install git") from error
     said = done.stderr.decode("utf-8", "replace").strip()
     if done.returncode != 0:
-        if says_full(said) or _full(repository):
+        if mentions_full_disk(said) or _full(repository):
             raise full_disk(f"git was writing to {repository}", repository)
         reasons = [line for line in said.splitlines() if not line.startswith("warning: ")]
         raise GitError(arguments, done.returncode, "\n".join(reasons) or said)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
-from builder.tools.files import is_full
-from builder.tools.python import wheel_texts
-from builder.tools.python.wheels import rank
+from builder.tools.files import is_disk_full
+from builder.tools.python import remote_wheel
+from builder.tools.python.wheel_tags import rank
 from builder.tools.web.downloads import TIMEOUT, store
 from builder.tools.web.errors import cause
 from builder.tools.web.retry import with_retries
@@ -110,16 +110,16 @@ def _fetch_one(index: PyPISimple, file: File, cache: Path, log: Callable[[str], 
         store(index.s, package.url, name, file.sha256, folder)
 
 
-def texts(file: File, target: Path, log: Callable[[str], None]) -> None:
+def fetch_text_files(file: File, target: Path, log: Callable[[str], None]) -> None:
     """Write the texts of a wheel to the new directory ``target``: only they are fetched.
 
     They are those of the wheel's own RECORD; whether the wheel has the digest of ``file`` is not
-    known.  Raises ``NoRangesError`` where that cannot be done, else like ``fetch``.
+    known.  Raises ``PartialReadError`` where that cannot be done, else like ``fetch``.
     """
     with client() as index, _explained(file):
         package = with_retries(lambda: _find(index, file))
         log(f"reading {package.filename} in part")
-        wheel_texts.unpack(index.s, package, target)
+        remote_wheel.unpack(index.s, package, target)
 
 
 def check(index: PyPISimple, file: File) -> None:
@@ -141,7 +141,7 @@ class Found:
     """On which it was uploaded (YYYY-MM-DD); empty where the index does not tell."""
 
 
-def wheels(pins: Iterable[tuple[str, str]], python: str) -> list[Found]:
+def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[Found]:
     """For each name and version the wheel of CPython ``python`` on linux x86_64 that fits best.
 
     Raises ``FetchError`` when the index does not answer, or has none.
@@ -181,7 +181,7 @@ def _same(one: str | None, other: str) -> bool:
         return False
 
 
-def release(file: File, version: str | None, python: str) -> Found:
+def find_release(file: File, version: str | None, python: str) -> Found:
     """The file of another version, or of the newest, that corresponds to ``file``.
 
     For a wheel that of CPython ``python`` ("3.12") on linux x86_64, for an sdist the sdist.
@@ -206,7 +206,7 @@ def _sha256(package: DistributionPackage) -> str:
     return package.digests.get("sha256", "")
 
 
-def newer(file: File) -> list[Found]:
+def newer_releases(file: File) -> list[Found]:
     """The releases after that of ``file``, oldest first: one file each, of the same kind.
 
     Pre-releases and what was yanked do not count.  Raises ``FetchError`` when the index does not
@@ -270,7 +270,7 @@ def _explained(file: File) -> Iterator[None]:
             hint="check the name, and which index pip is configured to use (pip config list)",
         ) from error
     except (requests.RequestException, OSError) as error:
-        if is_full(error):
+        if is_disk_full(error):
             raise
         raise FetchError(
             f"cannot fetch {file.name} {file.version}",

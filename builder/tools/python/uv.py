@@ -15,7 +15,7 @@ from pathlib import Path
 
 from builder.errors import FetchError, RecipeError
 from builder.tools.python.pypi import pip_setting
-from builder.tools.python.wheels import NEWEST_GLIBC
+from builder.tools.python.wheel_tags import NEWEST_GLIBC
 
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)$")
 KNOWN_GLIBC = 40  # of uv's list of platforms

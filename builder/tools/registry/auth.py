@@ -10,7 +10,7 @@ from collections.abc import Collection
 from ipaddress import ip_address
 
 from builder.errors import RegistryError
-from builder.tools.registry import answers
+from builder.tools.registry import responses
 from builder.tools.registry.credentials import HUB, Login, login_for
 from builder.tools.web.client import Answer, Client, loopback, origin, parts_of
 from builder.tools.web.errors import WebError
@@ -84,7 +84,7 @@ class Authorization:
         Raises ``RegistryError`` where the login would be sent in the clear or the token is
         damaged, ``WebError`` where it is not given.
         """
-        kind, named = answers.challenge(answer.headers.get("WWW-Authenticate", ""))
+        kind, named = responses.challenge(answer.headers.get("WWW-Authenticate", ""))
         if not self._asked_login:
             self._login, self._asked_login = login_for(self._registry), True
         value = ""
@@ -108,8 +108,8 @@ class Authorization:
         # A redirect names a host that the registry did not name.
         answer = self._client.request("GET", url, headers=headers, elsewhere=False)
         if not answer.good:
-            raise answer.error(answers.error_text(answer.content))
-        return answers.token(answer, self._registry)
+            raise answer.error(responses.error_text(answer.content))
+        return responses.token(answer, self._registry)
 
     def _require_safe(self, realm: str) -> None:
         """Raise ``RegistryError`` unless logins may be sent to a realm.

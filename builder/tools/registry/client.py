@@ -1,8 +1,7 @@
 """A registry, spoken to as the OCI distribution specification 1.1 says.
 
-https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md.  How it is asked as
-somebody stands in ``registry_auth``, what it answers in ``registry_answers``.  A failure that may
-pass is tried again, within a bound, and not before the time that the registry asks for.
+https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md.  ``transport``
+sends requests and retries them, ``auth`` authorizes them, ``responses`` checks what comes back.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from builder.errors import GoneError, RegistryError, TagMovedError, WorldError
-from builder.tools.registry import answers
-from builder.tools.registry.answers import IMAGE_MANIFEST, INDEX, Body
-from builder.tools.registry.connection import Connection, split
+from builder.tools.registry import responses
+from builder.tools.registry.responses import IMAGE_MANIFEST, INDEX, Body
+from builder.tools.registry.transport import Transport, split
 from builder.tools.web.client import Answer
 from builder.tools.web.errors import WebError
 from builder.tools.web.http_time import time_span
@@ -58,11 +57,11 @@ class Manifest:
     @property
     def body(self) -> Body:
         """What it says.  Raises ``RegistryError`` where it is damaged."""
-        return answers.checked(Body, self.content, f"the manifest {self.digest}")
+        return responses.checked(Body, self.content, f"the manifest {self.digest}")
 
     def parsed(self) -> dict[str, Any]:
         """Its JSON as it came, which ``Body`` holds.  Raises ``RegistryError``."""
-        return answers.json_object(self.content, Body, f"the manifest {self.digest}")
+        return responses.json_object(self.content, Body, f"the manifest {self.digest}")
 
 
 class Repository:
@@ -77,7 +76,7 @@ class Repository:
         self.name = name
         self.registry, self.path = split(name)
         self._say = log
-        self._http = Connection(name, log, token_hosts)
+        self._http = Transport(name, log, token_hosts)
         self._seen: set[str] = set()
         """Blobs that the registry has, as far as it was asked."""
 
@@ -89,16 +88,16 @@ class Repository:
         answer = self._http.ask("GET", f"manifests/{reference}", headers, limit=LARGEST_MANIFEST)
         if answer is None:
             return None
-        kind = answers.media_type(answer.headers) or IMAGE_MANIFEST
+        kind = responses.media_type(answer.headers) or IMAGE_MANIFEST
         self._require_same(reference, answer.content)
         return Manifest(answer.content, kind)
 
-    def head_digest(self, reference: str) -> str:
+    def resolve(self, reference: str) -> str:
         """The digest that a tag leads to; empty where there is none.  Raises like ``manifest``."""
         found = self.manifest(reference)
         return found.digest if found else ""
 
-    def told(self, reference: str) -> str:
+    def head_digest(self, reference: str) -> str:
         """The digest that a tag leads to, by the registry's word; empty where there is none.
 
         Docker Hub counts each manifest that it gives as a pull; one that is asked for by HEAD it
@@ -109,7 +108,7 @@ class Repository:
         if answer is None:
             return ""
         # The specification does not oblige a registry to say it.
-        return answers.digest(answer.headers) or self.head_digest(reference)
+        return responses.digest(answer.headers) or self.resolve(reference)
 
     def require_clock(self) -> None:
         """Raise ``WorldError`` where the registry, by its last answer, has quite another time.
@@ -129,14 +128,14 @@ class Repository:
     def tags(self) -> list[str]:
         """All tags, sorted; none where there is no such repository."""
         pages = self._pages("tags/list?n=1000")
-        return sorted({tag for page in pages for tag in answers.tags(page, self.name)})
+        return sorted({tag for page in pages for tag in responses.tags(page, self.name)})
 
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
         """The descriptors of what refers to a manifest; None where the registry keeps none."""
         pages = list(self._pages(f"referrers/{digest}"))
-        if not pages or any(answers.media_type(page.headers) != INDEX for page in pages):
+        if not pages or any(responses.media_type(page.headers) != INDEX for page in pages):
             return None
-        return [entry for page in pages for entry in answers.referrers(page, self.name)]
+        return [entry for page in pages for entry in responses.referrers(page, self.name)]
 
     def _pages(self, path: str) -> Iterator[Answer]:
         """The pages of a list, one after the other; none where there is nothing of that name."""
@@ -150,7 +149,7 @@ class Repository:
             if answer is None:
                 return
             yield answer
-            following = answers.next_page(answer, self.name)
+            following = responses.next_page(answer, self.name)
 
     def blob(self, digest: str) -> bytes:
         """A blob that fits into memory: an image's configuration.
@@ -194,7 +193,7 @@ class Repository:
         )
         # Few registries have to be told: they forget an upload that nobody continues.
         with suppress(WebError, RegistryError):
-            url = answers.upload_address(begun, self.name)
+            url = responses.upload_address(begun, self.name)
             self._http.once("DELETE", url, push=True)
 
     def put_blob(
@@ -267,7 +266,7 @@ class Repository:
             sent = begun.status != 201
             if not begun.good or not sent:
                 return begun
-            url = answers.upload_address(begun, self.name)
+            url = responses.upload_address(begun, self.name)
             joined = f"{url}{'&' if '?' in url else '?'}digest={digest}"
             headers = {"Content-Type": "application/octet-stream"}
             return self._http.once(
@@ -303,7 +302,7 @@ class Repository:
                 return looked
             now = ""
             if looked.good:
-                now = answers.digest(looked.headers) or self.head_digest(tag)
+                now = responses.digest(looked.headers) or self.resolve(tag)
             if now == manifest.digest:
                 return looked
             if now != before:
@@ -352,7 +351,7 @@ class Repository:
             if answer.status == 405:
                 raise RegistryError(
                     f"{self.registry} does not allow deletion",
-                    answer.error(answers.error_text(answer.content)).why,
+                    answer.error(responses.error_text(answer.content)).why,
                     "docker-registry does where it runs with REGISTRY_STORAGE_DELETE_ENABLED=true",
                 )
             return answer

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from builder.errors import RegistryError, WorldError
-from builder.tools.registry.connection import certificate_of, split
 from builder.tools.registry.credentials import HUB, HUB_KEY, login_for
+from builder.tools.registry.transport import certificate_of, split
 
 PATIENCE = 300.0  # seconds
 UNSIGNED = re.compile(
@@ -30,7 +30,7 @@ UNREADABLE_KEY = re.compile(r"loading public key")
 SAMPLE = "builder tries its signing key"
 
 
-def need() -> None:
+def require_cosign() -> None:
     """Raise ``WorldError`` where there is no cosign."""
     if shutil.which("cosign") is None:
         raise WorldError(
@@ -45,7 +45,7 @@ def require_key(key: str, work: Path) -> None:
 
     ``key`` is a file or one of cosign's key URIs, ``work`` a directory for what cosign reads.
     """
-    need()
+    require_cosign()
     public = public_key(key, work)
     if not signed_by(SAMPLE, sign_text(SAMPLE, key, work), str(public), work):
         raise WorldError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from builder.errors import WorldError
-from builder.tools.web.answers import Part, first_fault
+from builder.tools.web.json_model import JsonModel, first_error
 
 HUB = "docker.io"
 HUB_KEY = "https://index.docker.io/v1/"
@@ -35,11 +35,11 @@ class Login:
         return base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
-class _Entry(Part):
+class _Entry(JsonModel):
     auth: str | None = None
 
 
-class _Config(Part):
+class _Config(JsonModel):
     """What is read of Docker's configuration; null is nothing there, as in Docker."""
 
     auths: dict[str, _Entry | None] | None = None
@@ -47,7 +47,7 @@ class _Config(Part):
     credsStore: str | None = None  # noqa: N815
 
 
-class _Helped(Part):
+class _Helped(JsonModel):
     """What a helper answers."""
 
     Username: str
@@ -104,7 +104,7 @@ def parsed(content: bytes, file: Path) -> _Config:
     try:
         return _Config.model_validate_json(content)
     except ValidationError as error:
-        raise _unreadable(file, first_fault(error)) from None
+        raise _unreadable(file, first_error(error)) from None
 
 
 def _unreadable(file: Path, why: str) -> WorldError:
@@ -146,6 +146,6 @@ def _asked(helper: str, key: str) -> Login | None:
         told = _Helped.model_validate_json(done.stdout)
     except ValidationError as error:
         raise WorldError(
-            f"the answer of {name} is not a login", first_fault(error), f"try `{name} get`"
+            f"the answer of {name} is not a login", first_error(error), f"try `{name} get`"
         ) from None
     return Login(told.Username, told.Secret)

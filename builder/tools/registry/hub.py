@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from builder.errors import FetchError, RegistryError
-from builder.tools.registry import hub_answers
+from builder.tools.registry import hub_responses
 from builder.tools.registry.credentials import HUB, Login, login_for
-from builder.tools.registry.hub_answers import Grant, Shown, TagPage
+from builder.tools.registry.hub_responses import Grant, Shown, TagPage
 from builder.tools.web.client import Answer, Client
 from builder.tools.web.errors import WebError, cause
 from builder.tools.web.retry import RetryPolicy
@@ -58,7 +58,7 @@ class Hub:
             answer = self._either("GET", repository, "")
         if not answer.good:
             raise self._refused(answer, f"describe {repository}")
-        shown = hub_answers.checked(Shown, answer.content)
+        shown = hub_responses.checked(Shown, answer.content)
         for sent, there in ((short, shown.description), (full, shown.full_description)):
             if (there or "").split() != sent.split():
                 raise RegistryError(
@@ -78,7 +78,7 @@ class Hub:
                 break
             if not answer.good:
                 raise self._refused(answer, f"list the tags of {repository}")
-            listed = hub_answers.checked(TagPage, answer.content)
+            listed = hub_responses.checked(TagPage, answer.content)
             found.update(listed.names)
             if not listed.names or not listed.next:
                 break
@@ -127,7 +127,7 @@ class Hub:
         answer = self._ask("POST", "/v2/auth/token", body)
         if answer.status != 200:
             raise self._refused(answer, "log in")
-        return hub_answers.checked(Grant, answer.content).access_token
+        return hub_responses.checked(Grant, answer.content).access_token
 
     def _ask(self, method: str, path: str, body: Any) -> Answer:
         """An answer that will not be another one for being asked for again."""
@@ -145,8 +145,8 @@ class Hub:
                 data=None if body is None else json.dumps(body).encode(),
                 limit=LARGEST_PAGE,
             )
-            failure = answer.error(hub_answers.error_text(answer.content))
-            if not answer.good and failure.passing:
+            failure = answer.error(hub_responses.error_text(answer.content))
+            if not answer.good and failure.temporary:
                 raise failure
             return answer
 
@@ -154,19 +154,18 @@ class Hub:
         try:
             return self._retry.call(once)
         except WebError as error:
-            if not error.passing:
+            if not error.temporary:
                 raise RegistryError(
                     f"Docker Hub's answer cannot be used: {what}", error.why
                 ) from error
-            does = "asks to wait" if error.asked else "fails" if error.status else "does not answer"
             raise FetchError(
-                f"Docker Hub {does}: {what}",
+                f"Docker Hub {error.outcome}: {what}",
                 cause(error),
                 "try again later: finished changes are not repeated",
             ) from error
 
     def _refused(self, answer: Answer, what: str) -> RegistryError:
-        status, why = answer.status, answer.error(hub_answers.error_text(answer.content)).why
+        status, why = answer.status, answer.error(hub_responses.error_text(answer.content)).why
         who = self._login.user if self._login else "access without a login"
         if status == 401:
             return RegistryError(f"Docker Hub: authentication failed as {who}: {what}", why, SCOPE)

@@ -17,7 +17,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from builder.tools.web.errors import WebError, refused, web_error
+from builder.tools.web.errors import WebError, status_error, web_error
 
 if TYPE_CHECKING:
     from requests import Response, Session
@@ -54,7 +54,7 @@ class Answer:
         """The error that its status is, with what the server says of it."""
         text = f"{self.status} {self.reason}".strip()
         later = self.headers.get("Retry-After", "")
-        return refused(self.status, f"{text}: {why}" if why else text, later, self.url)
+        return status_error(self.status, f"{text}: {why}" if why else text, later, self.url)
 
 
 def parts_of(url: str) -> SplitResult:
@@ -65,7 +65,7 @@ def parts_of(url: str) -> SplitResult:
     except ValueError:
         usable = False
     if not usable or any(character.isspace() or not character.isprintable() for character in url):
-        raise WebError("the server names an address that is not valid", passing=False)
+        raise WebError("the server names an address that is not valid", temporary=False)
     return parts
 
 
@@ -147,7 +147,7 @@ class Client:
             url = followed(answer, target, elsewhere=elsewhere)
             if origin(url) != origin(answer.url):
                 sent = {k: v for k, v in sent.items() if k.lower() not in CREDENTIALS}
-        raise WebError(f"it redirects more than {REDIRECTS} times", passing=False)
+        raise WebError(f"it redirects more than {REDIRECTS} times", temporary=False)
 
     def _send(
         self, method: str, url: str, headers: Mapping[str, str], data: Any, silence: float
@@ -173,9 +173,9 @@ def followed(answer: Answer, target: str, *, elsewhere: bool) -> str:
     url = joined(answer.url, target)
     before, after = origin(answer.url), origin(url)
     if before[0] == "https" and after[0] == "http":
-        raise WebError(f"it redirects to {after[1]} without TLS", passing=False)
+        raise WebError(f"it redirects to {after[1]} without TLS", temporary=False)
     if answer.method not in {"GET", "HEAD"} or (before != after and not elsewhere):
-        raise WebError(f"it redirects {answer.method} to {after[1]}", passing=False)
+        raise WebError(f"it redirects {answer.method} to {after[1]}", temporary=False)
     return url
 
 
@@ -188,7 +188,7 @@ def _read(response: Response, method: str, limit: int) -> Answer:
             break
         if len(content) > limit:
             why = f"its answer is larger than {limit / 1e6:.1f} MB"
-            raise WebError(why, passing=False)
+            raise WebError(why, temporary=False)
     return Answer(
         method,
         response.url,
@@ -238,7 +238,7 @@ class _Watch:
         """Raise ``WebError`` where the answer took too long: what was read of it is a part."""
         if self._late:
             why = f"its answer was not complete after {self._seconds:.0f} seconds"
-            raise WebError(why, passing=False)
+            raise WebError(why, temporary=False)
 
 
 def _session() -> Session:

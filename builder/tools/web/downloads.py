@@ -65,7 +65,7 @@ def check(url: str) -> None:
         with_retries(ask)
     except requests.RequestException as error:
         failure = web_error(error)
-        gone = failure is not None and failure.status and not failure.passing
+        gone = failure is not None and failure.status and not failure.temporary
         raise (GoneError if gone else FetchError)(f"cannot fetch {url}", cause(error)) from error
 
 

@@ -1,6 +1,6 @@
-"""Why a request over HTTP failed, in plain words, and when a server wants to be asked again.
+"""Why an HTTP request failed, in plain words, and whether another attempt may succeed.
 
-One place for downloads, registries, Docker Hub and GitHub.
+Downloads, registries, Docker Hub and GitHub share it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import socket
 import ssl
 from collections.abc import Iterator
 
-from builder.tools.web.http_time import retry_after, time_span
+from builder.tools.web import http_time
 
 
 class WebError(Exception):
-    """A request that got no usable answer.
+    """A request without a usable response.
 
-    ``why`` says it in plain words.  ``status`` is that of the answer, 0 where there was none;
-    ``asked`` the seconds that the server asks to wait; ``passing``: another try may succeed;
-    ``untrusted``: the server's TLS certificate is not trusted; ``url``: who answered, or was asked.
+    ``why`` is the reason in plain words.  ``status`` is that of the response, 0 where there was
+    none; ``retry_after`` the seconds that the server asks to wait; ``temporary``: another attempt
+    may succeed; ``untrusted``: the server's TLS certificate is not trusted; ``url``: the address
+    that responded, or was requested.
     """
 
     def __init__(
@@ -27,31 +28,39 @@ class WebError(Exception):
         why: str,
         *,
         status: int = 0,
-        asked: float | None = None,
-        passing: bool = True,
+        retry_after: float | None = None,
+        temporary: bool = True,
         untrusted: bool = False,
         url: str = "",
     ) -> None:
         super().__init__(why)
         self.why = why
         self.status = status
-        self.asked = asked
-        self.passing = passing
+        self.retry_after = retry_after
+        self.temporary = temporary
         self.untrusted = untrusted
         self.url = url
 
+    @property
+    def outcome(self) -> str:
+        """What the server does, as a verb: "fails"."""
+        if self.retry_after:
+            return "asks to wait"
+        return "fails" if self.status else "does not answer"
 
-def refused(status: int, why: str, later: str, url: str) -> WebError:
-    """The error for an answer's status; ``later`` is its Retry-After.
 
-    429 and 5xx may pass (RFC 6585, section 4; RFC 9110, section 15.6).
+def status_error(status: int, why: str, retry_after: str, url: str) -> WebError:
+    """The error of a response's status; ``retry_after`` is the header of that name.
+
+    429 and 5xx are temporary (RFC 6585, section 4; RFC 9110, section 15.6).
     """
-    passing = status == 429 or status >= 500
-    return WebError(why, status=status, asked=retry_after(later), passing=passing, url=url)
+    temporary = status == 429 or status >= 500
+    wait = http_time.retry_after(retry_after)
+    return WebError(why, status=status, retry_after=wait, temporary=temporary, url=url)
 
 
 def web_error(error: BaseException) -> WebError | None:
-    """What ``requests`` or ``urllib3`` raised, in plain words; None where it is another error."""
+    """An error of ``requests``, ``urllib3`` or a socket in plain words; None for any other."""
     import requests
     import urllib3
 
@@ -60,8 +69,9 @@ def web_error(error: BaseException) -> WebError | None:
     if isinstance(error, requests.HTTPError) and error.response is not None:
         answer = error.response
         why = f"{answer.status_code} {answer.reason}"
-        later = answer.headers.get("Retry-After", "")
-        return refused(answer.status_code, why, later, answer.url)
+        return status_error(
+            answer.status_code, why, answer.headers.get("Retry-After", ""), answer.url
+        )
     web = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException)
     if not isinstance(error, (*web, ConnectionError, TimeoutError, ssl.SSLError)):
         return None
@@ -74,10 +84,10 @@ def web_error(error: BaseException) -> WebError | None:
     untrusted = any(
         isinstance(each, ssl.SSLError) and not isinstance(each, ssl.SSLEOFError) for each in chain
     )
-    passing = isinstance(error, broken) and not untrusted
+    temporary = isinstance(error, broken) and not untrusted
     proxy = any(isinstance(each, urllib3.exceptions.ProxyError) for each in chain)
     why = f"{'the proxy: ' if proxy else ''}{_cause(chain)}"
-    return WebError(why, passing=passing, untrusted=untrusted)
+    return WebError(why, temporary=temporary, untrusted=untrusted)
 
 
 def cause(error: BaseException) -> str:
@@ -85,11 +95,13 @@ def cause(error: BaseException) -> str:
     found = web_error(error)
     if found is None:
         return str(error)
-    return f"{found.why}; it asks to wait {time_span(found.asked)}" if found.asked else found.why
+    if not found.retry_after:
+        return found.why
+    return f"{found.why}; it asks to wait {http_time.time_span(found.retry_after)}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and all that it wraps: ``urllib3`` keeps causes in ``reason`` and in arguments."""
+    """An error and every error in it: ``urllib3`` keeps causes in ``reason`` and in arguments."""
     seen: set[int] = set()
     waiting: list[object] = [error]
     while waiting:
@@ -124,12 +136,12 @@ def _cause(chain: list[BaseException]) -> str:
         (http.client.HTTPException, "the answer is not HTTP"),
         (ValueError, "the address is not valid"),  # requests' InvalidURL and InvalidSchema
     )
-    for kind, said in words:
+    for kind, text in words:
         for each in chain:
             if isinstance(each, kind):
                 detail = getattr(each, "verify_message", "") or (
                     getattr(each, "reason", "") if isinstance(each, ssl.SSLError) else ""
                 )
-                return f"{said} ({detail})" if isinstance(detail, str) and detail else said
+                return f"{text} ({detail})" if isinstance(detail, str) and detail else text
     number = next((e.errno for e in chain if isinstance(e, OSError) and e.errno), None)
     return os.strerror(number).lower() if number else "the connection failed"

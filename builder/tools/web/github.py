@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from builder.tools.web.answers import Part
 from builder.tools.web.client import Client
 from builder.tools.web.errors import WebError
+from builder.tools.web.json_model import JsonModel
 
 SECONDS = 15.0  # for the whole answer
 LARGEST = 4 << 20  # bytes: a pull request's text is part of the answer
@@ -34,11 +34,11 @@ class PullRequest:
     base_ref: str
 
 
-class _Base(Part):
+class _Base(JsonModel):
     ref: str
 
 
-class _Answer(Part):
+class _Answer(JsonModel):
     title: str
     state: str
     merged_at: str | None = None

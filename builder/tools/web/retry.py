@@ -40,7 +40,7 @@ class RetryPolicy:
     ``log`` gets a line before each wait of a second or more; it begins with ``server``, which is
     also the key in ``GIVEN_UP`` (a server without a name is not kept there).  ``failure_of`` makes
     a ``WebError`` of what ``work`` raised, or None where that is no failure of the server:
-    ``passing`` decides whether there is another attempt, ``asked`` how long to wait for it.
+    ``temporary`` decides whether there is another attempt, ``retry_after`` how long to wait for it.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RetryPolicy:
 
     def _may_pass(self, error: BaseException) -> bool:
         failure = self._failure_of(error)
-        return failure is not None and failure.passing
+        return failure is not None and failure.temporary
 
     def _failure(self, state: RetryCallState) -> WebError:
         """The failure of the last attempt; only those that may pass come here."""
@@ -92,14 +92,14 @@ class RetryPolicy:
         return (self._failure_of(error) if error else None) or WebError("")
 
     def _seconds(self, state: RetryCallState) -> float:
-        asked = self._failure(state).asked
+        asked = self._failure(state).retry_after
         return asked if asked is not None else min(2.0 ** (state.attempt_number - 1), 8.0)
 
     def _is_over(self, state: RetryCallState) -> bool:
         if state.attempt_number >= ATTEMPTS or self._server in GIVEN_UP:
             return True
         wait = state.upcoming_sleep
-        if self._failure(state).asked is not None:
+        if self._failure(state).retry_after is not None:
             return wait > LONGEST_WAIT or self._waited + wait > LONGEST_IN_ALL
         return time.monotonic() - self._last_response + wait > GIVE_UP
 
@@ -107,8 +107,8 @@ class RetryPolicy:
         failure, wait = self._failure(state), state.upcoming_sleep
         if wait >= 1:
             name = f"{self._server}: " if self._server else ""
-            asks = "it asks to wait" if failure.asked is not None else "trying again in"
+            asks = "it asks to wait" if failure.retry_after is not None else "trying again in"
             self._log(f"{name}{failure.why}; {asks} {time_span(wait)}")
-        if failure.asked is not None:
+        if failure.retry_after is not None:
             self._waited += wait
             self._last_response = time.monotonic() + wait

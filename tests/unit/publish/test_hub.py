@@ -17,7 +17,7 @@ from builder.errors import FetchError, RegistryError
 from builder.publish import hub_page
 from builder.publish.hub_page import described, shortened, whole_paragraphs
 from builder.tools.registry.hub import Hub
-from builder.tools.registry.hub_answers import Grant, Shown, TagPage, checked, error_text
+from builder.tools.registry.hub_responses import Grant, Shown, TagPage, checked, error_text
 from builder.tools.web import github
 from support.catalogs import load
 from support.damaged import damaged, fuzzed, seeds

@@ -41,7 +41,7 @@ def other(code: str) -> Iterator[subprocess.Popen[str]]:
 
 def holding(call: str) -> str:
     return (
-        "from pathlib import Path\nfrom builder.tools.files import alone, workspace\n"
+        "from pathlib import Path\nfrom builder.tools.files import named_lock, workspace\n"
         f"with {call} as value:\n    print('ready', flush=True)\n    input()\n"
     )
 
@@ -84,7 +84,7 @@ def test_a_killed_runs_directory_is_swept_and_a_living_ones_is_not(tmp_path: Pat
 
 
 def test_one_run_at_a_time_and_a_killed_one_lets_go(tmp_path: Path) -> None:
-    with other(holding(f"alone(Path({str(tmp_path)!r}), 'x-1')")) as process:
+    with other(holding(f"named_lock(Path({str(tmp_path)!r}), 'x-1')")) as process:
         with pytest.raises(BusyError, match=f"process {process.pid}"), named_lock(tmp_path, "x-1"):
             pass
         with named_lock(tmp_path, "y-1"):
@@ -162,7 +162,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_waits_is_told_for_whom_and_goes_on(tmp_path: Path) -> None:
     heard: list[str] = []
-    with other(holding(f"alone(Path({str(tmp_path)!r}), 'x-1')")) as process:
+    with other(holding(f"named_lock(Path({str(tmp_path)!r}), 'x-1')")) as process:
 
         def wait(message: str) -> None:
             heard.append(message)
@@ -179,7 +179,7 @@ def test_a_run_that_waits_is_told_for_whom_and_goes_on(tmp_path: Path) -> None:
 )
 def test_what_the_other_run_does_is_told(tmp_path: Path, name: str, does: str) -> None:
     with (
-        other(holding(f"alone(Path({str(tmp_path)!r}), {name!r})")),
+        other(holding(f"named_lock(Path({str(tmp_path)!r}), {name!r})")),
         pytest.raises(BusyError, match=f"another run on this machine {does}"),
         named_lock(tmp_path, name),
     ):
@@ -193,9 +193,9 @@ def test_space_is_asked_of_the_disk_that_a_new_directory_would_be_on(tmp_path: P
 
 
 FILLING = {
-    "a file that is written whole": "keep_json(disk / 'x.json', 'x' * 4_000_000)",
+    "an atomic write": "write_json(disk / 'x.json', 'x' * 4_000_000)",
     "a work directory": "with workspace(disk) as work: (work / 'x').write_bytes(bytes(4_000_000))",
-    "git": "git.initialise(disk / 'g'); "
+    "git": "git.initialize(disk / 'g'); "
     "git.run(disk / 'g', 'hash-object', '-w', '--stdin', stdin=os.urandom(4_000_000))",
     "any other file": "(disk / 'x').write_bytes(bytes(4_000_000))",
 }
@@ -209,8 +209,9 @@ def test_the_disk_that_filled_up_is_named(
     disk.mkdir()
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(disk / "cache"))
     program = (
-        "import os\nfrom pathlib import Path\nfrom builder import crashes\n"
-        "from builder.tools import git\nfrom builder.tools.files import keep_json, workspace\n"
+        "import os\nfrom pathlib import Path\nfrom builder.records import crashes\n"
+        "from builder.tools.git import executable as git\n"
+        "from builder.tools.files import write_json, workspace\n"
         f"disk = Path({str(disk)!r})\ntry:\n    {code}\n"
         "except Exception as error:\n    print(repr(crashes.explained(error)))\n"
     )
@@ -234,7 +235,7 @@ def test_a_read_only_directory_is_told_before_anything_is_done(tmp_path: Path, n
     disk.mkdir()
     program = (
         "from pathlib import Path\nfrom builder.settings import Settings\n"
-        f"Settings({name}=Path({str(disk)!r})).need_directories()\n"
+        f"Settings({name}=Path({str(disk)!r})).require_directories()\n"
     )
     said = with_a_disk("ro", disk, program)
     assert f"WorldError: cannot write to the directory {disk}" in said

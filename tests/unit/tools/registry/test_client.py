@@ -19,7 +19,7 @@ import pytest
 from builder.errors import FetchError, RegistryError, TagMovedError
 from builder.publish.push import opened
 from builder.tools.registry import client as registry
-from builder.tools.registry import connection as registry_connection
+from builder.tools.registry import transport as registry_connection
 from builder.tools.registry.auth import may_name
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from builder.tools.web import client as web_client

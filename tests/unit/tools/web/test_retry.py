@@ -50,7 +50,7 @@ class Server:
 
 
 def busy(asked: float | None = None) -> WebError:
-    return WebError("503 Service Unavailable", status=503, asked=asked)
+    return WebError("503 Service Unavailable", status=503, retry_after=asked)
 
 
 def test_a_temporary_failure_is_retried_with_growing_waits(clock: Clock) -> None:
@@ -65,7 +65,7 @@ def test_a_temporary_failure_is_retried_with_growing_waits(clock: Clock) -> None
     ]
 
 
-@pytest.mark.parametrize("error", [WebError("403", passing=False), KeyError("x")])
+@pytest.mark.parametrize("error", [WebError("403", temporary=False), KeyError("x")])
 def test_a_lasting_failure_is_not_retried(error: Exception, clock: Clock) -> None:
     server = Server(error)
     with pytest.raises(type(error)) as caught:
@@ -115,7 +115,7 @@ def test_the_waits_that_a_server_asks_for_are_bounded(
 ) -> None:
     with pytest.raises(WebError) as caught:
         with_retries(Server(*map(busy, waits)))
-    assert caught.value.asked == waits[len(slept)]
+    assert caught.value.retry_after == waits[len(slept)]
     assert clock.slept == slept
 
 
@@ -135,7 +135,7 @@ def test_a_server_that_was_given_up_gets_one_attempt_until_it_succeeds() -> None
     assert calls(failing(), RetryPolicy("b")) == retry.ATTEMPTS
     assert calls(Server(), RetryPolicy("a")) == -1
     assert calls(failing(), RetryPolicy("a")) == retry.ATTEMPTS
-    assert calls(Server(WebError("401", passing=False)), RetryPolicy("a")) == 1
+    assert calls(Server(WebError("401", temporary=False)), RetryPolicy("a")) == 1
     assert calls(failing(), RetryPolicy("a")) == retry.ATTEMPTS
     assert calls(failing(), RetryPolicy()) == retry.ATTEMPTS
     assert calls(failing(), RetryPolicy()) == retry.ATTEMPTS

@@ -12,23 +12,23 @@ from pydantic import BaseModel, StringConstraints, ValidationError
 from pydantic_core import from_json
 
 from builder.errors import FetchError
-from builder.tools.registry.answers import TAG, Token
-from builder.tools.web.answers import Part, first_fault
+from builder.tools.registry.responses import TAG, Token
+from builder.tools.web.json_model import JsonModel, first_error
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Grant(Part):
+class Grant(JsonModel):
     """What a login gets ("Create access token")."""
 
     access_token: Token
 
 
-class _Tag(Part):
+class _Tag(JsonModel):
     name: Annotated[str, StringConstraints(pattern=TAG)]
 
 
-class TagPage(Part):
+class TagPage(JsonModel):
     """A page of tags ("List repository tags"); ``next`` is the address of the following one."""
 
     results: list[_Tag] | None = None
@@ -40,7 +40,7 @@ class TagPage(Part):
         return [tag.name for tag in self.results or []]
 
 
-class Shown(Part):
+class Shown(JsonModel):
     """What a repository's page shows ("Get repository")."""
 
     description: str | None = None
@@ -54,7 +54,7 @@ def checked(model: type[Model], content: bytes) -> Model:
     except ValidationError as error:
         raise FetchError(
             "an answer of Docker Hub is damaged, or is not from Docker Hub",
-            first_fault(error),
+            first_error(error),
             "check BUILDER_HUB_API, and the proxy; try again",
         ) from None
 

@@ -18,14 +18,14 @@ KEPT = 4  # blocks
 ANSWERED = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 
 
-class NoRangesError(Exception):
+class PartialReadError(Exception):
     """The server does not give parts of the file, or not of the same file; says why."""
 
 
 class RemoteFile(io.RawIOBase):
     """A seekable file at ``url``; ``size`` in bytes.
 
-    Raises ``NoRangesError``, and ``requests``' errors where the server does not answer.
+    Raises ``PartialReadError``, and ``requests``' errors where the server does not answer.
     """
 
     def __init__(self, session: Session, url: str) -> None:
@@ -77,7 +77,7 @@ class RemoteFile(io.RawIOBase):
     def _ask(self, wanted: str) -> None:
         start, block, size = with_retries(lambda: self._answer(wanted))
         if self.size not in {0, size} or (self.size and start != self._at):
-            raise NoRangesError("the server gave parts of another file")
+            raise PartialReadError("the server gave parts of another file")
         self.size = size
         self._blocks = [*self._blocks[-KEPT + 1 :], (start, block)]
 
@@ -85,19 +85,19 @@ class RemoteFile(io.RawIOBase):
         headers = {"Range": f"bytes={wanted}", "Accept-Encoding": "identity"}
         with self._session.get(self._url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
             if answer.status_code == 416:
-                raise NoRangesError("the server refuses the range")
+                raise PartialReadError("the server refuses the range")
             answer.raise_for_status()
             told = ANSWERED.fullmatch(answer.headers.get("Content-Range", ""))
             if answer.status_code != 206 or told is None:
-                raise NoRangesError("the server gives whole files only")
+                raise PartialReadError("the server gives whole files only")
             first, last, size = (int(part) for part in told.groups())
             if not 0 <= last - first < BLOCK:
-                raise NoRangesError("the server gave another range than was asked for")
+                raise PartialReadError("the server gave another range than was asked for")
             block = b""
             for part in answer.iter_content(1 << 16):
                 block += part
                 if len(block) > last - first:
                     break
         if len(block) != last - first + 1:
-            raise NoRangesError("the server gave another number of bytes than it said")
+            raise PartialReadError("the server gave another number of bytes than it said")
         return first, block, size

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from builder.errors import FetchError
 from builder.tools import archives
-from builder.tools.web.ranges import NoRangesError, RemoteFile
+from builder.tools.web.remote_file import PartialReadError, RemoteFile
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -35,7 +35,7 @@ MOST = 1 << 30  # bytes that the texts may have, unpacked: what they are is not 
 def unpack(session: Session, package: DistributionPackage, target: Path) -> None:
     """Write the texts of a wheel to the new directory ``target``.
 
-    Raises ``NoRangesError`` where they cannot be read in part or are not those of the RECORD,
+    Raises ``PartialReadError`` where they cannot be read in part or are not those of the RECORD,
     and ``requests``' errors where the server does not answer.
     """
     remote = RemoteFile(session, package.url)
@@ -43,17 +43,17 @@ def unpack(session: Session, package: DistributionPackage, target: Path) -> None
         with zipfile.ZipFile(io.BufferedReader(remote)) as wheel:
             texts = archives.texts(wheel)
             if sum(member.file_size for member in texts) > MOST:
-                raise NoRangesError("its texts are larger than a GiB")
+                raise PartialReadError("its texts are larger than a GiB")
             archives.extract(wheel, package.filename, texts, target)
         _verify(target, (package.metadata_digests or {}).get("sha256"))
     except (FetchError, *UNREADABLE, *archives.BROKEN) as error:
-        raise NoRangesError(f"it cannot be unpacked in part: {error}") from error
+        raise PartialReadError(f"it cannot be unpacked in part: {error}") from error
 
 
 def _verify(folder: Path, metadata: str | None) -> None:
     records = [*folder.glob("*.dist-info/RECORD")]
     if len(records) != 1:
-        raise NoRangesError("it has no RECORD")
+        raise PartialReadError("it has no RECORD")
     info = records[0].parent
     with records[0].open(encoding="utf-8", newline="") as lines:
         recorded = {row[0]: row[1] for row in csv.reader(lines) if len(row) > 1}
@@ -62,9 +62,9 @@ def _verify(folder: Path, metadata: str | None) -> None:
             continue
         path = file.relative_to(folder).as_posix()
         if recorded.get(path) != _recorded(file):
-            raise NoRangesError(f"{path} is not what its RECORD says")
+            raise PartialReadError(f"{path} is not what its RECORD says")
     if metadata is not None and metadata != _sha256(info / "METADATA").hex():
-        raise NoRangesError("its METADATA is not what the package index says")
+        raise PartialReadError("its METADATA is not what the package index says")
 
 
 def _sha256(file: Path) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 from platformdirs import user_config_path
 
 from builder.errors import FetchError, RegistryError
-from builder.tools.registry import answers
+from builder.tools.registry import responses
 from builder.tools.registry.auth import Authorization
 from builder.tools.registry.credentials import HUB
 from builder.tools.web.client import Answer, Client, loopback, origin
@@ -51,7 +51,7 @@ def certificate_of(registry: str) -> Path | None:
     return None
 
 
-class Connection:
+class Transport:
     """One repository of a registry, asked over HTTP; ``say`` gets a line where it has to wait.
 
     ``ahead``: the seconds that this machine's clock was before the registry's at its last answer,
@@ -97,16 +97,17 @@ class Connection:
             answer = work()
             if answer.good or (answer.status == 404 and missing):
                 return answer
-            raise answer.error(answers.error_text(answer.content))
+            raise answer.error(responses.error_text(answer.content))
 
         try:
             return self._retry.call(lambda: self._naming_others(good))
         except WebError as error:
-            if not error.passing:
+            if not error.temporary:
                 raise self._refused(error, what) from error
             hint = "try again later" + (": finished uploads are not repeated" if uploads else "")
-            does = "asks to wait" if error.asked else "fails" if error.status else "does not answer"
-            raise FetchError(f"{self._registry} {does}: {what}", cause(error), hint) from error
+            raise FetchError(
+                f"{self._registry} {error.outcome}: {what}", cause(error), hint
+            ) from error
 
     def _naming_others(self, work: Callable[[], Answer]) -> Answer:
         """Do it; where a host fails that the registry names, say which one."""
@@ -138,7 +139,7 @@ class Connection:
                 # It gets no login: whoever the registry names may ask for nothing.
                 if answer.status in {401, 403}:
                     why = f"{origin(answer.url)[1]}, which it names for this, answers "
-                    raise WebError(f"{why}{answer.status} {answer.reason}", passing=False)
+                    raise WebError(f"{why}{answer.status} {answer.reason}", temporary=False)
                 break
             self.ahead = seconds_since(answer.headers.get("Date", "")) or 0.0
             if answer.status != 401 or again or not self._authorization.answered(answer, scope):

@@ -14,7 +14,7 @@ from requests.structures import CaseInsensitiveDict
 
 from builder.errors import BuilderError, RegistryError
 from builder.publish.tag_history import MOVE, Move, notes_among
-from builder.tools.registry import answers
+from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, blobs_of
 from builder.tools.web.client import Answer, followed
 from builder.tools.web.errors import WebError
@@ -22,7 +22,7 @@ from builder.tools.web.http_time import retry_after, seconds_since, time_span
 from support.damaged import DIGEST, damaged, fuzzed, seeds
 
 DESCRIPTOR = {
-    "mediaType": answers.IMAGE_MANIFEST,
+    "mediaType": responses.IMAGE_MANIFEST,
     "digest": DIGEST,
     "size": 5,
     "artifactType": "a/b",
@@ -37,7 +37,7 @@ NOTE = {
 }
 MANIFEST = {
     "schemaVersion": 2,
-    "mediaType": answers.IMAGE_MANIFEST,
+    "mediaType": responses.IMAGE_MANIFEST,
     "config": DESCRIPTOR,
     "layers": [DESCRIPTOR],
     "subject": DESCRIPTOR,
@@ -53,7 +53,7 @@ def answer(content: bytes = b"", **headers: str) -> Answer:
 
 
 def moves_noted(content: bytes) -> list[Move]:
-    return list(notes_among(answers.referrers(answer(content), "x"), DIGEST))
+    return list(notes_among(responses.referrers(answer(content), "x"), DIGEST))
 
 
 def index_digests(content: bytes) -> list[str]:
@@ -63,13 +63,19 @@ def index_digests(content: bytes) -> list[str]:
 DOCUMENTS: list[tuple[Any, Any]] = [
     (MANIFEST, lambda content: list(blobs_of(Manifest(content, "")))),
     (MANIFEST, lambda content: Manifest(content, "").parsed().get("config")),
-    ({"manifests": [DESCRIPTOR], "mediaType": answers.INDEX}, index_digests),
-    (CONFIGURATION, lambda content: answers.checked(answers.Configuration, content, "x").config),
-    ({"tags": ["a", "b"]}, lambda content: answers.tags(answer(content), "x")),
-    ({"manifests": [DESCRIPTOR]}, lambda content: answers.referrers(answer(content), "x")),
+    ({"manifests": [DESCRIPTOR], "mediaType": responses.INDEX}, index_digests),
+    (
+        CONFIGURATION,
+        lambda content: responses.checked(responses.Configuration, content, "x").config,
+    ),
+    ({"tags": ["a", "b"]}, lambda content: responses.tags(answer(content), "x")),
+    ({"manifests": [DESCRIPTOR]}, lambda content: responses.referrers(answer(content), "x")),
     ({"manifests": [NOTE]}, moves_noted),
-    ({"token": "abc", "access_token": "abc"}, lambda content: answers.token(answer(content), "x")),
-    (ERRORS, answers.error_text),
+    (
+        {"token": "abc", "access_token": "abc"},
+        lambda content: responses.token(answer(content), "x"),
+    ),
+    (ERRORS, responses.error_text),
 ]
 
 
@@ -105,7 +111,7 @@ def test_no_header_of_a_registry_is_an_internal_error(seed: bytes) -> None:
     good, at = HEADERS[seed[0] % len(HEADERS)], seed[1] % 40
     value = good[:at] + seed[3 : 3 + seed[2] % 4].decode("latin-1") + good[at + seed[2] % 2 :]
     told = answer(b"", Location=value, Link=f"<{value}>; rel=next", Content_Type=value)
-    for read in (answers.upload_address, answers.next_page):
+    for read in (responses.upload_address, responses.next_page):
         with suppress(RegistryError):
             read(told, "x")
     with suppress(WebError):
@@ -114,9 +120,9 @@ def test_no_header_of_a_registry_is_an_internal_error(seed: bytes) -> None:
     assert asked is None or asked >= 0
     assert time_span(asked or 0.0)
     assert isinstance(seconds_since(value), float | None)
-    answers.challenge(value)
-    assert answers.media_type(told.headers).isprintable()
-    assert answers.digest(CaseInsensitiveDict({"Docker-Content-Digest": value})) in {"", value}
+    responses.challenge(value)
+    assert responses.media_type(told.headers).isprintable()
+    assert responses.digest(CaseInsensitiveDict({"Docker-Content-Digest": value})) in {"", value}
 
 
 @pytest.mark.parametrize(
@@ -139,7 +145,7 @@ def test_what_is_nested_too_deep_is_damaged(nested: bytes) -> None:
     for _, read in DOCUMENTS[:-1]:
         with pytest.raises(RegistryError, match="is damaged"):
             read(nested * 200_000)
-    assert answers.error_text(nested * 200_000) == ""
+    assert responses.error_text(nested * 200_000) == ""
 
 
 @pytest.mark.parametrize(
@@ -151,7 +157,7 @@ def test_what_is_nested_too_deep_is_damaged(nested: bytes) -> None:
 )
 def test_a_damaged_list_of_referrers(content: bytes) -> None:
     with pytest.raises(RegistryError, match="list of referrers of me/x is damaged") as caught:
-        answers.referrers(answer(content), "me/x")
+        responses.referrers(answer(content), "me/x")
     assert caught.value.why
     assert caught.value.hint
 
@@ -163,6 +169,6 @@ def test_a_token_that_is_no_token_is_not_shown(given: str) -> None:
     from json import dumps
 
     with pytest.raises(RegistryError, match="the token for x is damaged") as caught:
-        answers.token(answer(dumps({"token": given}).encode()), "x")
+        responses.token(answer(dumps({"token": given}).encode()), "x")
     assert "s3" not in str(caught.value)
     assert "s3" not in repr(caught.value.__context__)

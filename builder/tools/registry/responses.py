@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from pydantic_core import from_json
 
 from builder.errors import RegistryError
-from builder.tools.web.answers import Part, first_fault
 from builder.tools.web.client import Answer, joined, origin
 from builder.tools.web.errors import WebError
+from builder.tools.web.json_model import JsonModel, first_error
 
 Model = TypeVar("Model", bound=BaseModel)
 IMAGE_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -35,20 +35,20 @@ Token = Annotated[str, StringConstraints(pattern=PRINTABLE)]
 Annotations = dict[str, str] | None
 
 
-class _Part(Part):
+class _OpenModel(JsonModel):
     """What it does not name stays."""
 
     model_config = ConfigDict(extra="allow")
 
 
-class Platform(_Part):
+class Platform(_OpenModel):
     """What an image of an index runs on ("OCI Image Index Specification")."""
 
     os: str | None = None
     architecture: str | None = None
 
 
-class Descriptor(_Part):
+class Descriptor(_OpenModel):
     """What one manifest says of another, or of a blob ("OCI Content Descriptors").
 
     Docker's own manifests are read as well; registries' lists of referrers have been seen without
@@ -63,11 +63,11 @@ class Descriptor(_Part):
     platform: Platform | None = None
 
 
-class Anything(_Part):
+class Anything(_OpenModel):
     """A JSON object."""
 
 
-class Body(_Part):
+class Body(_OpenModel):
     """A manifest or an index ("OCI Image Manifest Specification", "Image Index")."""
 
     mediaType: MediaType | None = None  # noqa: N815
@@ -79,28 +79,28 @@ class Body(_Part):
     annotations: Annotations = None
 
 
-class Settings(_Part):
+class Settings(_OpenModel):
     """How an image is run, and its labels."""
 
     Labels: dict[str, str] | None = None
 
 
-class Configuration(_Part):
+class Configuration(_OpenModel):
     """An image's configuration ("OCI Image Configuration")."""
 
     created: str | None = None
     config: Settings | None = None
 
 
-class _Tags(_Part):
+class _Tags(_OpenModel):
     tags: list[Annotated[str, StringConstraints(pattern=TAG)]] | None = None
 
 
-class _Referrers(_Part):
+class _Referrers(_OpenModel):
     manifests: list[Descriptor] | None = None
 
 
-class _Grant(_Part):
+class _Grant(_OpenModel):
     token: Token | None = None
     access_token: Token | None = None
 
@@ -114,7 +114,7 @@ def checked(model: type[Model], content: bytes | dict[str, Any], what: str) -> M
     except ValidationError as error:
         raise RegistryError(
             f"{what} is damaged",
-            first_fault(error),
+            first_error(error),
             "check that the address is a registry's, and the proxy before it; try again",
         ) from None
 
