@@ -1,1 +1,1 @@
-"""How fast an engine generates, run by run: measured, evaluated, compared, drawn."""
+"""Benchmarks of engines: measured run by run, evaluated, saved, compared, drawn."""

@@ -1,4 +1,4 @@
-"""Two benchmarks side by side: is the second one faster, and how sure is that?"""
+"""Compares two benchmarks: is the second one faster, and is that significant?"""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any, Literal
 from builder.bench.results import Benchmark, Point
 
 CONFIDENCE = 0.95
-# What makes two benchmarks questions about different things; all else is worth knowing.
+# Differences in these settings make two benchmarks incomparable.
 DECISIVE = frozenset({"gpus", "files", "prompt", "tokens", "temperature", "top_k", "min_p", "fill"})
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is not the same in both."""
+    """A setting or a fact that differs between the two benchmarks."""
 
     what: str
     first: str
     second: str
     decisive: bool
-    """Whether the figures can then not be compared."""
+    """Whether it makes the benchmarks incomparable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One size of the context in both."""
+    """One context size, in both benchmarks."""
 
     context: int | None
     first: float
@@ -37,33 +37,33 @@ class Row:
     ratio: float
     """second / first."""
     interval: tuple[float, float] | None
-    """Of the ratio, with 95 % confidence; None where one of them has fewer than two runs."""
+    """Of the ratio, with 95 % confidence; None if one of them has fewer than two runs."""
     p_value: float | None
-    """Welch's t test that the means are equal."""
+    """Of Welch's t test that the means are equal."""
     verdict: Literal["faster", "slower", "no difference shown"]
     acceptance: tuple[float | None, float | None]
-    """Mean share of drafted tokens that were taken."""
+    """Mean share of drafted tokens that were accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All rows, and what differs."""
+    """One row for each common context size, and the differences."""
 
     rows: tuple[Row, ...]
     differences: tuple[Difference, ...]
 
     @property
     def same(self) -> bool:
-        """Whether both measure the same on the same hardware."""
+        """Whether both measured the same on the same hardware."""
         return not any(difference.decisive for difference in self.differences)
 
 
 def compare(first: Benchmark, second: Benchmark) -> Comparison:
-    """Compare each context that both have; raises ``ValueError`` where they share none."""
+    """Compare the context sizes that both have; raises ``ValueError`` if there is none."""
     others = {point.context: point for point in second.points}
     pairs = [(p, others[p.context]) for p in first.points if p.context in others]
     if not pairs:
-        raise ValueError("they have no context in common")
+        raise ValueError("they have no context size in common")
     rows = tuple(_row(one, other) for one, other in pairs)
     return Comparison(rows, tuple(_differences(first, second)))
 
@@ -71,7 +71,7 @@ def compare(first: Benchmark, second: Benchmark) -> Comparison:
 def _row(first: Point, second: Point) -> Row:
     one, other = _speeds(first), _speeds(second)
     if not one or not other:
-        raise ValueError("one of them has no run")
+        raise ValueError("one of them has no runs")
     means = statistics.fmean(one), statistics.fmean(other)
     interval = ratio_interval(one, other)
     shown = interval is not None and not interval[0] <= 1 <= interval[1]
@@ -145,13 +145,13 @@ def _differences(first: Benchmark, second: Benchmark) -> Iterator[Difference]:
     for one, other in pairs:
         for name in [*one, *(name for name in other if name not in one)]:
             if name not in seen and one.get(name) != other.get(name):
-                told = (_told(one.get(name)), _told(other.get(name)))
-                yield Difference(name, *told, name in DECISIVE)
+                values = (_shown(one.get(name)), _shown(other.get(name)))
+                yield Difference(name, *values, name in DECISIVE)
             seen.add(name)
 
 
 def _hardware(found: Benchmark) -> dict[str, Any]:
-    """GPUs by name and memory, apart from their driver, which may differ."""
+    """GPUs by name and memory; the driver apart, because it may differ."""
     gpus = found.machine.get("gpus") or []
     return {
         "gpus": [f"{gpu['name']}, {gpu['memory']} MiB" for gpu in gpus],
@@ -163,5 +163,5 @@ def _files(found: Benchmark) -> dict[str, Any]:
     return {role: file.get("sha256") or file.get("name") for role, file in found.model.items()}
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     return "none" if value in (None, [], {}, "") else str(value)

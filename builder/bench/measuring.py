@@ -1,4 +1,4 @@
-"""Runs of one prompt against a server, each timed by the server's own clock."""
+"""Runs one prompt against a server, and times every answer by the server's own clock."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from builder.servers.api_flavor import ApiFlavor
 from builder.servers.client import Client, Stream, UnansweredError, piece_of
 from builder.tools.log import Log
 
-# What this community publishes its figures with is such a prompt, in words of our own.
+# Published benchmarks of local models use this task; the wording is ours.
 PROMPT = (
     "Write Space Invaders as one HTML file that runs in a browser as it is: canvas and plain "
     "JavaScript, no libraries. A cannon that moves with the arrow keys and fires with the space "
     "bar, rows of invaders that march and come down, shields that crumble, a score, three lives, "
     "and a new wave when the last invader is gone. Answer with the code only."
 )
-# vLLM's counters (docs: usage/metrics.md); the server tells nothing of it with an answer.
+# vLLM's counters (docs: usage/metrics.md); its answers do not contain them.
 DRAFTED = re.compile(r"^vllm:spec_decode_num_draft_tokens(?:_total)?(?:\{[^}]*\})? (\S+)", re.M)
 ACCEPTED = re.compile(r"^vllm:spec_decode_num_accepted_tokens(?:_total)?(?:\{[^}]*\})? (\S+)", re.M)
-LOOK = 10.0  # seconds for a page of counters
+METRICS_TIMEOUT = 10.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is asked, how often, and how the next token is chosen."""
+    """The prompt, the sampling, and the number of runs."""
 
     prompt: str = PROMPT
     tokens: int = 2000
-    """At most, per answer."""
+    """Most tokens of one answer."""
     temperature: float = 0.6
     top_k: int = 20
     min_p: float = 0.0
     seed: int = 1
-    """Of the first run; each later one has the next number."""
+    """Of the first run; each later run adds 1."""
     warm_ups: int = 2
     runs: int = 10
     fill: int = 0
-    """Tokens of other text, more or less, that stand before the prompt."""
+    """Approximate number of tokens of other text before the prompt."""
     seconds: float = 900.0
-    """For one answer."""
+    """Time limit of one answer."""
 
     def as_json(self) -> dict[str, Any]:
         """The settings as JSON data."""
@@ -58,7 +58,7 @@ def measure(
     context: int | None = None,
     log: Log = lambda _: None,
 ) -> Point:
-    """Warm up, then run; ``say`` is told of each run.  Raises ``UnansweredError``."""
+    """Warm up, then measure; one log line for each run.  Raises ``UnansweredError``."""
     done: list[Generation] = []
     for number in range(settings.warm_ups + settings.runs):
         run = generate(client, api_flavor, settings, settings.seed + number, model)
@@ -77,13 +77,15 @@ def _drafts(run: Generation) -> str:
 def generate(
     client: Client, api_flavor: ApiFlavor, settings: Settings, seed: int, model: str = ""
 ) -> Generation:
-    """One answer; raises ``UnansweredError`` where there is none, or it breaks off."""
+    """One answer; raises ``UnansweredError`` if it is missing or incomplete."""
     before = _counters(client)
     stream = client.stream(api_flavor.chat, _body(settings, seed, model), settings.seconds)
     if not stream.finished:
-        raise UnansweredError(f"the answer broke off after {len(stream.events)} pieces")
+        raise UnansweredError(f"the answer ended early, after {len(stream.events)} pieces")
     after = _counters(client)
-    return timed(stream, seed, None if before is None or after is None else _less(after, before))
+    return timed(
+        stream, seed, None if before is None or after is None else _difference(after, before)
+    )
 
 
 def _body(settings: Settings, seed: int, model: str) -> dict[str, Any]:
@@ -96,13 +98,13 @@ def _body(settings: Settings, seed: int, model: str) -> dict[str, Any]:
         "seed": seed,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "cache_prompt": False,  # llama.cpp's: every run begins the same
+        "cache_prompt": False,  # llama.cpp: no run reuses the prompt of another
     }
     return body | ({"model": model} if model else {})
 
 
 def filling(tokens: int) -> str:
-    """Text of about that many tokens, of which no part repeats for long."""
+    """Text of about that many tokens, without long repetitions."""
     lines = (f"Line {number}: nothing in it matters for the task.\n" for number in range(10**7))
     text = ""
     while len(text) < tokens * 4:  # English has about four characters a token
@@ -111,22 +113,22 @@ def filling(tokens: int) -> str:
 
 
 def timed(stream: Stream, seed: int, drafts: tuple[int, int] | None = None) -> Generation:
-    """What a streamed answer tells of its own speed, or else what the client saw of it.
+    """The speed of a streamed answer, by the server's timings, else by the client's clock.
 
     llama.cpp's servers send ``timings`` with the last piece (tools/server/server-task.cpp,
-    ``result_timings``).  Raises ``UnansweredError`` for an answer without any token.
+    ``result_timings``).  Raises ``UnansweredError`` for an answer without tokens.
     """
     timings = _last(stream, "timings")
     usage = _last(stream, "usage")
     pieces = [event.at for event in stream.events if piece_of(event.data)]
     tokens = int(timings.get("predicted_n") or usage.get("completion_tokens") or len(pieces))
     if tokens == 0:
-        raise UnansweredError("the answer has no token")
+        raise UnansweredError("the answer has no tokens")
     speed, prompt_speed = timings.get("predicted_per_second"), timings.get("prompt_per_second")
     drafted, accepted = drafts or (timings.get("draft_n"), timings.get("draft_n_accepted"))
     return Generation(
         tokens=tokens,
-        tokens_per_second=float(speed) if speed else _seen(tokens, pieces, stream.seconds),
+        tokens_per_second=float(speed) if speed else _client_speed(tokens, pieces, stream.seconds),
         prompt_tokens=int(usage.get("prompt_tokens") or timings.get("prompt_n") or 0),
         seconds=round(stream.seconds, 3),
         seed=seed,
@@ -142,16 +144,16 @@ def _last(stream: Stream, name: str) -> Mapping[str, Any]:
     return found[-1] if found else {}
 
 
-def _seen(tokens: int, pieces: list[float], seconds: float) -> float:
-    """Tokens a second between the first piece and the last; of one piece, over the whole time."""
+def _client_speed(tokens: int, pieces: list[float], seconds: float) -> float:
+    """Tokens per second from the first piece to the last; with one piece, over the request."""
     between = pieces[-1] - pieces[0] if len(pieces) > 1 else 0.0
     return (tokens - 1) / between if between > 0 else tokens / max(seconds, 1e-6)
 
 
 def _counters(client: Client) -> tuple[int, int] | None:
-    """Drafted and accepted tokens since the server began; None where it does not count them."""
+    """Drafted and accepted tokens since the server started; None if it does not count them."""
     try:
-        page = client.text("/metrics", LOOK)
+        page = client.text("/metrics", METRICS_TIMEOUT)
     except UnansweredError:
         return None
     drafted, accepted = DRAFTED.findall(page), ACCEPTED.findall(page)
@@ -160,5 +162,5 @@ def _counters(client: Client) -> tuple[int, int] | None:
     return int(sum(map(float, drafted))), int(sum(map(float, accepted)))
 
 
-def _less(after: tuple[int, int], before: tuple[int, int]) -> tuple[int, int]:
+def _difference(after: tuple[int, int], before: tuple[int, int]) -> tuple[int, int]:
     return after[0] - before[0], after[1] - before[1]

@@ -1,4 +1,4 @@
-"""Benchmarks as a picture: speed run by run, or over the context, and the acceptance below."""
+"""Draws charts of benchmarks: speed by run and by context size, and the acceptance."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "builder", "font.size": 10
 
 
 def draw(benchmarks: Sequence[tuple[str, Benchmark]], targets: Sequence[Path]) -> None:
-    """Draw named benchmarks into files, each by its suffix: .png or .svg.
+    """Draw named benchmarks into files; the suffix decides the format: .png or .svg.
 
-    The same figures give the same bytes.  Raises ``ValueError`` for another suffix, and where
-    there is no run to draw.
+    The same figures give the same bytes.  Raises ``ValueError`` for another suffix, and if there
+    are no runs.
     """
     wrong = [target.name for target in targets if target.suffix.lower() not in SUFFIXES]
     if wrong:
-        raise ValueError(f"{', '.join(wrong)}: a picture is a .png or a .svg")
+        raise ValueError(f"{', '.join(wrong)}: a chart is a .png or a .svg file")
     if not any(point.runs for _, found in benchmarks for point in found.points):
-        raise ValueError("there is no run to draw")
+        raise ValueError("there are no runs to draw")
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):

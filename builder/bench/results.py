@@ -1,4 +1,4 @@
-"""What a benchmark found, and everything that is needed to do it again."""
+"""The results of a benchmark, with all settings that are needed to repeat it."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One answer of a server.  Speeds are the server's own where it tells them."""
+    """One answer of a server.  Speeds are the server's own if it reports them."""
 
     tokens: int
-    """Tokens that were generated."""
+    """Generated tokens."""
     tokens_per_second: float
     """Of the generation, without the prompt."""
     prompt_tokens: int
     seconds: float
-    """Wall clock of the whole request, as the client saw it."""
+    """Wall time of the whole request, measured by the client."""
     seed: int
     prompt_tokens_per_second: float | None = None
     drafted: int | None = None
-    """Tokens that a draft proposed; None where the server does not tell."""
+    """Tokens that the draft model proposed; None if the server does not report them."""
     accepted: int | None = None
-    """Of these, the tokens that the model took."""
+    """Drafted tokens that the model accepted."""
     timed_by: str = "server"
-    """``server``, or ``client``: first token to last, where the server tells no timings."""
+    """``server``, or ``client`` (first token to last) if the server reports no timings."""
 
     @property
     def acceptance(self) -> float | None:
-        """Share of the drafted tokens that were taken, from 0 to 1; None without a draft."""
+        """Accepted share of the drafted tokens, from 0 to 1; None without a draft."""
         if self.drafted is None or self.accepted is None or self.drafted == 0:
             return None
         return self.accepted / self.drafted
@@ -39,24 +39,24 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The runs with one size of the context."""
+    """The runs with one context size."""
 
     context: int | None
-    """Tokens that the server was given room for; None where it was not started by us."""
+    """Context size in tokens; None if the server was not started by us."""
     warm_ups: tuple[Generation, ...]
     runs: tuple[Generation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """All points of one benchmark, with what was measured, on what, and how."""
+    """All points of one benchmark, with subject, model, machine and settings."""
 
     subject: Mapping[str, Any]
     """The image (reference, digest, recipe, key) or the URL, and its flags."""
     model: Mapping[str, Any]
-    """Files by role: name, size in bytes, sha256; or the name that a server gives."""
+    """Files by role: name, size in bytes, sha256; or the name that the server lists."""
     machine: Mapping[str, Any]
-    """GPUs (name, compute capability, driver, memory), CPU, engine."""
+    """GPUs (name, compute capability, driver, memory in MiB), CPU, engine, kernel."""
     settings: Mapping[str, Any]
     """Prompt, tokens, sampling, seeds, warm-ups."""
     points: tuple[Point, ...]
@@ -72,7 +72,7 @@ class Benchmark:
 
 
 def from_json(data: Any) -> Benchmark:
-    """What ``as_json`` gave; raises ``ValueError`` where it is no benchmark of this format."""
+    """The inverse of ``as_json``; raises ``ValueError`` for anything else."""
     try:
         if data["format"] != FORMAT:
             raise ValueError(f"its format is {data['format']}, not {FORMAT}")

@@ -1,4 +1,4 @@
-"""A benchmark of an image, or of a server somewhere: from what was asked to what was found."""
+"""Benchmarks an image of the engine, or a server at a URL."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from builder.tools.log import Log
 
 LOADING = 1800.0  # seconds: a large model from a slow disk
 BLOCK = 8 << 20
-LOOK = 30.0  # seconds for a list of models
+LIST_TIMEOUT = 30.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An image of the engine with what it serves."""
+    """An image of the engine, the model that it serves, and how it is started."""
 
     reference: str
     image: docker.Image
@@ -39,7 +39,7 @@ class Target:
     model: Path
     draft: Path | None = None
     extra: Sequence[str] = ()
-    """The server's flags beside those of the recipe."""
+    """More flags for the server, after those of the recipe."""
 
 
 def of_image(
@@ -47,13 +47,13 @@ def of_image(
 ) -> Benchmark:
     """Start the image's server once for each size of the context, and measure.
 
-    ``fill`` is the share of the context that stands before the prompt, from 0 to below 1.  Raises
-    ``SmokeError`` where the server does not serve, ``UntriedError`` where it cannot be started.
+    ``fill`` is the share of the context that is filled before the prompt, from 0 to below 1.
+    Raises ``SmokeError`` if the server does not serve, ``UntriedError`` if it cannot be started.
     """
     containers.reap()
     offered = gpus.offered()
     if not offered:
-        log("the engine offers no GPU: the CPU is measured")
+        log("the engine offers no GPU: measuring the CPU")
     model = {"model": _described(target.model, log)}
     if target.draft is not None:
         model["draft"] = _described(target.draft, log)
@@ -86,19 +86,23 @@ def of_image(
 
 
 def of_url(url: str, model: str, key: str, settings: Settings, log: Log) -> Benchmark:
-    """Measure a server that runs elsewhere and speaks OpenAI's API.
+    """Measure a running server with OpenAI's API.
 
-    ``model`` is the name that it is asked for; empty: the only one that it lists.  Raises
-    ``WorldError`` where it does not answer, ``SmokeError`` where it stops to.
+    ``model`` is the name to request; empty: the only one that the server lists.  Raises
+    ``WorldError`` if it does not answer, ``SmokeError`` if a run fails.
     """
     client = Client(url, key)
     try:
-        listed = [str(each["id"]) for each in client.get("/v1/models", LOOK)["data"]]
+        listed = [str(each["id"]) for each in client.get("/v1/models", LIST_TIMEOUT)["data"]]
     except (UnansweredError, KeyError, TypeError) as error:
-        hint = "the address is that before /v1: http://localhost:8000"
+        hint = "give the URL without /v1: http://localhost:8000"
         raise WorldError(f"{url} does not list its models", str(error), hint) from error
     if not model and len(listed) != 1:
-        raise WorldError(f"{url} has {len(listed)} models", ", ".join(listed), "name one: --name")
+        raise WorldError(
+            f"{url} lists {len(listed)} models",
+            ", ".join(listed),
+            "choose one: --name MODEL",
+        )
     name = model or listed[0]
     serve = Serve(api_flavor="openai")
     point = _point(client, serve, settings, name, None, log)
@@ -121,7 +125,7 @@ def _point(
         api_flavor = API_FLAVORS[serve.api_flavor]
         return measure(client, api_flavor, settings, model=model, context=context, log=log)
     except UnansweredError as error:
-        raise SmokeError("the server did not answer a run", str(error)) from error
+        raise SmokeError("the server did not complete a run", str(error)) from error
 
 
 def _benchmark(
@@ -137,7 +141,7 @@ def _benchmark(
 
 def _described(file: Path, log: Log) -> dict[str, Any]:
     """Name, size and sha256 of a model's file."""
-    log(f"reading {file.name} for its sha256")
+    log(f"hashing {file.name}")
     digest = hashlib.sha256()
     try:
         with file.open("rb") as stream:
@@ -150,7 +154,7 @@ def _described(file: Path, log: Log) -> dict[str, Any]:
 
 
 def machine(seen: Sequence[gpus.Gpu]) -> dict[str, Any]:
-    """What it was measured on."""
+    """The machine: GPUs, CPU, engine and kernel."""
     return {
         "gpus": [asdict(gpu) for gpu in seen],
         "cpu": _cpu(),
@@ -175,6 +179,6 @@ def contexts_of(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*([1-9]\d{0,6})\s*([kK]?)\s*", part)
         if match is None:
-            raise ValueError(f"{part.strip()!r} is no number of tokens, such as 8192 or 32K")
+            raise ValueError(f"{part.strip()!r} is not a number of tokens such as 8192 or 32K")
         found.append(int(match[1]) * (1024 if match[2] else 1))
     return tuple(found)

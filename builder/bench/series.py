@@ -1,29 +1,29 @@
-"""What a series of speeds, run by run, says of an engine: steady, or does it collapse?
+"""Evaluates the speeds of a benchmark's runs: steady, collapsing, cycling, or unsteady.
 
-People have published builds that give 53, 55 and then 11 tokens a second, and others whose speed
-swings between two levels.  A difference counts only where it is large (10 %) *and* shows against
-the spread of the runs, so that neither noise nor a tiny trend fails an image:
+Published builds have shown 53, 55 and then 11 tokens per second, and speeds that swing between two
+levels.  A difference counts only if it is large (10 %) *and* significant against the spread of the
+runs, so that neither noise nor a tiny trend fails an image:
 
-- two levels: the values fall into a fast and a slow group, whose distance is at least six times
-  the spread within them.  Where slow runs are the last ones, it is a collapse; it is a cycle where
-  fast runs came back, or where the slow phase is steady, has lasted three runs, and is not yet
-  longer than the fast one before it, so that it may end.  Single slow runs between fast ones are
-  no more than unsteady.
+- two levels: the values form a fast and a slow group, at least six standard deviations apart.  If
+  the last runs are slow, it is a collapse.  It is a cycle if fast runs came back, or if the slow
+  phase is steady, has lasted three runs, and is not yet longer than the fast phase before it.
+  Single slow runs between fast ones are only unsteady.
 - a trend: Kendall's rank correlation of runs and speeds has p < 0.01, and the fitted line changes
   by 10 % from the first run to the last.
-- of fewer than six runs no test says anything: a change of 10 % counts where every run goes the
-  same way, and one of 30 % always; two levels must be 30 % apart.
+- fewer than six runs are too few for a test: a change of 10 % counts if every run goes the same
+  way, and a change of 30 % always; two levels must be 30 % apart.
 
-Of fewer than three runs after a drop nobody can say whether it would have lasted: it is reported.
+A drop in the last one or two runs is reported as well: more runs would show whether it lasts.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import combinations, groupby, pairwise
 from typing import Literal
 
 LEAST_CHANGE = 0.10
@@ -33,6 +33,7 @@ LEAST_SPREAD = 0.005  # of the mean: clocks are not finer
 RARE = 0.01
 FEW = 6  # runs
 LASTING = 3  # runs of a phase
+EXACT = 33  # runs up to which the rank correlation is counted out
 WIDE = 0.10  # deviation over mean that is called unsteady
 LOST_ACCEPTANCE = 0.2
 
@@ -41,17 +42,17 @@ Shape = Literal["steady", "warming up", "collapse", "cycle", "unsteady"]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The figures of a series, and what they say."""
+    """The statistics of a series of speeds, and its shape."""
 
     mean: float
     lowest: float
     highest: float
     deviation: float
-    """Standard deviation of the sample; 0 of a single run."""
+    """Standard deviation of the sample; 0 for a single run."""
     trend: float
-    """Percent of the mean that a run is faster than the one before it, by a fitted line."""
+    """Slope of the fitted line: percent of the mean per run."""
     p_value: float | None
-    """Of that trend, by Kendall's rank correlation; None of fewer than four runs."""
+    """Of that trend, by Kendall's rank correlation; None for fewer than four runs."""
     shape: Shape
     why: str
 
@@ -63,14 +64,14 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What becomes of the share of drafted tokens that are taken."""
+    """The accepted share of drafted tokens, over the runs."""
 
     shape: Literal["steady", "collapse", "nothing"]
     why: str
 
     @property
     def passed(self) -> bool:
-        """Whether a draft helps to the end."""
+        """Whether the draft still helps in the last runs."""
         return self.shape == "steady"
 
 
@@ -97,18 +98,18 @@ def evaluate(values: Sequence[float]) -> Series:
 
 
 def evaluate_acceptance(values: Sequence[float]) -> Acceptance:
-    """Evaluate the acceptance of runs, in their order: it must not fall to nothing.
+    """Evaluate the acceptance of runs, in their order: it must not drop to zero.
 
     Raises ``ValueError`` as ``evaluate`` does.
     """
     _check(values)
     if not any(values):
-        return Acceptance("nothing", "no drafted token was ever taken")
+        return Acceptance("nothing", "no drafted token was accepted")
     if len(values) > 1:
         split = _best_split(values)
         early, late = statistics.fmean(values[:split]), statistics.fmean(values[split:])
         if late < LOST_ACCEPTANCE * early:
-            return Acceptance("collapse", _told(split, len(values), early, late))
+            return Acceptance("collapse", _compared(split, len(values), early, late))
     return Acceptance("steady", f"{min(values):.2f} to {max(values):.2f}")
 
 
@@ -120,7 +121,7 @@ def _check(values: Sequence[float]) -> None:
 
 
 def _line(values: Sequence[float]) -> tuple[float, float]:
-    """Slope and first value of the line of least squares."""
+    """Slope and intercept of the least-squares line."""
     if len(values) < 2:
         return 0.0, values[0]
     fitted = statistics.linear_regression(range(len(values)), values)
@@ -128,18 +129,46 @@ def _line(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _rank_p(values: Sequence[float]) -> float | None:
-    if len(values) < 4 or len(set(values)) == 1:
-        return None
-    from scipy.stats import kendalltau
+    """Two-sided p-value of Kendall's rank correlation between the runs and their speeds.
 
-    return float(kendalltau(range(len(values)), values).pvalue)
+    Exact for up to 33 runs without ties, else the normal approximation (M. G. Kendall, Rank
+    Correlation Methods, chapters 4 and 5).  None below four runs, and where all are equal.
+    """
+    count = len(values)
+    if count < 4 or len(set(values)) == 1:
+        return None
+    pairs = list(combinations(values, 2))
+    falling = sum(before > after for before, after in pairs)
+    rising = sum(before < after for before, after in pairs)
+    ties = Counter(values).values()
+    if count <= EXACT and max(ties) == 1:
+        orders = _orders_by_inversions(count)
+        return min(1.0, 2 * sum(orders[: min(falling, rising) + 1]) / math.factorial(count))
+    variance = (_spread_of(count) - sum(_spread_of(size) for size in ties)) / 18
+    return math.erfc(abs(rising - falling) / math.sqrt(2 * variance))
+
+
+def _spread_of(size: int) -> int:
+    return size * (size - 1) * (2 * size + 5)
+
+
+def _orders_by_inversions(count: int) -> list[int]:
+    """How many orders of ``count`` things have 0, 1, 2, ... inversions."""
+    orders = [1]
+    for size in range(2, count + 1):
+        wider = [0] * (len(orders) + size - 1)
+        for inversions, number in enumerate(orders):
+            for more in range(size):
+                wider[inversions + more] += number
+        orders = wider
+    return orders
 
 
 def _shape(
     values: Sequence[float], slope: float, start: float, p_value: float | None
 ) -> tuple[Shape, str]:
     if not any(values):
-        return "collapse", "no run generated anything"
+        return "collapse", "no run generated a token"
     levels = _levels(values)
     if levels is not None:
         return _of_levels(values, levels)
@@ -147,15 +176,15 @@ def _shape(
         return _of_few(values)
     change = slope * (len(values) - 1) / start if start > 0 else 0.0
     if p_value is not None and p_value < RARE and abs(change) >= LEAST_CHANGE:
-        told = f"from run 1 to {len(values)} it changes by {change:+.0%} (p = {p_value:.2g})"
-        return ("collapse" if change < 0 else "warming up"), told
+        why = f"from run 1 to {len(values)} it changes by {change:+.0%} (p = {p_value:.2g})"
+        return ("collapse" if change < 0 else "warming up"), why
     return _without_direction(values)
 
 
 def _without_direction(values: Sequence[float]) -> tuple[Shape, str]:
     spread = statistics.stdev(values) / statistics.fmean(values) if len(values) > 1 else 0.0
-    told = f"the deviation is {spread:.1%} of the mean"
-    return ("unsteady" if spread > WIDE else "steady"), told
+    why = f"the deviation is {spread:.1%} of the mean"
+    return ("unsteady" if spread > WIDE else "steady"), why
 
 
 def _of_few(values: Sequence[float]) -> tuple[Shape, str]:
@@ -168,12 +197,12 @@ def _of_few(values: Sequence[float]) -> tuple[Shape, str]:
     one_way = all(step > 0 for step in steps) or all(step < 0 for step in steps)
     if abs(change) >= LARGE_CHANGE or (one_way and abs(change) >= LEAST_CHANGE):
         shape: Shape = "collapse" if change < 0 else "warming up"
-        return shape, _told(split, len(values), early, late)
+        return shape, _compared(split, len(values), early, late)
     return _without_direction(values)
 
 
-def _told(split: int, count: int, early: float, late: float) -> str:
-    """Two parts of a series in words."""
+def _compared(split: int, count: int, early: float, late: float) -> str:
+    """Two parts of a series, compared in words."""
     share = f"{late / early:.0%} of" if early else "after"
     return (
         f"{_runs(split + 1, count)} have {late:.4g}, {share} the {early:.4g} of {_runs(1, split)}"
@@ -190,14 +219,14 @@ def _squares(values: Sequence[float]) -> float:
 
 
 def _best_split(values: Sequence[float]) -> int:
-    """Where to cut a series so that its two parts are as even as can be."""
+    """The split with the smallest sum of squares within both parts."""
     return min(
         range(1, len(values)), key=lambda cut: _squares(values[:cut]) + _squares(values[cut:])
     )
 
 
 def _levels(values: Sequence[float]) -> list[bool] | None:
-    """For each run whether it is a fast one; None where there are no two levels."""
+    """For each run whether it is a fast one; None if there are no two levels."""
     if len(values) < 3:
         return None
     ordered = sorted(values)
@@ -217,18 +246,18 @@ def _of_levels(values: Sequence[float], levels: Sequence[bool]) -> tuple[Shape, 
     fast = statistics.fmean(v for v, level in zip(values, levels, strict=True) if level)
     slow = statistics.fmean(v for v, level in zip(values, levels, strict=True) if not level)
     listed = ", ".join(f"{count} {'fast' if level else 'slow'}" for level, count in phases)
-    told = f"{listed}: {fast:.4g} and {slow:.4g}"
+    why = f"{listed}: {fast:.4g} and {slow:.4g}"
     if not phases[0][0]:
         phases = phases[1:]
         if len(phases) == 1:
-            return "warming up", told
+            return "warming up", why
     dips = [count for level, count in phases if not level]
     if phases[-1][0]:
-        return ("cycle" if max(dips) > 1 else "unsteady"), told
+        return ("cycle" if max(dips) > 1 else "unsteady"), why
     came_back = any(count > 1 for count in dips[:-1])
     before, last = phases[-2][1], phases[-1][1]
     may_end = LASTING <= last <= before and _even(values[-last:])
-    return ("cycle" if came_back or may_end else "collapse"), told
+    return ("cycle" if came_back or may_end else "collapse"), why
 
 
 def _even(values: Sequence[float]) -> bool:

@@ -139,11 +139,14 @@ def run_benchmark(
     """
     import os
 
+    from builder.bench import extra
     from builder.bench import run as benchmarks
     from builder.bench.measuring import Settings
     from builder.cli import console
 
     given = Settings() if prompt is None else Settings(prompt=_text(prompt))
+    if plot:
+        extra.require("matplotlib", "bench --plot")
     settings = Settings(given.prompt, tokens, temperature, top_k, min_p, seed, warm_ups, runs)
     if target.startswith(("http://", "https://")):
         _without_image(model, draft, flags)
@@ -168,7 +171,9 @@ def run_benchmark(
 
 def _without_image(model: Path | None, draft: Path | None, flags: list[str] | None) -> None:
     if model or draft or flags:
-        raise typer.BadParameter("a server by its URL has its model and flags already")
+        raise typer.BadParameter(
+            "--model, --draft and flags are for images: the server at a URL has its own"
+        )
 
 
 def _image(
@@ -182,7 +187,10 @@ def _image(
     run = new_run(catalog)
     reference, image, recipe = lookup.served(run, name)
     if recipe.serve is None or recipe.image.port is None:
-        raise RecipeError(f"{recipe.name} does not say how its server is started", hint="[serve]")
+        raise RecipeError(
+            f"{recipe.name} does not say how its server is started",
+            hint="add a [serve] table, and a port to [image]",
+        )
     return Target(reference, image, recipe.serve, recipe.image.port, model, draft, flags)
 
 
@@ -204,7 +212,7 @@ def _load(file: Path) -> Benchmark:
     try:
         return from_json(json.loads(_text(file)))
     except ValueError as error:
-        raise WorldError(f"{file} is no benchmark", str(error)) from error
+        raise WorldError(f"{file} is not a saved benchmark", str(error)) from error
 
 
 def _draw(found: list[tuple[str, Benchmark]], files: list[Path]) -> None:
@@ -236,14 +244,18 @@ def compare(
     """
     from dataclasses import asdict
 
+    from builder.bench import extra
     from builder.bench.comparison import compare as compared
     from builder.cli import console
 
+    extra.require("scipy", "bench compare")
+    if plot:
+        extra.require("matplotlib", "bench --plot")
     before, after = _load(first), _load(second)
     try:
         found = compared(before, after)
     except ValueError as error:
-        raise WorldError("there is nothing to compare", str(error)) from error
+        raise WorldError("these benchmarks cannot be compared", str(error)) from error
     if plot:
         _draw([(first.stem, before), (second.stem, after)], plot)
     if as_json:
@@ -251,7 +263,9 @@ def compare(
     else:
         console.comparison(found)
     if not found.same:
-        raise WorldError("this is no comparison of engines: see what differs above")
+        raise WorldError(
+            "these benchmarks cannot be compared", "they differ in what is listed above"
+        )
 
 
 @bench.command()
@@ -264,7 +278,10 @@ def draw(
     ],
     plot: PlotOption = None,
 ) -> None:
-    """Draw kept benchmarks into one picture: tokens per second run by run, and acceptance."""
+    """Draw saved benchmarks into one chart: tokens per second run by run, and acceptance."""
+    from builder.bench import extra
+
     if not plot:
-        raise typer.BadParameter("say where to: --plot FILE.png", param_hint="--plot")
+        raise typer.BadParameter("give a file to draw to: --plot FILE.png", param_hint="--plot")
+    extra.require("matplotlib", "bench draw")
     _draw([(file.stem, _load(file)) for file in files], plot)

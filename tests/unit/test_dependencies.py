@@ -55,12 +55,15 @@ def distributions(modules: Iterable[str]) -> set[str]:
 def test_what_builder_imports_is_what_it_declares() -> None:
     files = (REPOSITORY / "builder").rglob("*.py")
     found = distributions(name for name in imported(files) if not name.startswith("builder."))
-    assert found == names(PROJECT["dependencies"]) - PROGRAMS
+    declared = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["bench"]]
+    assert found == names(declared) - PROGRAMS
 
 
 def test_what_the_tests_import_is_declared() -> None:
-    files = [*(REPOSITORY / "tests").rglob("*.py"), *(REPOSITORY / "bench").glob("*.py")]
+    data = REPOSITORY / "tests/data"
+    tests = [file for file in (REPOSITORY / "tests").rglob("*.py") if data not in file.parents]
+    files = [*tests, *(REPOSITORY / "bench").glob("*.py")]
     ours = {"builder", "support", "docker", *(file.stem for file in files)}
     found = distributions(name for name in imported(files) if name.split(".")[0] not in ours)
-    declared = names([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]])
-    assert found <= declared
+    extras = PROJECT["optional-dependencies"]
+    assert found <= names([*PROJECT["dependencies"], *extras["bench"], *extras["dev"]])

@@ -8,6 +8,7 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import kendalltau
 
 from builder.bench.series import evaluate, evaluate_acceptance
 
@@ -85,6 +86,20 @@ def test_what_is_no_series(values: list[float]) -> None:
         evaluate(values)
     with pytest.raises(ValueError, match=r"no run|neither negative"):
         evaluate_acceptance(values)
+
+
+@given(
+    st.one_of(
+        st.lists(st.floats(0.1, 1000), min_size=4, max_size=40),
+        st.lists(st.sampled_from([10.0, 20.0, 30.0]), min_size=4, max_size=40),
+    )
+)
+def test_the_rank_correlation_is_that_of_scipy(values: list[float]) -> None:
+    found = evaluate(values).p_value
+    if len(set(values)) == 1:
+        assert found is None
+    else:
+        assert found == pytest.approx(kendalltau(range(len(values)), values).pvalue)
 
 
 speeds = st.lists(st.floats(0.1, 1000), min_size=1, max_size=30)
