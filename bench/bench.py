@@ -20,9 +20,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from builder import families, pipeline, settings
+from builder import families, settings
+from builder.cli.console import BuildProgress
 from builder.images import context
-from builder.plan import base_image
+from builder.images.session import BuildOptions, BuildSession
+from builder.images.stages import lay_out
 from builder.recipes import catalog
 from builder.records import record
 from builder.smoke import reading
@@ -47,15 +49,13 @@ def builder(*arguments: str) -> tuple[float, dict[str, object]]:
     return time.monotonic() - started, json.loads(done.stdout)
 
 
-def bare(run: pipeline.Run, work: Path) -> float:
+def bare(session: BuildSession, work: Path) -> float:
     """Build the rendered context of the engine with buildx alone; seconds."""
-    rendered = pipeline.resolve(run, ENGINE)
-    assert rendered.base is not None
-    images = {
-        stage: base_image.image_of(rendered.base, stage) for stage in rendered.base.plan.stages
-    }
+    image = session.resolve(ENGINE)
+    images = image.base.references
     bases = context.bases_at(images, work, seen=True)
-    laid_out = pipeline.lay_out(run, rendered, bases, None, images["devel"], work)
+    runs_scripts = images["devel"]
+    laid_out = lay_out(image, session.options, bases, None, runs_scripts, work, lambda _: None)
     command = [docker.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
     command += ["--target=image", "--provenance=false", "--output=type=image,name=bench:bare"]
     started = time.monotonic()
@@ -63,12 +63,12 @@ def bare(run: pipeline.Run, work: Path) -> float:
     return time.monotonic() - started
 
 
-def new_run() -> pipeline.Run:
-    """A run that says nothing."""
+def new_session() -> BuildSession:
+    """The farm's recipes with the user's settings."""
     engines = {name: family.check for name, family in families.ENGINES.items()}
     bases = {name: family.check for name, family in families.BASES.items()}
     found = catalog.load(REPOSITORY, engines, bases)
-    return pipeline.Run(found, settings.load(), lambda _: None, lambda _: None)
+    return BuildSession(found, BuildOptions(settings.load()), BuildProgress())
 
 
 def overhead(runs: int) -> dict[str, float]:
@@ -79,7 +79,7 @@ def overhead(runs: int) -> dict[str, float]:
         whole.append(seconds)
         smoke.append(float(result["seconds"]["smoke"]))  # type: ignore[index]
         with tempfile.TemporaryDirectory() as folder:
-            alone.append(bare(new_run(), Path(folder)))
+            alone.append(bare(new_session(), Path(folder)))
     docker.untag("bench:bare")
     without = [total - tested for total, tested in zip(whole, smoke, strict=True)]
     return {
@@ -105,22 +105,20 @@ def unchanged(runs: int) -> dict[str, object]:
 
 def sizes() -> list[dict[str, object]]:
     """Bytes of the base's runtime and of every engine that is built here."""
-    run = new_run()
+    session = new_session()
     rows: list[dict[str, object]] = []
-    for entry in run.catalog.engines.values():
-        assert entry.recipe is not None
-        rendered = pipeline.resolve(run, entry.name)
-        assert rendered.base is not None
-        kept = record.read(run.settings.state_dir, entry.name, rendered.key)
+    for name in session.catalog.engines:
+        image = session.resolve(name)
+        kept = record.read(session.settings.state_dir, name, image.key)
         if kept is not None:
             verdict = kept.verdict
-            rows.append(_row(entry.name, verdict.download_size, verdict.unpacked_size))
-        runtime = base_image.image_of(rendered.base, "runtime")
-        name = f"{rendered.base.plan.name} (runtime)"
-        if docker.image(runtime) is not None and all(row["image"] != name for row in rows):
+            rows.append(_row(name, verdict.download_size, verdict.unpacked_size))
+        runtime = image.base.references["runtime"]
+        base = f"{image.base.plan.name} (runtime)"
+        if docker.image(runtime) is not None and all(row["image"] != base for row in rows):
             with tempfile.TemporaryDirectory() as folder:
                 found = reading.read(blobs_of(runtime, Path(folder)), Path(folder))
-            rows.append(_row(name, found.download_size, found.unpacked_size))
+            rows.append(_row(base, found.download_size, found.unpacked_size))
     return rows
 
 

@@ -164,7 +164,7 @@ def doctor(
 
     def examine(*, offline: bool) -> int:
         with open_session(found, chosen, lambda _: None, offline=offline) as opened:
-            cases = [opened.case(entry) for entry in found.engines.values()]
+            cases = [opened.case(found.engine(name)) for name in found.engines]
             return sum(len(list(diagnose(case, [middle]))) for case in cases)
 
     checks = examine(offline=False)

@@ -14,15 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder import pipeline
 from builder.bake import bakefile
 from builder.bake.bakefile import CONTEXTS, FILE, NOW, Target, identifier
 from builder.errors import BuilderError, RecipeError, WorldError
 from builder.images.context import Context
-from builder.pipeline import Run
-from builder.plan import base_image, published_image
-from builder.plan.dockerfile import Rendered
-from builder.plan.inputs import BasePlan, Plan, RegistryRoot
+from builder.images.names import BASE_NAME
+from builder.images.session import BuildSession
+from builder.images.stages import lay_out
+from builder.plan import published_image
+from builder.plan.inputs import RegistryRoot
+from builder.plan.rendered import BaseImage, EngineImage
+from builder.publish.remote_image import CREATED
 from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, require_space, require_writable
 
@@ -48,13 +50,13 @@ class Baked:
 class _Oven:
     """What is written so far, below ``folder``; a base is laid out once, or fails once."""
 
-    run: Run
+    session: BuildSession
     folder: Path
     targets: dict[str, Target] = field(default_factory=dict)
     bases: dict[str, BuilderError | None] = field(default_factory=dict)
     """Those that were laid out, and those that could not be."""
 
-    def need(self, base: Rendered) -> None:
+    def need(self, base: BaseImage) -> None:
         """Raise what was raised for a base before."""
         known = self.bases.get(base.plan.name)
         if known is not None:
@@ -66,18 +68,20 @@ class _Oven:
         self.targets[name] = target
 
 
-def bake(run: Run, names: Sequence[str], folder: Path, architecture: str | None = None) -> Baked:
+def bake(
+    session: BuildSession, names: Sequence[str], folder: Path, architecture: str | None = None
+) -> Baked:
     """Write the bake file of recipes and their contexts to ``folder``, whole or not at all.
 
     Without ``names`` all recipes, as far as their inputs can be had; the others are left out, and
     why.  A bake file that was there before is replaced.  ``architecture`` is as in
-    ``pipeline.resolve``.  Raises a ``BuilderError`` for a recipe that was named, ``WorldError``
+    ``BuildSession.resolve``.  Raises a ``BuilderError`` for a recipe that was named, ``WorldError``
     where the directory holds something else, or not even one recipe is left; ``BusyError`` where
     another run bakes into it.
     """
-    run.settings.require_directories()
-    with named_lock(run.settings.cache_dir, lock_of(folder)):
-        return _bake(run, names, folder, architecture)
+    session.settings.require_directories()
+    with named_lock(session.settings.cache_dir, lock_of(folder)):
+        return _bake(session, names, folder, architecture)
 
 
 def lock_of(folder: Path) -> str:
@@ -85,29 +89,30 @@ def lock_of(folder: Path) -> str:
     return f"bake-{hashlib.sha256(bytes(folder.resolve())).hexdigest()[:12]}"
 
 
-def _bake(run: Run, names: Sequence[str], folder: Path, architecture: str | None) -> Baked:
+def _bake(
+    session: BuildSession, names: Sequence[str], folder: Path, architecture: str | None
+) -> Baked:
     _require_place(folder)
     require_space(folder, SPACE, f"the contexts below {folder}")
-    wanted = list(dict.fromkeys(run.catalog.engine(name).name for name in names))
+    wanted = list(dict.fromkeys(session.catalog.engine(name).name for name in names))
     left_out: dict[str, BuilderError] = {}
     groups: dict[str, list[str]] = {"default": [], BASES: []}
     candidates = {}
     with _new(folder) as waiting:
-        oven = _Oven(run, waiting)
-        for name in wanted or run.catalog.engines:
+        oven = _Oven(session, waiting)
+        for name in wanted or session.catalog.engines:
             try:
-                rendered = pipeline.resolve(run, name, architecture)
-                target = _engine(oven, rendered)
+                image = session.resolve(name, architecture)
+                target = _engine(oven, image)
             except BuilderError as error:
                 if wanted:
                     raise
-                run.log(f"{name} is left out: {error.what}")
+                session.log(f"{name} is left out: {error.what}")
                 left_out[name] = error
                 continue
-            candidates[name] = pipeline.candidate_of(run, rendered)
+            candidates[name] = image.candidate
             groups["default"].append(target)
-            assert rendered.base is not None
-            groups.setdefault(f"on-{identifier(rendered.base.plan.name)}", []).append(target)
+            groups.setdefault(f"on-{identifier(image.base.plan.name)}", []).append(target)
         if not candidates:
             raise WorldError(
                 "there is nothing to bake: every recipe was left out",
@@ -154,79 +159,70 @@ def _new(folder: Path) -> Iterator[Path]:
         shutil.rmtree(waiting, ignore_errors=True)
 
 
-def _engine(oven: _Oven, rendered: Rendered) -> str:
+def _engine(oven: _Oven, image: EngineImage) -> str:
     """Lay out an engine, and then what it stands on; the name of its target."""
-    run, plan, base = oven.run, rendered.plan, rendered.base
-    assert isinstance(plan, Plan)
-    assert base is not None
+    plan, base = image.plan, image.base
     oven.need(base)
-    images = {stage: base_image.image_of(base, stage) for stage in base.plan.stages}
+    images = base.references
     runs = images.get("devel") or images.get("runtime")
     there = runs if runs is not None and docker.inspect_image(runs) else None
-    inherited = _inherited(base, run.offline) if plan.family.INHERITS else None
+    inherited = _inherited(base, oven.session.options.offline) if plan.family.INHERITS else None
     place = Path(ENGINES) / plan.name
-    laid_out = _laid_out(oven, place, rendered, _targets(base), inherited, there)
+    laid_out = _laid_out(oven, place, image, _targets(base), inherited, there)
     try:
         _base(oven, base)
     except BuilderError:
         shutil.rmtree(oven.folder / CONTEXTS / place)
         raise
     # The digest of the base is not known: it is made by who bakes.
-    stands_on = {pipeline.BASE_NAME: images["runtime"]} if "runtime" in images else {}
-    labels = pipeline.labels_of(rendered, stands_on, NOW)
+    extends = {BASE_NAME: images["runtime"]} if "runtime" in images else {}
+    labels = {**image.labels, **extends, CREATED: NOW}
     name = identifier(plan.name)
-    tag = pipeline.candidate_of(run, rendered)
-    oven.add(name, bakefile.target(oven.folder, laid_out, "image", tag, labels))
+    oven.add(name, bakefile.target(oven.folder, laid_out, "image", image.candidate, labels))
     return name
 
 
-def _targets(base: Rendered | None) -> dict[str, str]:
+def _targets(base: BaseImage | None) -> dict[str, str]:
     """Where the stages of a base are, as contexts: targets of the same bake file."""
     if base is None:
         return {}
     return {stage: f"target:{_stage(base, stage)}" for stage in base.plan.stages}
 
 
-def _stage(base: Rendered, stage: str) -> str:
+def _stage(base: BaseImage, stage: str) -> str:
     return identifier(f"{base.plan.name}-{stage}")
 
 
-def _base(oven: _Oven, rendered: Rendered) -> None:
+def _base(oven: _Oven, base: BaseImage) -> None:
     """Lay out a base and what it stands on, once; raises for it as often as it is asked for."""
-    oven.need(rendered)
-    name = rendered.plan.name
+    oven.need(base)
+    name = base.plan.name
     if name in oven.bases:
         return
     try:
-        if rendered.base is not None:
-            _base(oven, rendered.base)
-        _new_base(oven, rendered)
+        if base.base is not None:
+            _base(oven, base.base)
+        _new_base(oven, base)
         oven.bases[name] = None
     except BuilderError as error:
         oven.bases[name] = error
         raise
 
 
-def _new_base(oven: _Oven, rendered: Rendered) -> None:
-    plan = rendered.plan
-    assert isinstance(plan, BasePlan)
-    below = _targets(rendered.base)
-    if plan.recipe.published is not None:
-        assert isinstance(plan.root, RegistryRoot)
-        below = {"published": f"docker-image://{published_image.reference(plan.root)}"}
-    laid_out = _laid_out(oven, Path(BASES) / plan.name, rendered, below, None, None)
-    labels = pipeline.labels_of_base(rendered)
-    for stage in plan.stages:
-        tag = base_image.image_of(rendered, stage)
-        oven.add(
-            _stage(rendered, stage), bakefile.target(oven.folder, laid_out, stage, tag, labels)
-        )
+def _new_base(oven: _Oven, base: BaseImage) -> None:
+    below, root = _targets(base.base), base.plan.published_root
+    if root is not None:
+        below = {"published": f"docker-image://{published_image.reference(root)}"}
+    laid_out = _laid_out(oven, Path(BASES) / base.plan.name, base, below, None, None)
+    for stage, tag in base.references.items():
+        target = bakefile.target(oven.folder, laid_out, stage, tag, base.labels)
+        oven.add(_stage(base, stage), target)
 
 
 def _laid_out(
     oven: _Oven,
     place: Path,
-    rendered: Rendered,
+    image: EngineImage | BaseImage,
     bases: Mapping[str, str],
     inherited: Mapping[str, Any] | None,
     there: str | None,
@@ -234,9 +230,10 @@ def _laid_out(
     """The context of a plan, and nothing beside it; of one that cannot be laid out nothing."""
     work = oven.folder / CONTEXTS / place
     work.mkdir(parents=True)
-    oven.run.log(f"laying out {rendered.plan.name} ({rendered.short_key})")
+    oven.session.log(f"laying out {image.plan.name} ({image.short_key})")
     try:
-        found = pipeline.lay_out(oven.run, rendered, bases, inherited, there, work)
+        options, log = oven.session.options, oven.session.log
+        found = lay_out(image, options, bases, inherited, there, work, log)
     except BaseException:
         shutil.rmtree(work)
         raise
@@ -249,17 +246,14 @@ def _laid_out(
     return found
 
 
-def _inherited(base: Rendered, offline: bool) -> Mapping[str, Any]:
+def _inherited(base: BaseImage, offline: bool) -> Mapping[str, Any]:
     """The configuration of an image that something is laid over: the engine's, else the one that
     a registry has of what it stands on; our own bases say nothing of how they start."""
-    found = docker.inspect_image(base_image.image_of(base, "runtime"))
+    found = docker.inspect_image(base.references["runtime"])
     if found is not None:
         return found["Config"] or {}
-    below = base
-    while below.base is not None:
-        below = below.base
-    assert isinstance(below.plan, BasePlan)
-    root = below.plan.root
+    *_, lowest = base.chain()
+    root = lowest.plan.root
     if not isinstance(root, RegistryRoot):
         return {}
-    return published_image.config(root, below.plan.platforms.target, offline=offline)
+    return published_image.config(root, lowest.plan.platforms.target, offline=offline)

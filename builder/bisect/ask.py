@@ -10,7 +10,7 @@ from builder import families
 from builder.bisect import state as bisect_state
 from builder.bisect.state import BuildFails, End, Question, QuestionError, State
 from builder.errors import FetchError, RecipeError
-from builder.pipeline import Run
+from builder.images.session import BuildSession
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import GitSource, Recipe, checked_ref
 from builder.tools.git.bisection import roots_of
@@ -41,7 +41,6 @@ def source_of(entry: Entry[Recipe]) -> str:
 
     Raises ``RecipeError`` where there is none.
     """
-    assert entry.recipe is not None
     source = entry.recipe.source
     if not isinstance(source, GitSource):
         raise RecipeError(
@@ -57,7 +56,13 @@ def source_of(entry: Entry[Recipe]) -> str:
 
 
 def state_of(
-    run: Run, at: SourceSession, entry: Entry[Recipe], url: str, asked: Asked, *, anew: bool
+    builds: BuildSession,
+    at: SourceSession,
+    entry: Entry[Recipe],
+    url: str,
+    asked: Asked,
+    *,
+    anew: bool,
 ) -> State:
     """What is known of the question, or nothing yet; ``anew``: nothing, whatever is known.
 
@@ -68,15 +73,15 @@ def state_of(
     that does not exist.
     """
     whole = asked.good is not None and asked.bad is not None
-    known = None if anew and whole else bisect_state.read(run.settings.state_dir, entry.name)
-    inputs = bisect_state.inputs_of(run.catalog, entry)
+    known = None if anew and whole else bisect_state.read(builds.settings.state_dir, entry.name)
+    inputs = bisect_state.inputs_of(builds.catalog, entry)
     if known is None:
         state = State(_question(at, entry, url, asked, inputs))
     elif anew:
         state = State(_again(at, url, asked, known.question, inputs))
     else:
-        state = _gone_on_with(run, at, url, asked, known, inputs)
-    _require_folder(run, state.question)
+        state = _gone_on_with(builds, at, url, asked, known, inputs)
+    _require_folder(builds, state.question)
     return state
 
 
@@ -108,7 +113,7 @@ def _again(at: SourceSession, url: str, asked: Asked, old: Question, inputs: str
     )
 
 
-def _require_folder(run: Run, question: Question) -> None:
+def _require_folder(builds: BuildSession, question: Question) -> None:
     """A test means what it meant where it was asked for: names in it may lead from there."""
     if question.test is None:
         return
@@ -119,11 +124,11 @@ def _require_folder(run: Run, question: Question) -> None:
             "put it back, or begin anew with --restart --test COMMAND",
         )
     if Path(question.folder) != Path.cwd():
-        run.log(f"the test runs in {question.folder}, where the bisect began")
+        builds.log(f"the test runs in {question.folder}, where the bisect began")
 
 
 def _gone_on_with(
-    run: Run, at: SourceSession, url: str, asked: Asked, known: State, inputs: str
+    builds: BuildSession, at: SourceSession, url: str, asked: Asked, known: State, inputs: str
 ) -> State:
     """What is known, where it answers what is asked."""
     old = known.question
@@ -134,7 +139,7 @@ def _gone_on_with(
             "its commits were evaluated with the earlier recipe",
             "undo the change, or begin anew with --restart",
         )
-    run.log(f"going on between {old.good} and {old.bad}: {count(len(known.steps))} evaluated")
+    builds.log(f"going on between {old.good} and {old.bad}: {count(len(known.steps))} evaluated")
     return known
 
 

@@ -16,10 +16,10 @@ from builder import pipeline
 from builder.bisect.state import SHORT, BuildFails, Evaluation, Trace
 from builder.errors import BuilderError, BuildError, GoneError, PatchError, SmokeError, UntriedError
 from builder.images.build import BreakdownError
-from builder.pipeline import Run
-from builder.plan.dockerfile import Rendered
-from builder.plan.inputs import Plan
+from builder.images.session import BuildSession
+from builder.plan.rendered import EngineImage
 from builder.recipes.catalog import Entry
+from builder.recipes.edit import Target
 from builder.recipes.schema import Recipe
 from builder.records import record
 from builder.tools.docker import engine as docker
@@ -27,7 +27,6 @@ from builder.upstream import snapshot
 from builder.upstream.patch_state import Finding
 from builder.upstream.session import SourceSession
 from builder.upstream.snapshot import Frozen
-from builder.upstream.track import Target
 
 PREFIX = "bisect"
 GOOD, SKIP = 0, 125  # git-bisect(1), "Bisect run"
@@ -59,9 +58,9 @@ class How:
 class Candidate:
     """A commit in the place of a recipe's pin, ready to be built."""
 
-    run: Run
+    builds: BuildSession
     frozen: Frozen
-    rendered: Rendered
+    image: EngineImage
 
     @property
     def commit(self) -> str:
@@ -69,7 +68,9 @@ class Candidate:
         return self.frozen.target.commit
 
 
-def candidate(run: Run, at: SourceSession, entry: Entry[Recipe], commit: str) -> Candidate:
+def candidate(
+    builds: BuildSession, at: SourceSession, entry: Entry[Recipe], commit: str
+) -> Candidate:
     """A recipe at a commit whose history is there, without the patches that it has already.
 
     Raises ``PatchError`` where another one does not fit, ``GoneError`` where a part of the
@@ -78,12 +79,12 @@ def candidate(run: Run, at: SourceSession, entry: Entry[Recipe], commit: str) ->
     number = int(at.repositories.scratch.text("rev-list", "--count", commit))
     target = Target(commit, commit, "commit")
     version = f"{PREFIX}-{commit[:SHORT]}"
-    frozen = snapshot.at_commit(run.catalog, entry, target, number, version)
+    frozen = snapshot.at_commit(builds.catalog, entry, target, number, version)
     frozen, unfit = snapshot.fitted(frozen, at)
     if unfit:
         raise PatchError(_line(unfit[0]))
-    own = replace(run, catalog=frozen.catalog, seconds={})
-    return Candidate(own, frozen, pipeline.resolve(own, frozen.name))
+    at_commit = replace(builds, catalog=frozen.catalog)
+    return Candidate(at_commit, frozen, at_commit.resolve(frozen.name))
 
 
 def _line(found: Finding) -> str:
@@ -93,10 +94,9 @@ def _line(found: Finding) -> str:
 
 def trace(subject: Candidate) -> Trace:
     """What the engine has, before it is built, of what the build will bring or replace."""
-    assert isinstance(subject.rendered.plan, Plan)
-    recipe = subject.rendered.plan.recipe
-    repository = subject.run.settings.repository(recipe.image.repository)
-    patterns = (f"{repository}:{recipe.version}", f"{repository}:*-{subject.rendered.short_key}")
+    image = subject.image
+    version = f"{image.repository}:{image.plan.recipe.version}"
+    patterns = (version, f"{image.repository}:*-{image.short_key}")
     return Trace(subject.commit, patterns, tuple(_names(patterns)))
 
 
@@ -118,14 +118,14 @@ def evaluate(subject: Candidate, how: How) -> Evaluation:
     ``SpaceError``, ``FetchError`` and ``BusyError``, which say nothing of the commit, nor does
     ``UntriedError``: the build broke down, or the test broke off.
     """
-    started = time.monotonic()
+    started, log_before = time.monotonic(), _log_of(subject)
     found = _smoke_tested(subject, how)
     image = _image(subject) if how.test is not None and found.word != "skip" else ""
     if how.test is not None and image:
         found = _tested(subject, how.test, image)
     return replace(
         found,
-        built=f"build {subject.frozen.name}" in subject.run.seconds,
+        built=_log_of(subject) != log_before,
         seconds=round(time.monotonic() - started, 1),
         log=found.log or _log_of(subject),
     )
@@ -134,7 +134,7 @@ def evaluate(subject: Candidate, how: How) -> Evaluation:
 def _smoke_tested(subject: Candidate, how: How) -> Evaluation:
     """The result of the build and the smoke test."""
     try:
-        pipeline.build(subject.run, subject.frozen.name)
+        pipeline.build(subject.image, subject.builds.options, subject.builds.reporter)
     except SmokeError as error:
         return Evaluation("bad", _first(error))
     except BreakdownError as error:
@@ -167,8 +167,8 @@ def _telling(error: BuilderError) -> str:
 
 def _image(subject: Candidate) -> str:
     """The name of the image, good or not; empty where there is none."""
-    run, rendered = subject.run, subject.rendered
-    kept = record.read(run.settings.state_dir, rendered.plan.name, rendered.key)
+    image = subject.image
+    kept = record.read(subject.builds.settings.state_dir, image.plan.name, image.key)
     if kept is None:
         return ""
     found = docker.image(kept.references[0])
@@ -177,7 +177,7 @@ def _image(subject: Candidate) -> str:
 
 def _log_of(subject: Candidate) -> str:
     """The newest log of the build."""
-    folder = subject.run.settings.state_dir / "logs"
+    folder = subject.builds.settings.state_dir / "logs"
     return max(map(str, folder.glob(f"{subject.frozen.name}-*.log")), default="")
 
 
@@ -188,21 +188,19 @@ def _tested(subject: Candidate, test: UserTest, image: str) -> Evaluation:
     too, and gives up over what is more.  Ours gives up over both: they are the shell's, for a
     command that it may not run or does not find, and ``docker run`` gives them on.
     """
-    run = subject.run
     if not test.folder.is_dir():
         raise UntriedError(
             f"the directory that the test runs in is gone: {test.folder}",
             hint="put it back: the same command goes on from there",
         )
     name = f"test-{subject.frozen.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
-    log = run.settings.state_dir / "logs" / name
+    log = subject.builds.settings.state_dir / "logs" / name
     log.parent.mkdir(parents=True, exist_ok=True)
-    run.log(f"testing {image}; what it prints goes to {log}")
-    with run.stage("test"):
-        status = _ran(test, {"IMAGE": image, "COMMIT": subject.commit}, log)
+    subject.builds.log(f"testing {image}; what it prints goes to {log}")
+    status = _ran(test, {"IMAGE": image, "COMMIT": subject.commit}, log)
     lines = log.read_text("utf-8", errors="replace").splitlines()
     for line in lines[-SHOWN:]:
-        run.log(f"  {line}")
+        subject.builds.log(f"  {line}")
     if status == GOOD:
         return Evaluation("good", "the test ended with 0", log=str(log))
     if status == SKIP:

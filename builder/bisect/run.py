@@ -18,7 +18,7 @@ from builder.bisect.ask import ABBREVIATED, Asked, count, roots_between, source_
 from builder.bisect.evaluate import How, UserTest
 from builder.bisect.state import SHORT, End, Evaluation, Question, QuestionError, State, Step
 from builder.errors import GoneError, PatchError, UntriedError
-from builder.pipeline import Run
+from builder.images.session import BuildSession
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import Recipe
 from builder.settings import Settings
@@ -70,9 +70,14 @@ class _Session:
     """A bisect at work: what is known, and how more comes to be known."""
 
     def __init__(
-        self, run: Run, at: SourceSession, entry: Entry[Recipe], state: State, options: Options
+        self,
+        builds: BuildSession,
+        at: SourceSession,
+        entry: Entry[Recipe],
+        state: State,
+        options: Options,
     ) -> None:
-        self.run, self.at, self.entry, self.state = run, at, entry, state
+        self.builds, self.at, self.entry, self.state = builds, at, entry, state
         self.keep = options.keep
         question = state.question
         test = None
@@ -83,7 +88,7 @@ class _Session:
     def knows(self, state: State) -> None:
         """Keep what is known so far."""
         self.state = state
-        bisect_state.keep(self.run.settings.state_dir, state)
+        bisect_state.keep(self.builds.settings.state_dir, state)
 
     def evaluate(self, commit: str, what: str) -> Step:
         """The step of a commit, from what is known or by trying it; ``what`` announces it."""
@@ -91,16 +96,16 @@ class _Session:
         if known is not None:
             return known
         (about,) = described(self.at.repositories.scratch, [commit])
-        self.run.log(f"{what}: {about.short} ({about.date})")
+        self.builds.log(f"{what}: {about.short} ({about.date})")
         step = Step(about, self._tried(commit))
-        self.run.log(f"{commit[:SHORT]} {_is(step)}")
+        self.builds.log(f"{commit[:SHORT]} {_is(step)}")
         self.knows(self.state.with_step(step))
         self.sweep()
         return step
 
     def _tried(self, commit: str) -> Evaluation:
         try:
-            candidate = evaluate.candidate(self.run, self.at, self.entry, commit)
+            candidate = evaluate.candidate(self.builds, self.at, self.entry, commit)
         except (PatchError, GoneError) as error:
             return Evaluation("skip", error.what)
         trace = self.state.trace
@@ -119,13 +124,13 @@ class _Session:
     def stopped(self) -> None:
         """Something broke off."""
         name = self.entry.name
-        if bisect_state.path_of(self.run.settings.state_dir, name).exists():
-            self.run.log(f"what is known is kept: `builder bisect {name}` goes on from there")
+        if bisect_state.path_of(self.builds.settings.state_dir, name).exists():
+            self.builds.log(f"what is known is kept: `builder bisect {name}` goes on from there")
 
     def concluded(self) -> None:
         """There is nothing left to know: nothing stays."""
         self.sweep()
-        bisect_state.forget(self.run.settings.state_dir, self.entry.name)
+        bisect_state.forget(self.builds.settings.state_dir, self.entry.name)
 
 
 def _is(step: Step) -> str:
@@ -133,7 +138,7 @@ def _is(step: Step) -> str:
     return f"{word}: {step.evaluation.why}"
 
 
-def bisect(run: Run, name: str, asked: Asked, options: Options) -> Outcome:
+def bisect(builds: BuildSession, name: str, asked: Asked, options: Options) -> Outcome:
     """Look for the first bad commit; what is known stays until ``finish``.
 
     Raises ``QuestionError`` where the ends are not what they are said to be, a commit to skip is
@@ -142,21 +147,21 @@ def bisect(run: Run, name: str, asked: Asked, options: Options) -> Outcome:
     nothing of a commit, and stops: ``WorldError``, ``SpaceError``, ``FetchError``,
     ``UntriedError``.
     """
-    entry = run.catalog.engine(name)
+    entry = builds.catalog.engine(name)
     url = source_of(entry)
-    run.settings.require_directories()
+    builds.settings.require_directories()
     with (
-        _alone(run.settings, entry.name),
-        open_session(run.catalog, run.settings, run.log, offline=False) as at,
+        _alone(builds.settings, entry.name),
+        open_session(builds.catalog, builds.settings, builds.log, offline=False) as at,
     ):
-        state = state_of(run, at, entry, url, asked, anew=options.restart)
+        state = state_of(builds, at, entry, url, asked, anew=options.restart)
         at.repositories.walk(url, state.question.good.commit, state.question.bad.commit)
         roots = roots_between(at, state.question)
         between = _begun(at, state, roots).candidates()[:-1] if options.skip else []
         skip = [_named(digits, between) for digits in options.skip]
-        session = _Session(run, at, entry, state, options)
+        session = _Session(builds, at, entry, state, options)
         if options.restart:
-            _sweep(run.settings, entry.name, keep=options.keep)
+            _sweep(builds.settings, entry.name, keep=options.keep)
         try:
             _require_ends(session, roots, trust=options.trust_ends)
             return _search(session, roots, skip)
@@ -181,7 +186,7 @@ def _require_ends(session: _Session, roots: Sequence[str], *, trust: bool) -> No
         _need(session, question.good, "good", "the good end")
     if roots:
         told = "where they part must be good as well"
-        session.run.log(f"{question.good} is no ancestor of {question.bad}: {told}")
+        session.builds.log(f"{question.good} is no ancestor of {question.bad}: {told}")
     for root in roots:
         step = session.evaluate(root, "where they part")
         if step.word == "bad":
@@ -193,7 +198,7 @@ def _require_ends(session: _Session, roots: Sequence[str], *, trust: bool) -> No
                 "choose a good commit that is an ancestor of the bad one",
             )
         if step.word == "skip":
-            session.run.log("so what is found may be wrong: it may have been bad before that")
+            session.builds.log("so what is found may be wrong: it may have been bad before that")
     if not trust:
         _need(session, question.bad, "bad", "the bad end")
 
@@ -273,32 +278,32 @@ def _outcome(at: SourceSession, state: State, found: Bisection) -> Outcome:
     return Outcome(state.question, word, state.steps, tuple(candidates), left, found.log)
 
 
-def known(run: Run, name: str) -> Outcome:
+def known(builds: BuildSession, name: str) -> Outcome:
     """What is known of the bisect of a recipe; nothing is tried, and one may be at work.
 
     Raises ``QuestionError`` where none is under way, ``FetchError`` where the history is gone.
     """
-    entry = run.catalog.engine(name)
+    entry = builds.catalog.engine(name)
     url = source_of(entry)
-    state = bisect_state.read(run.settings.state_dir, entry.name)
+    state = bisect_state.read(builds.settings.state_dir, entry.name)
     if state is None:
         raise QuestionError(f"no bisect of {entry.name} is under way")
     question = state.question
-    with open_session(run.catalog, run.settings, run.log, offline=False) as at:
+    with open_session(builds.catalog, builds.settings, builds.log, offline=False) as at:
         at.repositories.walk(url, question.good.commit, question.bad.commit)
         found = _begun(at, state, roots_between(at, question))
         _replay(found, state)
         return _outcome(at, state, found)
 
 
-def finish(run: Run, outcome: Outcome) -> None:
+def finish(builds: BuildSession, outcome: Outcome) -> None:
     """Forget a question that is answered as far as it can be.
 
     Raises ``UntriedError`` where only skipped commits are left.
     """
     name = outcome.question.recipe
-    with _alone(run.settings, name):
-        bisect_state.forget(run.settings.state_dir, name)
+    with _alone(builds.settings, name):
+        bisect_state.forget(builds.settings.state_dir, name)
     if outcome.state == "undecided":
         raise UntriedError(
             f"any of {len(outcome.candidates)} commits may be the first bad one: "
@@ -308,17 +313,17 @@ def finish(run: Run, outcome: Outcome) -> None:
         )
 
 
-def reset(run: Run, name: str, *, keep: bool) -> None:
+def reset(builds: BuildSession, name: str, *, keep: bool) -> None:
     """Forget what is known of the bisect of a recipe, and take its images away.
 
     Of a bisect that is under way the recipe may be gone.
     Raises ``BusyError`` while it goes on, ``RecipeError`` where there is neither.
     """
-    if name not in bisect_state.under_way(run.settings.state_dir):
-        name = run.catalog.engine(name).name
-    with _alone(run.settings, name):
-        _sweep(run.settings, name, keep=keep)
-        bisect_state.forget(run.settings.state_dir, name)
+    if name not in bisect_state.under_way(builds.settings.state_dir):
+        name = builds.catalog.engine(name).name
+    with _alone(builds.settings, name):
+        _sweep(builds.settings, name, keep=keep)
+        bisect_state.forget(builds.settings.state_dir, name)
 
 
 def _sweep(settings: Settings, name: str, *, keep: bool) -> None:

@@ -178,7 +178,6 @@ def inputs_of(catalog: Catalog, entry: Entry[Recipe]) -> str:
 
     Raises ``RecipeError`` when one of them cannot be read.
     """
-    assert entry.recipe is not None
     texts = [entry.text, *(catalog.base(n).text for n in catalog.chain(entry.recipe.base))]
     patches = [patch.inputs() for patch in resolve_patches(entry, catalog.root)]
     told = json.dumps([texts, patches], sort_keys=True)

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import RecipeError, WorldError
-from builder.images.ccache import mounted
+from builder.images.ccache import mounts_ccache
 from builder.nightly import channels
 from builder.pipeline import WORK_SPACE
-from builder.plan import base_image
-from builder.plan.dockerfile import Rendered, render
-from builder.plan.inputs import Plan
-from builder.plan.resolve import plan
+from builder.plan.base_image import RootPolicy
+from builder.plan.rendered import EngineImage
+from builder.plan.resolver import Resolver
 from builder.platforms import Platforms
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
@@ -93,10 +92,7 @@ def jobs(catalog: Catalog, names: Sequence[str] = (), *, tracked: bool = False) 
 
 def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
     recipe = entry.recipe
-    assert recipe is not None
-    platforms = Platforms("amd64")
-    root = base_image.choose(catalog, recipe.base, platforms, "auto", lambda _: None, ask=False)
-    rendered = render(plan(catalog, entry, platforms, root))
+    image = Resolver(catalog, Platforms("amd64"), RootPolicy(ask=False)).resolve(entry.name)
     disk = disk_of(catalog, recipe)
     return Job(
         recipe=recipe.name,
@@ -106,9 +102,9 @@ def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
         disk=math.ceil(disk),
         clear=disk > FREE,
         runner=HOSTED if disk <= CLEARED else "",
-        cache=f"ccache@{recipe.base}@{recipe.engine}@" if mounted(rendered) else "",
-        image=rendered.key,
-        own=_own(recipe, rendered),
+        cache=f"ccache@{recipe.base}@{recipe.engine}@" if mounts_ccache(image) else "",
+        image=image.key,
+        own=_own(recipe, image),
     )
 
 
@@ -119,20 +115,19 @@ def disk_of(catalog: Catalog, recipe: Recipe) -> float:
     It is never too little: a base's figure is what building it takes, more than what stays.
     """
     bases = [catalog.base(name).recipe for name in catalog.chain(recipe.base)]
-    said = [base.build.disk for base in bases if base is not None]
+    said = [base.build.disk for base in bases]
     return sum(said) + recipe.build.disk + WORK_SPACE + OWN
 
 
-def _own(recipe: Recipe, rendered: Rendered) -> str:
+def _own(recipe: Recipe, image: EngineImage) -> str:
     """What the recipe says, as it is written: a default that changes is builder's affair."""
-    assert isinstance(rendered.plan, Plan)
     said = {
         "recipe": recipe.model_dump(mode="json", exclude_unset=True, exclude=APART),
-        "source": rendered.plan.source_identity,
-        "patches": [hashlib.sha256(patch.content).hexdigest() for patch in rendered.plan.patches],
+        "source": image.plan.source_identity,
+        "patches": [hashlib.sha256(patch.content).hexdigest() for patch in image.plan.patches],
         "packages": [
             [file.name, file.version, file.sha256]
-            for files in rendered.plan.packages.values()
+            for files in image.plan.packages.values()
             for file in files
         ],
     }

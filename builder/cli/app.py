@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -36,8 +36,9 @@ from builder.cli.options import (
     SummaryOption,
     app,
     build_architecture,
+    build_options,
+    build_session,
     catalog_at,
-    new_run,
     print_json,
     recipe_group,
     reporter,
@@ -54,6 +55,9 @@ from builder.errors import (
     as_started,
 )
 from builder.records import crashes
+
+if TYPE_CHECKING:
+    from builder.plan.rendered import BaseImage, EngineImage
 
 
 def _version(wanted: bool) -> None:
@@ -80,6 +84,8 @@ def list_recipes(catalog: CatalogOption = None, as_json: JsonOption = False) -> 
 
     The problems of a wrong recipe are listed too; then the exit code is 3.
     """
+    from builder.recipes.catalog import problems_of
+
     found = catalog_at(catalog)
     if as_json:
         print_json(
@@ -88,13 +94,13 @@ def list_recipes(catalog: CatalogOption = None, as_json: JsonOption = False) -> 
                     {
                         "name": entry.name,
                         "recipe": entry.recipe.model_dump(mode="json") if entry.recipe else None,
-                        "problems": [str(problem) for problem in entry.problems],
+                        "problems": [str(problem) for problem in problems_of(entry)],
                     }
                     for entry in found.engines.values()
                 ],
                 "bases": [
-                    {"name": entry.name, "problems": [str(problem) for problem in entry.problems]}
-                    for entry in found.bases.values()
+                    {"name": base.name, "problems": [str(problem) for problem in problems_of(base)]}
+                    for base in found.bases.values()
                 ],
             }
         )
@@ -127,38 +133,37 @@ def show(
     """
     import platform
 
-    from builder import pipeline
     from builder.cli import console
 
-    run = new_run(catalog)
+    session = build_session(catalog)
     try:
-        rendered = pipeline.resolve(run, recipe, build_architecture())
+        image = session.resolve(recipe, build_architecture())
     except FetchError as error:
         console.log(f"{error.what}: shown without its digest, and the key will be another")
-        rendered = pipeline.resolve(run, recipe, platform.machine())
+        image = session.resolve(recipe, platform.machine())
     if dockerfile:
-        typer.echo(rendered.text, nl=False)
+        typer.echo(image.text, nl=False)
         return
-    described = _describe(rendered)
+    described = _describe(image)
     if as_json:
         print_json(described)
     else:
         console.plan(described)
 
 
-def _describe(rendered: Any) -> dict[str, Any]:
-    plan = rendered.plan
+def _describe(image: EngineImage | BaseImage) -> dict[str, Any]:
+    plan = image.plan
     described: dict[str, Any] = {
         "name": plan.name,
         "summary": plan.recipe.summary,
         "notes": list(getattr(plan.recipe, "notes", [])),
         "file": str(plan.file),
         "family": plan.recipe.family,
-        "key": rendered.key,
+        "key": image.key,
         "platforms": {"build": plan.platforms.build, "target": plan.platforms.target},
         **plan.inputs(),
     }
-    described["base"] = _describe(rendered.base) if rendered.base else None
+    described["base"] = _describe(image.base) if image.base else None
     return described
 
 
@@ -227,24 +232,17 @@ def build(
     from builder.images import export
     from builder.smoke.gpu import GpuTest
 
-    run = new_run(
-        catalog,
-        rebuild=rebuild,
-        offline=offline,
-        jobs=jobs,
-        builder=builder,
-        on_verdict=reporter(junit, summary),
+    options = build_options(
+        gpu_test=GpuTest(), rebuild=rebuild, offline=offline, jobs=jobs, builder=builder
     )
-    run.gpu_test = GpuTest()
-    wanted = run.catalog.engine(recipe).recipe
-    assert wanted is not None
-    if output is not None:
-        export.require_artifact(wanted, output)
-    with console.BuildProgress() as progress:
-        run.log, run.watch = progress.log, progress.watch
-        outcome = pipeline.build(run, recipe)
+    with reporter(junit, summary) as progress:
+        session = build_session(catalog, options, progress)
+        if output is not None:
+            export.require_artifact(session.catalog.engine(recipe).recipe, output)
+        image = session.resolve(recipe)
+        outcome = pipeline.build(image, options, progress)
     made = outcome.record
-    files = export.deliver(wanted, made.references[0], output) if output is not None else []
+    files = [] if output is None else export.deliver(image.plan.recipe, made.references[0], output)
     if as_json:
         delivered = [str(file) for file in files]
         done = {"built": outcome.built, "checked": outcome.checked}

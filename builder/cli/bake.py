@@ -15,7 +15,8 @@ from builder.cli.options import (
     OfflineOption,
     app,
     build_architecture,
-    new_run,
+    build_options,
+    build_session,
     print_json,
 )
 
@@ -56,8 +57,8 @@ def bake(
     from builder.bake import bake as baking
     from builder.cli import console
 
-    run = new_run(catalog, builder=builder, offline=offline)
-    done = baking.bake(run, recipes or [], output.absolute(), build_architecture())
+    session = build_session(catalog, build_options(builder=builder, offline=offline))
+    done = baking.bake(session, recipes or [], output.absolute(), build_architecture())
     if as_json:
         print_json(
             {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from builder.cli.options import EVERYDAY, CatalogOption, JsonOption, app, new_run, print_json
+from builder.cli.options import EVERYDAY, CatalogOption, JsonOption, app, build_session, print_json
 from builder.errors import RecipeError, WorldError
 
 if TYPE_CHECKING:
@@ -184,8 +184,8 @@ def _image(
 
     if model is None:
         raise typer.BadParameter("an image needs a model to serve", param_hint="--model")
-    run = new_run(catalog)
-    reference, image, recipe = lookup.served(run, name)
+    session = build_session(catalog)
+    reference, image, recipe = lookup.served(session, name)
     if recipe.serve is None or recipe.image.port is None:
         raise RecipeError(
             f"{recipe.name} does not say how its server is started",

@@ -15,8 +15,10 @@ from builder.cli.options import (
     JsonOption,
     RecipeName,
     app,
-    new_run,
+    build_options,
+    build_session,
     print_json,
+    reporter,
 )
 
 if TYPE_CHECKING:
@@ -117,24 +119,23 @@ def bisect(
     """
     from builder.bisect import run as bisect_run
     from builder.bisect.ask import Asked
-    from builder.cli import console
     from builder.smoke.gpu import GpuTest
 
-    run = new_run(catalog, jobs=jobs, builder=builder)
-    run.gpu_test = GpuTest()
+    progress = reporter()
+    build = build_options(gpu_test=GpuTest(), jobs=jobs, builder=builder)
+    builds = build_session(catalog, build, progress)
     if reset:
-        bisect_run.reset(run, recipe, keep=keep_images)
+        bisect_run.reset(builds, recipe, keep=keep_images)
         return
     if status:
-        _tell(bisect_run.known(run, recipe), as_json)
+        _tell(bisect_run.known(builds, recipe), as_json)
         return
     asked = Asked(good, bad, test, build_fails.value, first_parent)
     options = bisect_run.Options(trust_ends, tuple(skip or ()), keep_images, restart)
-    with console.BuildProgress() as progress:
-        run.log, run.watch = progress.log, progress.watch
-        outcome = bisect_run.bisect(run, recipe, asked, options)
+    with progress:
+        outcome = bisect_run.bisect(builds, recipe, asked, options)
     _tell(outcome, as_json)
-    bisect_run.finish(run, outcome)
+    bisect_run.finish(builds, outcome)
 
 
 def _tell(outcome: Outcome, as_json: bool) -> None:

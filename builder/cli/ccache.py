@@ -13,8 +13,9 @@ from builder.cli.options import (
     CatalogOption,
     JsonOption,
     RecipeName,
+    build_options,
+    build_session,
     ci_group,
-    new_run,
     print_json,
 )
 
@@ -55,17 +56,16 @@ def save(
     All recipes share one cache on an engine. The command does nothing if the recipe compiles
     nothing. It does not change the cache.
     """
-    from builder import pipeline
     from builder.images import ccache as compiler_cache
     from builder.tools.files import workspace
 
-    run = new_run(catalog, builder=builder)
-    image = compiler_cache.place(run, pipeline.resolve(run, recipe))
+    session = build_session(catalog, build_options(builder=builder))
+    image = compiler_cache.compile_image(session.resolve(recipe), session)
     if image is None:
         _nothing(recipe, as_json)
         return
-    with workspace(run.settings.cache_dir) as work:
-        on, place = run.settings.buildx, file.absolute()
+    with workspace(session.settings.cache_dir) as work:
+        on, place = session.settings.buildx, file.absolute()
         kept = compiler_cache.save(image, place, work, limit, builder=on)
         _tell("kept in", kept, as_json)
 
@@ -88,17 +88,16 @@ def load(
     not write, is refused. Whoever wrote the file decides what your builds contain: load only files
     from people whom you trust.
     """
-    from builder import pipeline
     from builder.images import ccache as compiler_cache
     from builder.tools.files import workspace
 
-    run = new_run(catalog, builder=builder)
-    image = compiler_cache.place(run, pipeline.resolve(run, recipe))
+    session = build_session(catalog, build_options(builder=builder))
+    image = compiler_cache.compile_image(session.resolve(recipe), session)
     if image is None:
         _nothing(recipe, as_json)
         return
-    with workspace(run.settings.cache_dir) as work:
-        on, place = run.settings.buildx, file.absolute()
+    with workspace(session.settings.cache_dir) as work:
+        on, place = session.settings.buildx, file.absolute()
         _tell("taken from", compiler_cache.load(image, place, work, builder=on), as_json)
 
 

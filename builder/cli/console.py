@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -30,8 +30,9 @@ from rich.table import Table
 from builder.bench.comparison import Comparison
 from builder.bench.results import Benchmark, Generation
 from builder.errors import as_started, plain
-from builder.images.build import Step
+from builder.images.log import Step
 from builder.pipeline import Outcome
+from builder.recipes.edit import Target
 from builder.records.record import Record
 from builder.records.reports import STATES as CHECK_STATES
 from builder.smoke.verdict import Verdict
@@ -39,7 +40,7 @@ from builder.upstream.patch_state import STATES, Finding
 from builder.upstream.pins import PinStatus
 from builder.upstream.pull_requests import Drift
 from builder.upstream.session import Change
-from builder.upstream.track import Lag, Target
+from builder.upstream.track import Lag
 
 NEW_STEP = re.compile(r"#\d+ (?:\[((?!internal|context)[^\]]+)\] (.*)|(exporting layers)$)")
 RUN_OPTIONS = re.compile(r"(?<=^RUN )(?:--\S+ )+")
@@ -69,7 +70,12 @@ class CompileColumn(ProgressColumn):
 class BuildProgress:
     """The live progress of a build: a bar on a terminal, plain lines elsewhere."""
 
-    def __init__(self, console: Console = err) -> None:
+    def __init__(
+        self,
+        write_verdict: Callable[[str, Verdict], None] = lambda *_: None,
+        console: Console = err,
+    ) -> None:
+        self._write_verdict = write_verdict
         self._console = console
         self._live = console.is_terminal
         self._progress = Progress(
@@ -109,12 +115,16 @@ class BuildProgress:
             self._task = None
         self._console.print(escape(as_started(plain(message))))
 
-    def watch(self, news: Step | str) -> None:
-        """What the build printed: a compile step moves the bar, a new stage is named."""
-        if isinstance(news, Step):
-            self._step(news)
+    def on_verdict(self, name: str, verdict: Verdict) -> None:
+        """The verdict on an image is written to the files that were asked for."""
+        self._write_verdict(name, verdict)
+
+    def on_progress(self, progress: Step | str) -> None:
+        """A compile step moves the bar, and a new stage is named."""
+        if isinstance(progress, Step):
+            self._step(progress)
             return
-        stage = NEW_STEP.match(news)
+        stage = NEW_STEP.match(progress)
         if stage:
             self._stage(stage[3] or f"[{stage[1]}] {RUN_OPTIONS.sub('', stage[2])}")
 

@@ -15,8 +15,9 @@ from builder.cli.options import (
     JsonOption,
     SummaryOption,
     app,
+    build_options,
+    build_session,
     catalog_at,
-    new_run,
     print_json,
     reporter,
     summaries,
@@ -49,16 +50,14 @@ def nightly(
     is, the others move, and the exit code is 13. Each night is written down beside the channel's
     tag, where `builder status` reads it.
     """
-    from builder.cli import console, tables
+    from builder.cli import tables
     from builder.nightly.run import require_good, tonight
     from builder.smoke.gpu import GpuTest
 
-    run = new_run(catalog, builder=builder, on_verdict=reporter(None, summary))
-    run.gpu_test = GpuTest()
+    options = build_options(gpu_test=GpuTest(), builder=builder)
     nights = []
-    with console.BuildProgress() as progress:
-        run.log, run.watch = progress.log, progress.watch
-        for night in tonight(run, recipes or []):
+    with reporter(None, summary) as progress:
+        for night in tonight(build_session(catalog, options, progress), recipes or []):
             nights.append(night)
             progress.log(f"{night.recipe}: {night.outcome}: {night.reason or night.upstream}")
     _tell([asdict(night) for night in nights], tables.of_nights(nights), summary, as_json)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +15,10 @@ from builder.errors import EXIT_CODES, PROGRAM, WorldError, as_started
 from builder.farm import farm_root
 
 if TYPE_CHECKING:
-    from builder.pipeline import Run
+    from builder.cli.console import BuildProgress
+    from builder.images.session import BuildOptions, BuildSession
     from builder.recipes.catalog import Catalog
-    from builder.settings import Settings
+    from builder.smoke.gpu import GpuTest
     from builder.smoke.verdict import Verdict
     from builder.tools.registry.client import Repository
 
@@ -181,8 +181,9 @@ def reference_option(flag: str, text: str) -> Any:
     return typer.Option(flag, metavar="TAG|DIGEST", callback=_checked_reference, help=text)
 
 
-def reporter(junit: Path | None, summary: Path | None) -> Callable[[str, Verdict], None]:
-    """Who writes a verdict into the files that were asked for, good or not."""
+def reporter(junit: Path | None = None, summary: Path | None = None) -> BuildProgress:
+    """The reporter of a build, which also writes each verdict to these files, good or not."""
+    from builder.cli import console
     from builder.records import reports
 
     files = summaries(summary)
@@ -190,7 +191,7 @@ def reporter(junit: Path | None, summary: Path | None) -> Callable[[str, Verdict
     def write(name: str, verdict: Verdict) -> None:
         reports.write(name, verdict, junit, files)
 
-    return write
+    return console.BuildProgress(write)
 
 
 def summaries(summary: Path | None) -> list[Path]:
@@ -219,37 +220,36 @@ def repository_of(recipes: Catalog, name: str) -> Repository:
     from builder.publish import push
 
     found = recipes.engine(name).recipe
-    assert found is not None
     return push.opened(settings.load().repository(found.image.repository), console.log)
 
 
-def new_run(
-    folder: Path | None,
+def build_options(
     *,
+    gpu_test: GpuTest | None = None,
     rebuild: bool = False,
     offline: bool = False,
     jobs: int | None = None,
     builder: str | None = None,
-    on_verdict: Callable[[str, Verdict], None] = lambda *_: None,
-) -> Run:
-    """What a build is given, with the user's settings; raises ``WorldError`` for wrong ones."""
+) -> BuildOptions:
+    """The options of a build, with the user's settings; raises ``WorldError`` for wrong ones."""
     from builder import settings
-    from builder.cli import console
-    from builder.pipeline import Run
+    from builder.images.session import BuildOptions
 
-    chosen: Settings = settings.load()
     given = {"jobs": jobs, "buildx": builder}
-    chosen = chosen.model_copy(update={k: v for k, v in given.items() if v is not None})
-    progress = console.BuildProgress()
-    return Run(
-        catalog_at(folder),
-        chosen,
-        progress.log,
-        progress.watch,
-        on_verdict,
-        rebuild=rebuild,
-        offline=offline,
+    chosen = settings.load().model_copy(
+        update={name: value for name, value in given.items() if value is not None}
     )
+    return BuildOptions(chosen, gpu_test, rebuild, offline)
+
+
+def build_session(
+    folder: Path | None, options: BuildOptions | None = None, progress: BuildProgress | None = None
+) -> BuildSession:
+    """The recipes, with the options and the reporter of builds; by default the user's settings."""
+    from builder.images.session import BuildSession
+
+    chosen = options or build_options()
+    return BuildSession(catalog_at(folder), chosen, progress or reporter())
 
 
 def build_architecture() -> str | None:

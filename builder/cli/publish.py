@@ -14,8 +14,8 @@ from builder.cli.options import (
     JsonOption,
     RecipeName,
     app,
+    build_session,
     catalog_at,
-    new_run,
     print_json,
     reference_option,
     repository_of,
@@ -25,7 +25,7 @@ from builder.cli.options import (
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from builder.pipeline import Run
+    from builder.images.session import BuildSession
     from builder.publish.tag_history import Move
     from builder.tools.registry.client import Repository
 
@@ -87,24 +87,23 @@ def push(
     """
     from builder.cli import console
     from builder.images.lookup import verified
+    from builder.images.release import release
     from builder.nightly.channels import tag_of
     from builder.publish import push as pushing
-    from builder.publish.attachments import release
     from builder.tools.files import workspace
 
     if replace != (reason is not None):
         raise typer.BadParameter("--replace and --reason are only valid together")
-    run = new_run(catalog)
+    session = build_session(catalog)
     if check:
-        _check(recipe, run, as_json=as_json)
+        _check(recipe, session, as_json=as_json)
         return
-    rendered, record = verified(run, recipe)
-    entry = run.catalog.engine(recipe)
-    assert entry.recipe is not None
+    image, record = verified(session, recipe)
+    entry = session.catalog.engine(recipe)
     tags = pushing.tags_of(record, entry.recipe)
     files = {entry.file.name: entry.text}
-    with _alone(), workspace(run.settings.cache_dir) as work:
-        done = release(run, rendered, record, tags, work, files, reason)
+    with _alone(), workspace(session.settings.cache_dir) as work:
+        done = release(session, image, record, tags, work, files, reason)
     if as_json:
         print_json(asdict(done))
         return
@@ -117,20 +116,20 @@ def push(
         console.line(f"replaced {tag}, which was {before}")
 
 
-def _check(recipe: str, run: Run, *, as_json: bool) -> None:
+def _check(recipe: str, session: BuildSession, *, as_json: bool) -> None:
     """See whether an image of a recipe could be pushed, before it is built."""
     from builder.cli import console
     from builder.publish.verdicts import require_signing
     from builder.tools.files import workspace
 
-    repository = repository_of(run.catalog, recipe)
-    with workspace(run.settings.cache_dir) as work:
-        require_signing(run.settings, work)
+    repository = repository_of(session.catalog, recipe)
+    with workspace(session.settings.cache_dir) as work:
+        require_signing(session.settings, work)
     repository.require_push()
     if as_json:
-        print_json({"repository": repository.name, "signed": bool(run.settings.cosign_key)})
+        print_json({"repository": repository.name, "signed": bool(session.settings.cosign_key)})
     else:
-        signed = "signed" if run.settings.cosign_key else "not signed"
+        signed = "signed" if session.settings.cosign_key else "not signed"
         console.line(f"{repository.name} takes a push; images are {signed}")
 
 
@@ -166,15 +165,14 @@ def promote(
 
 def _found_by_key(recipe: str, catalog: CatalogOption, repository: Repository) -> str:
     """The digest of the recipe's verified image in the registry, or its tag where there is none."""
-    from builder import pipeline
-    from builder.images.verified import find_verified
+    from builder.images.verified import find_published
     from builder.tools.files import workspace
 
-    run = new_run(catalog)
-    rendered = pipeline.resolve(run, recipe)
-    with workspace(run.settings.cache_dir) as work:
-        found = find_verified(run, rendered, repository, work)
-    return found.digest if found else pipeline.own_tag(run, rendered)
+    session = build_session(catalog)
+    image = session.resolve(recipe)
+    with workspace(session.settings.cache_dir) as work:
+        found = find_published(session, image, repository, work)
+    return found.digest if found else image.immutable_tag
 
 
 @tag_group.command()
@@ -243,7 +241,6 @@ def _repository(recipe: str, catalog: CatalogOption, *, moving: str = "") -> Rep
 
     recipes = catalog_at(catalog)
     found = recipes.engine(recipe).recipe
-    assert found is not None
     repository = repository_of(recipes, recipe)
     if moving:
         known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]

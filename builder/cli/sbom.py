@@ -15,8 +15,8 @@ from builder.cli.options import (
     RecipeName,
     Reference,
     app,
+    build_session,
     catalog_at,
-    new_run,
     recipe_group,
     reference_option,
     repository_of,
@@ -100,10 +100,10 @@ def _made(recipe: str, catalog: Path | None, kind: str) -> str:
     from builder.publish.attachments import documents
     from builder.tools.files import workspace
 
-    run = new_run(catalog)
-    rendered, record = verified(run, recipe)
-    with workspace(run.settings.cache_dir) as work:
-        return documents(rendered, record, work)[kind]
+    session = build_session(catalog)
+    image, record = verified(session, recipe)
+    with workspace(session.settings.cache_dir) as work:
+        return documents(image, record, work)[kind]
 
 
 def _attached(recipe: str, catalog: Path | None, reference: str, kind: str) -> list[File]:

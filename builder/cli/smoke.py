@@ -14,7 +14,9 @@ from builder.cli.options import (
     JunitOption,
     SummaryOption,
     app,
-    new_run,
+    build_options,
+    build_session,
+    catalog_at,
     print_json,
     recipe_group,
     reporter,
@@ -81,13 +83,13 @@ def smoke(
     a GPU: the device, the model on it, and the *collapse test*, runs of one prompt that must not
     become slower. Exit code 7: a check failed; 8: a check could not be run.
     """
-    from builder import pipeline
     from builder.images import lookup
+    from builder.images.check import smoke_error
     from builder.smoke.gpu import GpuTest
 
-    run = new_run(catalog, on_verdict=reporter(junit, summary))
-    run.gpu_test = GpuTest(model, draft, runs, warm_ups, gpu)
-    found = lookup.smoke_test(run, target, recipe)
+    options = build_options(gpu_test=GpuTest(model, draft, runs, warm_ups, gpu))
+    session = build_session(catalog, options, reporter(junit, summary))
+    found = lookup.smoke_test(session, target, recipe)
     if as_json:
         print_json(found.as_json())
     else:
@@ -95,7 +97,7 @@ def smoke(
 
         console.verdict(found.verdict)
     if not found.verdict.good:
-        raise pipeline.smoke_error(found.name, found.reference, found.verdict)
+        raise smoke_error(found.name, found.reference, found.verdict)
 
 
 @recipe_group.command()
@@ -117,9 +119,9 @@ def check(
     from builder.cli import console
     from builder.plan import lint
 
-    run = new_run(catalog)
-    names = recipes or list(run.catalog.engines)
-    found = [lint.check(run, name) for name in names]
+    found_recipes = catalog_at(catalog)
+    names = recipes or list(found_recipes.engines)
+    found = [lint.check(found_recipes, name) for name in names]
     if as_json:
         print_json(
             [

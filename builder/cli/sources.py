@@ -67,7 +67,7 @@ def _chosen(catalog: Catalog, name: str | None) -> list[Entry[Recipe]]:
         return [catalog.engine(name)]
     if catalog.problems():
         raise RecipeError("some recipes are wrong", problems=catalog.problems())
-    return list(catalog.engines.values())
+    return [catalog.engine(each) for each in catalog.engines]
 
 
 @patch_group.command("check")
@@ -276,7 +276,6 @@ def outdated(
     failures: list[str] = []
     with _desk(found, offline=offline) as session:
         for entry in _chosen(found, recipe):
-            assert entry.recipe is not None
             with _alone(failures, entry.name):
                 lag = track.lag(entry.recipe, session.repositories)
                 rows += [(entry.name, lag)] if lag is not None else []
@@ -338,11 +337,7 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
             with _alone(failures, entry.name):
                 for line in pins.mirror(session.case(entry), entry):
                     console.line(f"{entry.name}: {line}")
-        bases = dict.fromkeys(
-            base
-            for entry in entries
-            for base in found.chain(entry.recipe.base if entry.recipe else None)
-        )
+        bases = dict.fromkeys(base for entry in entries for base in found.chain(entry.recipe.base))
         for name in bases:
             base = found.base(name)
             with _alone(failures, name):

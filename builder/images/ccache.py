@@ -18,10 +18,12 @@ from pathlib import Path
 from uuid import uuid4
 
 from builder.errors import BuilderError, BuildError, WorldError
-from builder.images.build import BuildLog
+from builder.images.bases import ensure_bases
 from builder.images.context import bases_at
-from builder.pipeline import Run, build_base
-from builder.plan.dockerfile import Rendered, exec_form
+from builder.images.log import new_log
+from builder.images.session import ActiveBuild, BuildSession
+from builder.plan.dockerfile import exec_form
+from builder.plan.rendered import EngineImage
 from builder.tools.docker import buildx
 from builder.tools.docker.buildx import Builder
 from builder.tools.files import atomic_write, mentions_full_disk
@@ -57,25 +59,22 @@ class Carried:
     size: int
 
 
-def mounted(rendered: Rendered) -> bool:
-    """Whether a recipe compiles with the compiler cache at hand."""
-    return f"type=cache,id={ID}," in rendered.text
+def mounts_ccache(image: EngineImage) -> bool:
+    """Whether a recipe compiles with the compiler cache mounted."""
+    return f"type=cache,id={ID}," in image.text
 
 
-def place(run: Run, rendered: Rendered) -> str | None:
+def compile_image(image: EngineImage, session: BuildSession) -> str | None:
     """The image in which a recipe compiles, built where it is missing; None: it compiles nothing.
 
-    Raises like ``pipeline.build``.
+    Raises like ``ensure_bases``.
     """
-    if not mounted(rendered) or rendered.base is None:
+    if not mounts_ccache(image):
         return None
-    run.settings.require_directories()
-    base = rendered.base
-    log = BuildLog(run.settings.state_dir / "logs" / f"base-{base.plan.name}-{base.short_key}.log")
-    try:
-        return build_base(run, base, log)["devel"]
-    finally:
-        log.close()
+    session.settings.require_directories()
+    active = ActiveBuild(session.options, session.reporter)
+    with new_log(session.settings.state_dir, f"base-{image.base.plan.name}") as log:
+        return ensure_bases(image.base, active, log)["devel"]
 
 
 def save(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.plan.dockerfile import Rendered
+from builder.plan.rendered import BaseImage, EngineImage
 from builder.sources.gather import Sources
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
@@ -55,7 +55,7 @@ def bases_at(images: Mapping[str, str], work: Path, *, seen: bool) -> dict[str, 
 
 
 def assemble(
-    rendered: Rendered,
+    image: EngineImage | BaseImage,
     sources: Sources,
     bases: Mapping[str, str],
     jobs: int,
@@ -69,7 +69,7 @@ def assemble(
     """
     folder = work / "context"
     folder.mkdir()
-    (folder / "Dockerfile").write_text(rendered.text)
+    (folder / "Dockerfile").write_text(image.text)
     for root in sources.roots:
         root.rename(folder / root.name)
     named = {name: str(path) for name, path in sources.folders.items()}
@@ -80,7 +80,7 @@ def assemble(
     if jobs:
         secrets["jobs"] = work / "jobs"
         secrets["jobs"].write_text(f"{jobs}\n")
-    platforms = rendered.plan.platforms
+    platforms = image.plan.platforms
     wanted = platforms.both if sources.roots else (platforms.target,)
     platform = ",".join(f"linux/{name}" for name in wanted)
     return Context(folder, named, secrets, build_arguments, platform)

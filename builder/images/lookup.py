@@ -8,17 +8,10 @@ from typing import Any
 
 from builder import smoke
 from builder.errors import WorldError
-from builder.pipeline import (
-    Run,
-    check_built,
-    image_of_key,
-    recognise,
-    references_of,
-    resolve,
-    subject_of,
-)
-from builder.plan.dockerfile import Rendered
-from builder.plan.inputs import Plan
+from builder.images.check import check_again, find_verified, subject_of
+from builder.images.names import ensure_tags, find_image
+from builder.images.session import BuildSession
+from builder.plan.rendered import KEY_LABEL, EngineImage
 from builder.plan.resolve import complete
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
@@ -45,85 +38,84 @@ class CheckedImage:
         return {"reference": self.reference, "verdict": asdict(self.verdict)}
 
 
-def smoke_test(run: Run, target: str, recipe: str | None = None) -> CheckedImage:
+def smoke_test(session: BuildSession, target: str, recipe: str | None = None) -> CheckedImage:
     """Smoke-test the image of a recipe again, or any image of the engine.
 
     A ``target`` that is no recipe is an image, which is checked against ``recipe``, or the
     recipe that its label names; without one, only what holds for every image is checked.  Raises
     ``WorldError`` where the engine does not have the image.
     """
-    run.settings.require_directories()
-    if recipe is None and _is_recipe(run, target):
-        return _smoke_test_recipe(run, target)
+    session.settings.require_directories()
+    if recipe is None and _is_recipe(session, target):
+        return _smoke_test_recipe(session, target)
     found = _any_image(target)
     named = recipe or found.labels.get("builder.recipe", "")
-    known = recipe is not None or named in run.catalog.engines
-    with workspace(run.settings.cache_dir) as work:
-        subject = _subject_of_image(run, target, found, named if known else None)
+    known = recipe is not None or named in session.catalog.engines
+    with workspace(session.settings.cache_dir) as work:
+        subject = _subject_of_image(session, target, found, named if known else None)
         verdict = smoke.check_image(subject, work)
-    run.on_verdict(target, verdict)
+    session.reporter.on_verdict(target, verdict)
     return CheckedImage(target, target, verdict)
 
 
-def _is_recipe(run: Run, name: str) -> bool:
-    engines = {entry.recipe.engine for entry in run.catalog.engines.values() if entry.recipe}
-    return name in {*run.catalog.engines, *engines}
+def _is_recipe(session: BuildSession, name: str) -> bool:
+    engines = {entry.recipe.engine for entry in session.catalog.engines.values() if entry.recipe}
+    return name in {*session.catalog.engines, *engines}
 
 
 def _subject_of_image(
-    run: Run, reference: str, found: docker.Image, recipe: str | None
+    session: BuildSession, reference: str, found: docker.Image, recipe: str | None
 ) -> smoke.Subject:
     if recipe is None:
-        run.log("no recipe describes this image: only the checks for every image are made")
-        return smoke.Subject(reference, found.digest, gpu_test=run.gpu_test)
-    rendered = resolve(run, recipe)
-    if found.labels.get("builder.key") != rendered.key:
-        run.log(f"the image was not built from {rendered.plan.name} as it is now")
-    subject = subject_of(run, rendered, reference, found.digest)
-    key = {"builder.key": found.labels.get("builder.key", "")}
+        session.log("no recipe describes this image: only the checks for every image are made")
+        return smoke.Subject(reference, found.digest, gpu_test=session.options.gpu_test)
+    image = session.resolve(recipe)
+    if found.labels.get(KEY_LABEL) != image.key:
+        session.log(f"the image was not built from {image.plan.name} as it is now")
+    subject = subject_of(image, session.options, reference, found.digest)
+    key = {KEY_LABEL: found.labels.get(KEY_LABEL, "")}
     return replace(subject, labels={**subject.labels, **key})
 
 
-def verified(run: Run, name: str) -> tuple[Rendered, Record]:
+def verified(session: BuildSession, name: str) -> tuple[EngineImage, Record]:
     """A recipe as it is now, and the record of its verified image.
 
     Raises ``WorldError`` where there is none.
     """
-    rendered = resolve(run, name)
-    found = recognise(run, rendered)
+    image = session.resolve(name)
+    found = find_verified(image, session.settings)
     if found is None:
         raise WorldError(
-            f"there is no verified image of {rendered.plan.name} as the recipe is now",
-            f"looked for {references_of(run, rendered)[0]}, and for its record",
-            f"build it: `builder build {rendered.plan.name}`",
+            f"there is no verified image of {image.plan.name} as the recipe is now",
+            f"looked for {image.references[0]}, and for its record",
+            f"build it: `builder build {image.plan.name}`",
         )
-    return rendered, found
+    ensure_tags(image, image.references[0], found.digest)
+    return image, found
 
 
-def served(run: Run, target: str) -> tuple[str, docker.Image, Recipe]:
+def served(session: BuildSession, target: str) -> tuple[str, docker.Image, Recipe]:
     """The image of a recipe, or one that names its recipe by its label, and that recipe.
 
     Raises ``WorldError`` where there is no such image, ``RecipeError`` where none is named.
     """
-    if _is_recipe(run, target):
-        rendered = resolve(run, target)
-        assert isinstance(rendered.plan, Plan)
-        return *_built_image(run, rendered), rendered.plan.recipe
+    if _is_recipe(session, target):
+        image = session.resolve(target)
+        return *_built_image(image), image.plan.recipe
     found = _any_image(target)
-    recipe = run.catalog.engine(found.labels.get("builder.recipe", target)).recipe
-    assert recipe is not None
+    recipe = session.catalog.engine(found.labels.get("builder.recipe", target)).recipe
     return target, found, complete(recipe)
 
 
-def _built_image(run: Run, rendered: Rendered) -> tuple[str, docker.Image]:
+def _built_image(image: EngineImage) -> tuple[str, docker.Image]:
     """The image of a recipe as it is now; raises ``WorldError`` where it is not there."""
-    found = image_of_key(run, rendered)
-    reference = references_of(run, rendered)[0]
+    found = find_image(image)
+    reference = image.references[0]
     if found is None:
         raise WorldError(
-            f"the engine has no image of {rendered.plan.name} as the recipe is now",
+            f"the engine has no image of {image.plan.name} as the recipe is now",
             f"looked for {reference}",
-            f"build it: `builder build {rendered.plan.name}`",
+            f"build it: `builder build {image.plan.name}`",
         )
     return reference, found
 
@@ -139,9 +131,9 @@ def _any_image(reference: str) -> docker.Image:
     return found
 
 
-def _smoke_test_recipe(run: Run, name: str) -> CheckedImage:
-    rendered = resolve(run, name)
-    _, found = _built_image(run, rendered)
-    with workspace(run.settings.cache_dir) as work:
-        kept = check_built(run, rendered, found, work)
+def _smoke_test_recipe(session: BuildSession, name: str) -> CheckedImage:
+    image = session.resolve(name)
+    _, found = _built_image(image)
+    with workspace(session.settings.cache_dir) as work:
+        kept = check_again(image, found, session.options, session.reporter, work)
     return CheckedImage(kept.recipe, kept.references[0], kept.verdict, kept)

@@ -8,25 +8,19 @@ is pulled and smoke-tested here, or refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import pipeline
 from builder.errors import BuilderError, RegistryError, SmokeError, UntriedError
-from builder.pipeline import Run
-from builder.plan.dockerfile import Rendered
-from builder.plan.inputs import Plan
+from builder.images.check import check_pulled, contract_of, require_good
+from builder.images.session import BuildSession
+from builder.plan.rendered import EngineImage
 from builder.publish.referrers import referrers
-from builder.publish.remote_image import served
+from builder.publish.remote_image import pulled, served
 from builder.publish.verdicts import KEY, attached_verdicts, trust_of
 from builder.records import record
 from builder.records.record import Record
-from builder.tools.docker import engine as docker
 from builder.tools.registry.client import Repository
-
-PLATFORM = "linux/amd64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +32,8 @@ class Verified:
     record: Record | None
 
 
-def find_verified(
-    run: Run, rendered: Rendered, repository: Repository, work: Path
+def find_published(
+    session: BuildSession, image: EngineImage, repository: Repository, work: Path
 ) -> Verified | None:
     """The image of this key that a registry has under its immutable tag, or None.
 
@@ -47,45 +41,43 @@ def find_verified(
     smoke-tested.  Raises ``RegistryError`` where an index or another image stands under that tag,
     ``SmokeError`` or ``UntriedError`` where the image is refused, ``FetchError``.
     """
-    own = pipeline.own_tag(run, rendered)
+    own = image.immutable_tag
     digest = repository.head_digest(own)
     if not digest:
         return None
-    kept = _recorded(run, rendered, digest)
-    if kept is not None or _is_signed(run, rendered, repository, digest, work):
+    kept = _recorded(session, image, digest)
+    if kept is not None or _is_signed(session, image, repository, digest, work):
         return Verified(digest, kept)
     _require_single(repository, own, digest)
-    _require_key(repository, own, digest, rendered.key)
-    run.log(f"{own} in the registry has no verdict that counts here: it is pulled and smoke-tested")
+    _require_key(repository, own, digest, image.key)
+    session.log(f"{own} in the registry has no verdict that counts here: pulling and testing it")
     try:
-        kept = _pulled(run, rendered, f"{repository.name}@{digest}", work)
+        kept = _pulled(session, image, f"{repository.name}@{digest}", work)
     except (SmokeError, UntriedError) as error:
         raise _refused(error, repository, own, digest) from error
-    record.write(run.settings.state_dir, kept, apart=True)
+    record.write(session.settings.state_dir, kept, apart=True)
     return Verified(digest, kept)
 
 
-def _recorded(run: Run, rendered: Rendered, digest: str) -> Record | None:
+def _recorded(session: BuildSession, image: EngineImage, digest: str) -> Record | None:
     """This machine's record of a good verdict on exactly that image, for today's contract."""
-    assert isinstance(rendered.plan, Plan)
-    contract = pipeline.contract_of(rendered.plan.recipe)
+    contract = contract_of(image.plan.recipe)
     for apart in ("", digest):
-        kept = record.read(run.settings.state_dir, rendered.plan.name, rendered.key, apart)
+        kept = record.read(session.settings.state_dir, image.plan.name, image.key, apart)
         if kept and kept.verdict.good and (kept.digest, kept.contract) == (digest, contract):
             return kept
     return None
 
 
 def _is_signed(
-    run: Run, rendered: Rendered, repository: Repository, digest: str, work: Path
+    session: BuildSession, image: EngineImage, repository: Repository, digest: str, work: Path
 ) -> bool:
-    assert isinstance(rendered.plan, Plan)
-    trust = trust_of(run.settings, work)
+    trust = trust_of(session.settings, work)
     if not (trust.signing or trust.trusted):
         return False
-    contract = pipeline.contract_of(rendered.plan.recipe)
+    contract = contract_of(image.plan.recipe)
     entries = referrers(repository, digest)
-    return any(map(trust.counts, attached_verdicts(entries, digest, rendered.key, contract)))
+    return any(map(trust.counts, attached_verdicts(entries, digest, image.key, contract)))
 
 
 def _require_single(repository: Repository, own: str, digest: str) -> None:
@@ -114,34 +106,17 @@ def _require_key(repository: Repository, own: str, digest: str, key: str) -> Non
         )
 
 
-def _pulled(run: Run, rendered: Rendered, reference: str, work: Path) -> Record:
+def _pulled(session: BuildSession, image: EngineImage, reference: str, work: Path) -> Record:
     """Have the engine pull an image, and smoke-test it.
 
     Raises ``SmokeError`` or ``UntriedError`` where a check fails or could not be tried.
     """
     folder = work / "pulled"
     folder.mkdir()
-    with in_engine(reference):
-        kept = pipeline.check_pulled(run, rendered, reference, folder)
-    if not kept.verdict.good:
-        raise pipeline.smoke_error(rendered.plan.name, reference, kept.verdict)
+    with pulled(reference):
+        kept = check_pulled(image, reference, session.options, session.reporter, folder)
+    require_good(kept, reference)
     return kept
-
-
-@contextmanager
-def in_engine(reference: str) -> Iterator[None]:
-    """The engine has an image of a registry meanwhile; it is removed again where it was not there.
-
-    Raises ``FetchError`` where it cannot be pulled.
-    """
-    was_there = docker.image(reference) is not None
-    if not was_there:
-        docker.pull(reference, PLATFORM)
-    try:
-        yield
-    finally:
-        if not was_there:
-            docker.untag(reference)
 
 
 def _refused(error: BuilderError, repository: Repository, own: str, digest: str) -> BuilderError:

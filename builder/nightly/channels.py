@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from builder import settings
 from builder.errors import FetchError, RecipeError
-from builder.recipes.catalog import Catalog, Entry
+from builder.recipes.catalog import BrokenEntry, Catalog, Entry
+from builder.recipes.edit import Target
 from builder.recipes.schema import GitSource, Recipe, Track
 from builder.settings import Settings
 from builder.tools.git.repositories import Repositories
@@ -16,7 +17,6 @@ from builder.tools.registry.client import Repository
 from builder.upstream import snapshot
 from builder.upstream import track as tracking
 from builder.upstream.snapshot import Frozen
-from builder.upstream.track import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,9 @@ def channels(catalog: Catalog, settings: Settings, names: Sequence[str] = ()) ->
     Raises ``RecipeError`` where one that is named has none.
     """
     named = {entry.name for entry in tracked(map(catalog.engine, names))}
-    right = [entry for entry in catalog.engines.values() if entry.recipe and not entry.problems]
-    all_of_them = [found for entry in right if (found := _channel(entry, settings)) is not None]
+    entries = catalog.engines.values()
+    valid = [entry for entry in entries if not isinstance(entry, BrokenEntry)]
+    all_of_them = [found for entry in valid if (found := _channel(entry, settings)) is not None]
     movers: dict[tuple[str, str], set[str]] = defaultdict(set)
     for channel in all_of_them:
         movers[channel.repository, channel.tag].add(channel.entry.name)
@@ -72,13 +73,13 @@ def tracked(entries: Iterable[Entry[Recipe]]) -> list[Entry[Recipe]]:
 
 def tag_of(entry: Entry[Recipe]) -> str:
     """The tag that the nights of a recipe move; empty: it has no channel."""
-    track = entry.recipe.track if entry.recipe else None
+    track = entry.recipe.track
     return (track.channel if track else None) or ""
 
 
 def _channel(entry: Entry[Recipe], settings: Settings) -> Channel | None:
     recipe, tag = entry.recipe, tag_of(entry)
-    if recipe is None or recipe.track is None or not tag:
+    if recipe.track is None or not tag:
         return None
     return Channel(entry, recipe.track, tag, settings.repository(recipe.image.repository))
 
@@ -89,7 +90,7 @@ def newest(channel: Channel, repositories: Repositories) -> Target:
     Raises ``FetchError`` when it does not answer, or has no such tag, branch or image;
     ``RecipeError`` where the recipe's source cannot be followed.
     """
-    image, source = channel.track.image, _recipe(channel).source
+    image, source = channel.track.image, channel.entry.recipe.source
     if image is not None:
         return published(image, repositories.log)
     if not isinstance(source, GitSource):
@@ -117,14 +118,9 @@ def frozen(
     version = snapshot.version_of(channel.tag, target)
     if target.kind == "image":
         return snapshot.at_image(catalog, channel.entry, target, version)
-    source = _recipe(channel).source
+    source = channel.entry.recipe.source
     assert isinstance(source, GitSource)
     number = 0
-    if _recipe(channel).llama is not None:
+    if channel.entry.recipe.llama is not None:
         number = tracking.build_number(source.git, target.commit, repositories)
     return snapshot.at_commit(catalog, channel.entry, target, number, version)
-
-
-def _recipe(channel: Channel) -> Recipe:
-    assert channel.entry.recipe is not None
-    return channel.entry.recipe

@@ -14,17 +14,20 @@ from pathlib import Path
 
 from builder import pipeline
 from builder.errors import BuilderError, NightError, PatchError
-from builder.images.verified import find_verified
+from builder.images.release import release
+from builder.images.session import BuildSession
+from builder.images.verified import find_published
 from builder.nightly import channels, history
 from builder.nightly.channels import Channel
 from builder.nightly.history import Night, Outcome
-from builder.pipeline import Run
 from builder.publish import push
-from builder.publish.attachments import attachments_of, release
+from builder.publish.attachments import attachments_of
 from builder.publish.remote_image import CREATED
 from builder.publish.survey import is_nightly
 from builder.publish.tag_history import moves
 from builder.publish.verdicts import require_signing, trust_of
+from builder.recipes.catalog import BrokenEntry
+from builder.recipes.edit import Target
 from builder.records import crashes
 from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, workspace
@@ -33,7 +36,6 @@ from builder.upstream import snapshot
 from builder.upstream.patch_state import Finding
 from builder.upstream.session import SourceSession, open_session
 from builder.upstream.snapshot import Frozen
-from builder.upstream.track import Target
 
 KEPT = 2
 """Images of a channel's nights that stay in the engine."""
@@ -49,30 +51,30 @@ class _Progress:
     reason: str = ""
 
 
-def tonight(run: Run, names: Sequence[str] = ()) -> Iterator[Night]:
+def tonight(session: BuildSession, names: Sequence[str] = ()) -> Iterator[Night]:
     """Bring the channels of these recipes, or of all, to what their upstream has now.
 
     One after the other; each is written down in its registry.  Raises ``RecipeError`` for a
     recipe without a channel, ``RegistryError`` where no namespace is set, ``BusyError`` where
     another night goes on, on this machine.
     """
-    run.settings.require_directories()
-    found = channels.channels(run.catalog, run.settings, names)
+    session.settings.require_directories()
+    found = channels.channels(session.catalog, session.settings, names)
     for channel in found:
-        push.opened(channel.repository, run.log)  # a setting that lacks fails once
-    with workspace(run.settings.cache_dir) as work:
-        require_signing(run.settings, work)
-    with named_lock(run.settings.cache_dir, push.NIGHTLY):
+        push.opened(channel.repository, session.log)  # a setting that lacks fails once
+    with workspace(session.settings.cache_dir) as work:
+        require_signing(session.settings, work)
+    with named_lock(session.settings.cache_dir, push.NIGHTLY):
         for channel in found:
-            yield _night(run, channel)
+            yield _night(session, channel)
         if not names:
-            yield from _wrong(run)
+            yield from _wrong(session)
 
 
-def _wrong(run: Run) -> Iterator[Night]:
+def _wrong(session: BuildSession) -> Iterator[Night]:
     """Of a recipe that cannot be read nobody knows whether it has a channel."""
-    for entry in run.catalog.engines.values():
-        if entry.problems:
+    for entry in session.catalog.engines.values():
+        if isinstance(entry, BrokenEntry):
             yield Night(entry.name, "", "failed", _now(), 0.0, reason=str(entry.problems[0]))
 
 
@@ -80,7 +82,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _night(run: Run, channel: Channel) -> Night:
+def _night(session: BuildSession, channel: Channel) -> Night:
     """One channel, from what upstream has to what the registry serves.
 
     Where the registry cannot be asked at all, or has another time, nothing is written down.
@@ -90,15 +92,17 @@ def _night(run: Run, channel: Channel) -> Night:
     repository: Repository | None = None
     try:
         channel.need_alone()
-        opened = push.opened(channel.repository, run.log)
+        opened = push.opened(channel.repository, session.log)
         progress.digest = opened.head_digest(channel.tag)
         opened.require_clock()
         opened.require_push()
         repository = opened
-        with open_session(run.catalog, run.settings, run.log, offline=run.offline) as at:
-            _move_on(run, channel, at, repository, progress)
+        with open_session(
+            session.catalog, session.settings, session.log, offline=session.options.offline
+        ) as at:
+            _move_on(session, channel, at, repository, progress)
     except Exception as error:
-        progress.reason = _reason(run, error)
+        progress.reason = _reason(session, error)
     night = Night(
         channel.entry.name,
         channel.tag,
@@ -110,20 +114,22 @@ def _night(run: Run, channel: Channel) -> Night:
         progress.digest,
         progress.reason,
     )
-    return _finished(run, channel, repository, night)
+    return _finished(session, channel, repository, night)
 
 
-def _reason(run: Run, error: Exception) -> str:
+def _reason(session: BuildSession, error: Exception) -> str:
     """Why a night failed, as everybody may read it; of a fault of ours the report stays here."""
     known = crashes.explained(error)
     if known is None:
-        run.log(f"a fault of builder itself: the report is {crashes.report(error)}")
+        session.log(f"a fault of builder itself: the report is {crashes.report(error)}")
         known = BuilderError(f"a fault of builder itself: {type(error).__name__}: {error}")
     text = str(known)
     return text if len(text) <= history.LONGEST_REASON else f"{text[: history.LONGEST_REASON]} ..."
 
 
-def _finished(run: Run, channel: Channel, repository: Repository | None, night: Night) -> Night:
+def _finished(
+    session: BuildSession, channel: Channel, repository: Repository | None, night: Night
+) -> Night:
     """Write a night down, and tidy up after it.
 
     A night that nobody can read about has failed; what fails of tidying up changes nothing.
@@ -133,13 +139,15 @@ def _finished(run: Run, channel: Channel, repository: Repository | None, night: 
     try:
         history.write(repository, night)
     except Exception as error:
-        unwritten = f"the night could not be written down: {_reason(run, error)}"
+        unwritten = f"the night could not be written down: {_reason(session, error)}"
         return replace(night, outcome="failed", reason=_joined(unwritten, night.reason))
     try:
         if night.outcome == "moved":
-            _tidy(run, channel)
+            _tidy(session, channel)
     except Exception as error:
-        return replace(night, reason=_joined(night.reason, f"afterwards: {_reason(run, error)}"))
+        return replace(
+            night, reason=_joined(night.reason, f"afterwards: {_reason(session, error)}")
+        )
     return night
 
 
@@ -148,13 +156,17 @@ def _joined(*parts: str) -> str:
 
 
 def _move_on(
-    run: Run, channel: Channel, at: SourceSession, repository: Repository, progress: _Progress
+    session: BuildSession,
+    channel: Channel,
+    at: SourceSession,
+    repository: Repository,
+    progress: _Progress,
 ) -> None:
     """Have the channel lead to an image of what upstream has, unless it does, or must not."""
     before = progress.digest
     progress.target = channels.newest(channel, at.repositories)
-    frozen = _frozen(run, channel, at, progress.target)
-    digest = _image(run, frozen, repository, at.context.work)
+    frozen = _frozen(session, channel, at, progress.target)
+    digest = _image(session, frozen, repository, at.context.work)
     if digest == before:
         progress.outcome = "unchanged"
         return
@@ -162,7 +174,7 @@ def _move_on(
     if held:
         progress.outcome, progress.reason = "held", held
         return
-    with _tags_locked(run):
+    with _tags_locked(session):
         reason = f"night of {frozen.name}"
         done = push.move(repository, channel.tag, digest, reason, "night", before)
     # Where another machine's night has moved it to the same image, this one has nothing to do.
@@ -170,17 +182,17 @@ def _move_on(
     progress.digest = digest
 
 
-def _tags_locked(run: Run) -> AbstractContextManager[None]:
+def _tags_locked(session: BuildSession) -> AbstractContextManager[None]:
     """Nobody on this machine gives a tag by hand meanwhile; where somebody does, it is waited."""
-    return named_lock(run.settings.cache_dir, push.TAGS, wait=run.log)
+    return named_lock(session.settings.cache_dir, push.TAGS, wait=session.log)
 
 
-def _frozen(run: Run, channel: Channel, at: SourceSession, target: Target) -> Frozen:
+def _frozen(session: BuildSession, channel: Channel, at: SourceSession, target: Target) -> Frozen:
     """The recipe of tonight, without the patches that upstream has.
 
     Raises ``PatchError`` where another one does not fit.
     """
-    frozen = channels.frozen(run.catalog, channel, target, at.repositories)
+    frozen = channels.frozen(session.catalog, channel, target, at.repositories)
     frozen, unfit = snapshot.fitted(frozen, at)
     if unfit:
         raise PatchError(
@@ -188,7 +200,7 @@ def _frozen(run: Run, channel: Channel, at: SourceSession, target: Target) -> Fr
             "\n".join(_line(found) for found in unfit),
             f"`builder patch check {channel.entry.name}` shows what changed below them",
         )
-    frozen.write(run.settings.state_dir / "frozen")
+    frozen.write(session.settings.state_dir / "frozen")
     return frozen
 
 
@@ -196,23 +208,23 @@ def _line(found: Finding) -> str:
     return f"{found.patch}: {found.state}: {'; '.join((*found.details, *found.commits))}"
 
 
-def _image(run: Run, frozen: Frozen, repository: Repository, work: Path) -> str:
+def _image(session: BuildSession, frozen: Frozen, repository: Repository, work: Path) -> str:
     """The digest of a frozen recipe's image in the registry: the one there, or a new one."""
-    tonight = replace(run, catalog=frozen.catalog, seconds={})
-    rendered = pipeline.resolve(tonight, frozen.name)
-    there = find_verified(tonight, rendered, repository, work)
+    tonight = replace(session, catalog=frozen.catalog)
+    image = tonight.resolve(frozen.name)
+    there = find_published(tonight, image, repository, work)
     if there is not None:
         if there.record is not None:
-            trust = trust_of(run.settings, work)
-            attachments = attachments_of(rendered, there.record, frozen.files, work)
-            push.vouch(repository, there.record, trust, attachments, run.log)
+            trust = trust_of(session.settings, work)
+            attachments = attachments_of(image, there.record, frozen.files, work)
+            push.vouch(repository, there.record, trust, attachments, session.log)
         return there.digest
-    record = pipeline.build(tonight, frozen.name).record
-    tags = push.Tags(repository.name, pipeline.own_tag(tonight, rendered), (), ())
+    record = pipeline.build(image, session.options, session.reporter).record
+    tags = push.Tags(repository.name, image.immutable_tag, (), ())
     folder = work / "release"
     folder.mkdir()
-    with _tags_locked(run):
-        return release(tonight, rendered, record, tags, folder, frozen.files).digest
+    with _tags_locked(session):
+        return release(tonight, image, record, tags, folder, frozen.files).digest
 
 
 def _held(repository: Repository, tag: str, digest: str) -> str:
@@ -228,9 +240,9 @@ def _held(repository: Repository, tag: str, digest: str) -> str:
     return f"it was taken back from {digest}: {decided.reason}" if decided else ""
 
 
-def _tidy(run: Run, channel: Channel) -> None:
+def _tidy(session: BuildSession, channel: Channel) -> None:
     """Take the names of older nights' images out of the engine, which removes the images."""
-    names = {each.tag for each in channels.channels(run.catalog, run.settings)}
+    names = {each.tag for each in channels.channels(session.catalog, session.settings)}
     ages = {}
     for name in docker.image_names(f"{channel.repository}:{channel.tag}-*"):
         tag = name.rpartition(":")[2]

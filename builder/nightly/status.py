@@ -16,14 +16,14 @@ from builder.nightly.channels import Channel
 from builder.nightly.history import Night
 from builder.publish.push import opened
 from builder.publish.remote_image import Served, served
-from builder.recipes.catalog import Catalog, Entry
+from builder.recipes.catalog import BrokenEntry, Catalog, Entry
+from builder.recipes.edit import Target
 from builder.recipes.schema import GitSource, Recipe
 from builder.settings import Settings
 from builder.tools.git.executable import COMMIT
 from builder.tools.git.repositories import Repositories
 from builder.upstream import snapshot
 from builder.upstream import track as tracking
-from builder.upstream.track import Target
 
 CURRENT = ("moved", "unchanged")
 LONG_AGO = 2012
@@ -87,11 +87,11 @@ def statuses(
     What cannot be asked for is told by the status, and so is a recipe that is wrong.  Raises
     ``RecipeError`` for a name of none.
     """
-    entries = [catalog.engine(name) for name in names] or list(catalog.engines.values())
+    entries = [catalog.engine(name) for name in names] or catalog.engines.values()
     of_channels = {each.entry.name: each for each in channels.channels(catalog, settings)}
     for entry in entries:
         channel = of_channels.get(entry.name)
-        if entry.problems or entry.recipe is None:
+        if isinstance(entry, BrokenEntry):
             # Nobody knows whether it has a channel.
             yield Status(entry.name, "", "", channel=True, problem=str(entry.problems[0]))
         elif channel is not None:
@@ -134,7 +134,6 @@ def _of_channel(channel: Channel, repositories: Repositories) -> Status:
 def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Repositories) -> Status:
     """A version stays; how far upstream is ahead of it is worth knowing all the same."""
     recipe = entry.recipe
-    assert recipe is not None
     name, tag = settings.repository(recipe.image.repository), recipe.image.tags[0]
     status = Status(entry.name, name, tag, channel=False)
     try:
@@ -210,7 +209,6 @@ def _behind_channel(
         current = there.version == snapshot.version_of(channel.tag, target)
         return _Behind(target, 0, "") if current else _Behind(target, None, known[:10])
     recipe = channel.entry.recipe
-    assert recipe is not None
     assert isinstance(recipe.source, GitSource)
     url = recipe.source.git
     lag = tracking.behind(url, _commit_of(status), target, channel.track, repositories)

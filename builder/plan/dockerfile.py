@@ -1,4 +1,4 @@
-"""A plan becomes the text of a Dockerfile, and with it the plan's key.  No I/O but templates.
+"""A plan becomes the text of a Dockerfile.  No I/O but templates.
 
 Values of a recipe are data in every instruction: commands are JSON arrays that no shell reads,
 environment values are quoted, paths and names come from alphabets that need no quoting.
@@ -6,12 +6,9 @@ environment values are quoted, paths and names come from alphabets that need no 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -19,36 +16,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from builder.errors import RecipeError
 from builder.families.compiling import link_faults
 from builder.plan.inputs import BasePlan, Plan
+from builder.plan.rendered import BaseImage, EngineImage
 from builder.recipes.schema import Recipe
-
-FORMAT = 1
-"""Of the key: raise it when the same inputs come to mean another image."""
-
-
-@dataclass(frozen=True)
-class Rendered:
-    """A plan with its Dockerfile; ``base`` is what its FROM lines stand on."""
-
-    plan: Plan | BasePlan
-    text: str
-    base: Rendered | None
-
-    @cached_property
-    def key(self) -> str:
-        """sha256 (hex) over everything that decides the image."""
-        decided = {
-            "format": FORMAT,
-            "inputs": self.plan.inputs(),
-            "dockerfile": self.text,
-            "base": self.base.key if self.base else None,
-        }
-        canonical = json.dumps(decided, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
-
-    @property
-    def short_key(self) -> str:
-        """The first 12 digits of the key, as they stand in tags."""
-        return self.key[:12]
 
 
 def exec_form(arguments: Iterable[object]) -> str:
@@ -80,20 +49,36 @@ def _environment(folder: Path) -> Environment:
     return environment
 
 
-def render(plan: Plan | BasePlan) -> Rendered:
-    """Render the Dockerfile of a plan and of its bases.
+def render(plan: Plan, namespace: str = "") -> EngineImage:
+    """Render the Dockerfile of an engine's plan and of its bases.
 
-    Raises ``RecipeError`` when the result breaks one of our rules: that is a fault of the
-    family's template, or of a value that should have been refused earlier.
+    ``namespace`` comes before the image's repository.  Raises ``RecipeError`` when the result
+    breaks one of our rules: that is a fault of the family's template, or of a value that should
+    have been refused earlier.
     """
+    text = _rendered(plan)
+    faults = [*lints(text), *link_lints(text, plan.recipe, plan.family.NO_VMM)]
+    _require_no_faults(plan, faults)
+    name = plan.recipe.image.repository
+    repository = f"{namespace}/{name}" if namespace else name
+    return EngineImage(plan, text, render_base(plan.base), repository)
+
+
+def render_base(plan: BasePlan) -> BaseImage:
+    """Render the Dockerfile of a base, and of those that it extends.  Raises like ``render``."""
+    text = _rendered(plan)
+    _require_no_faults(plan, list(lints(text)))
+    return BaseImage(plan, text, render_base(plan.base) if plan.base else None)
+
+
+def _rendered(plan: Plan | BasePlan) -> str:
     template = _environment(plan.dockerfiles).get_template(plan.family.TEMPLATE)
-    text = template.render(**plan.variables())
-    broken = list(lints(text))
-    if isinstance(plan, Plan):
-        broken += link_lints(text, plan.recipe, plan.family.NO_VMM)
-    if broken:
-        raise RecipeError(f"the Dockerfile of {plan.name} is not acceptable", "\n".join(broken))
-    return Rendered(plan, text, render(plan.base) if plan.base else None)
+    return template.render(**plan.variables())
+
+
+def _require_no_faults(plan: Plan | BasePlan, faults: list[str]) -> None:
+    if faults:
+        raise RecipeError(f"the Dockerfile of {plan.name} is not acceptable", "\n".join(faults))
 
 
 def instructions(text: str) -> list[tuple[str, str]]:

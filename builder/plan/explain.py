@@ -37,7 +37,6 @@ def explained(catalog: Catalog, name: str) -> dict[str, Any]:
     Raises ``RecipeError`` when there is no such recipe, or it is wrong.
     """
     entry = catalog.engine(name)
-    assert entry.recipe is not None
     recipe = complete(entry.recipe)
     family = families.ENGINES[recipe.family]
     return {
@@ -142,7 +141,6 @@ def _installed_as(patch: Patch) -> str:
 
 def _base(catalog: Catalog, name: str) -> dict[str, Any]:
     base = catalog.base(name).recipe
-    assert base is not None
     return {
         "name": base.name,
         "summary": base.summary,

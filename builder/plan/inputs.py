@@ -163,6 +163,12 @@ class BasePlan:
         """The stages that become images, and the compression of their layers."""
         return self.family.STAGES
 
+    @property
+    def published_root(self) -> RegistryRoot | None:
+        """The published image that it starts from; None: it starts from none."""
+        is_published = self.recipe.published is not None
+        return self.root if is_published and isinstance(self.root, RegistryRoot) else None
+
     def inputs(self) -> dict[str, Any]:
         """Everything but the Dockerfile and the base that decides the image, as JSON data."""
         return {

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from builder import families, pipeline
+from builder import families
 from builder.errors import BuilderError, Problem
-from builder.pipeline import Run
+from builder.plan.base_image import RootPolicy
 from builder.plan.resolve import complete
-from builder.recipes.catalog import Entry
+from builder.plan.resolver import Resolver
+from builder.platforms import Platforms
+from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
-
-BUILD_ARCHITECTURE = "x86_64"  # rendering for it asks no engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +24,21 @@ class Checked:
     warnings: tuple[Problem, ...]
 
 
-def check(run: Run, name: str) -> Checked:
+def check(catalog: Catalog, name: str) -> Checked:
     """Read, plan and render a recipe as a build would, and look for what no probe covers.
 
     Nothing is fetched.  Raises ``RecipeError`` where there is no such recipe.
     """
-    entry = run.catalog.engines.get(name) or run.catalog.engine(name)
+    name = name if name in catalog.engines else catalog.engine(name).name
     try:
-        pipeline.resolve(run, entry.name, BUILD_ARCHITECTURE)
+        entry = catalog.engine(name)
+        Resolver(catalog, Platforms("amd64"), RootPolicy(ask=False)).resolve(name)
     except BuilderError as error:
-        return Checked(entry.name, str(error), ())
+        return Checked(name, str(error), ())
     return Checked(entry.name, "", tuple(_warnings(entry)))
 
 
 def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:
-    assert entry.recipe is not None
     for index, patch in enumerate(entry.recipe.patch):
         if patch.probe is None:
             message = f"{patch.name} has no probe: nothing checks it in the finished image"

@@ -48,7 +48,6 @@ def pinned(entry: Entry[BaseRecipe]) -> str:
     Raises ``RecipeError`` where it starts from none, ``FetchError`` when nobody answers.
     """
     base = entry.recipe
-    assert base is not None
     table = "published" if base.published else "root"
     starts_from = base.published or base.root
     if starts_from is None:

@@ -33,7 +33,6 @@ from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
     AddPatch,
     ArchiveSource,
-    BaseRecipe,
     FilePatch,
     GitSource,
     InstalledSource,
@@ -42,6 +41,7 @@ from builder.recipes.schema import (
     PullPatch,
     PypiSource,
     Recipe,
+    Root,
     ScriptPatch,
 )
 
@@ -51,10 +51,9 @@ def _scripts(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
-def bootstrapped_root(recipe: BaseRecipe) -> BootstrappedRoot:
-    """The root that mmdebstrap would make for this base."""
-    assert recipe.root is not None
-    return BootstrappedRoot(recipe.root.suite, recipe.root.as_of, tuple(recipe.root.packages))
+def bootstrapped_root(root: Root) -> BootstrappedRoot:
+    """The root that mmdebstrap makes for a base."""
+    return BootstrappedRoot(root.suite, root.as_of, tuple(root.packages))
 
 
 def _require_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
@@ -74,7 +73,6 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
     """
     entry = catalog.base(name)
     recipe = entry.recipe
-    assert recipe is not None
     family = families.BASES[recipe.family]
     below = plan_base(catalog, recipe.base, platforms, root) if recipe.base else None
     if below is not None:
@@ -98,7 +96,6 @@ def plan(catalog: Catalog, entry: Entry[Recipe], platforms: Platforms, root: Roo
     Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
     source tree of an in-repo engine is not there.
     """
-    assert entry.recipe is not None
     recipe = complete(entry.recipe)
     family = families.ENGINES[recipe.family]
     base = plan_base(catalog, recipe.base, platforms, root)
@@ -148,7 +145,6 @@ def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...
 
     Raises ``RecipeError`` when such a file cannot be read.
     """
-    assert entry.recipe is not None
     source = entry.recipe.source
     home = source.git if isinstance(source, GitSource) else ""
     scope = families.ENGINES[entry.recipe.family].scope(entry.recipe)

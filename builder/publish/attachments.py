@@ -8,14 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from builder import sbom
-from builder.errors import RegistryError, TagMovedError
-from builder.images.verified import find_verified, in_engine
-from builder.pipeline import Run
-from builder.plan.dockerfile import Rendered
-from builder.publish import push
-from builder.publish.push import Attachments, Published, Pushing, Tags
+from builder.errors import RegistryError
+from builder.plan.rendered import EngineImage
+from builder.publish.push import Attachments
 from builder.publish.referrers import Attachment, File, files_of, referrers
-from builder.publish.verdicts import require_signing, trust_of
+from builder.publish.remote_image import pulled
 from builder.records.record import Record
 from builder.sbom.debian import installed
 from builder.sbom.provenance import platform
@@ -27,69 +24,18 @@ RECIPE = "application/vnd.builder.recipe.v1+toml"
 NAMES = {sbom.CYCLONEDX: "bom.cdx.json", sbom.SPDX: "bom.spdx.json", sbom.PROVENANCE: "slsa.json"}
 
 
-def documents(rendered: Rendered, record: Record, work: Path) -> dict[str, str]:
+def documents(image: EngineImage, record: Record, work: Path) -> dict[str, str]:
     """The bills of materials and the provenance of an image of the engine, by their media types.
 
     ``work`` is an empty directory.  Raises ``UntriedError`` where the engine does not give what
     the image lists.
     """
     packages = installed(record.digest, work)
-    return sbom.documents(rendered, record, packages, platform(os.environ))
-
-
-def release(
-    run: Run,
-    rendered: Rendered,
-    record: Record,
-    tags: Tags,
-    work: Path,
-    recipe: Mapping[str, str],
-    replace: str | None = None,
-) -> Published:
-    """Push a verified image with all that belongs to it, then give it its tags.
-
-    ``work`` is an empty directory; ``recipe`` has the texts of the recipe's files by their paths
-    below ``recipes/``.  Where another machine gives the immutable tag to its own image of the same
-    key in the meantime, that one is taken.  Raises like ``publish.push`` and ``find_verified``.
-    """
-    require_signing(run.settings, work)
-    folders = [work / "once", work / "again"]
-    for folder in folders:
-        folder.mkdir()
-    try:
-        return _released(run, rendered, record, tags, folders[0], recipe, replace)
-    except TagMovedError as error:
-        repository = push.opened(tags.repository, run.log)
-        if replace is not None or repository.head_digest(tags.own) == record.digest:
-            raise
-        run.log(f"{error.what}: looking again")
-        return _released(run, rendered, record, tags, folders[1], recipe, None)
-
-
-def _released(
-    run: Run,
-    rendered: Rendered,
-    record: Record,
-    tags: Tags,
-    work: Path,
-    recipe: Mapping[str, str],
-    replace: str | None,
-) -> Published:
-    repository = push.opened(tags.repository, run.log)
-    known = frozenset(repository.tags())
-    found = None
-    if replace is None and tags.own in known:
-        found = find_verified(run, rendered, repository, work)
-
-    there, verified = (found.digest, found.record) if found else ("", record)
-    attachments = attachments_of(rendered, verified or record, recipe, work)
-    trust = trust_of(run.settings, work)
-    how = Pushing(work, run.log, trust, attachments, replace, there, verified, known)
-    return push.push(record, tags, how)
+    return sbom.documents(image, record, packages, platform(os.environ))
 
 
 def attachments_of(
-    rendered: Rendered, record: Record, recipe: Mapping[str, str], work: Path
+    image: EngineImage, record: Record, recipe: Mapping[str, str], work: Path
 ) -> Attachments:
     """What goes with a verified image, but for the types that are attached already.
 
@@ -100,7 +46,7 @@ def attachments_of(
         if {*NAMES, RECIPE} <= {*attached}:
             return []
         texts = tuple(File(name, RECIPE, text.encode()) for name, text in recipe.items())
-        made = _documents_of(rendered, record, work).items()
+        made = _documents_of(image, record, work).items()
         files: dict[str, tuple[File, ...]] = {RECIPE: texts}
         files |= {kind: (File(NAMES[kind], kind, text.encode()),) for kind, text in made}
         return [Attachment(kind, each) for kind, each in files.items() if kind not in attached]
@@ -108,14 +54,14 @@ def attachments_of(
     return missing
 
 
-def _documents_of(rendered: Rendered, record: Record, work: Path) -> dict[str, str]:
+def _documents_of(image: EngineImage, record: Record, work: Path) -> dict[str, str]:
     """The documents of an image of the engine, or of one that a registry gave: who made that one
     is not known, and its provenance names no platform."""
     if docker.image(record.digest) is not None:
-        return documents(rendered, record, work)
+        return documents(image, record, work)
     repository = record.references[0].rpartition(":")[0]
-    with in_engine(f"{repository}@{record.digest}"):
-        return sbom.documents(rendered, record, installed(record.digest, work))
+    with pulled(f"{repository}@{record.digest}"):
+        return sbom.documents(image, record, installed(record.digest, work))
 
 
 def recipe_texts(files: Sequence[File]) -> dict[str, str]:

@@ -108,7 +108,6 @@ def _versions(catalog: Catalog, repository: str, there: Collection[str] | None) 
     found = []
     for name in names:
         entry = catalog.engine(name)
-        assert entry.recipe is not None
         # What a recipe follows is said where its tags are.
         pinned = replace(entry, recipe=entry.recipe.model_copy(update={"track": None}))
         told = explained(replace(catalog, engines={name: pinned}), name)
@@ -303,7 +302,6 @@ def _licenses(catalog: Catalog, versions: Sequence[_Version]) -> list[str]:
         under.setdefault(each.recipe.license, set()).add(each.recipe.engine)
         for name in catalog.chain(each.recipe.base):
             base = catalog.base(name).recipe
-            assert base is not None
             under.setdefault(base.license, set()).add(base.name)
     return [
         f"{_escaped(terms)}: {', '.join(sorted(names))}" for terms, names in sorted(under.items())

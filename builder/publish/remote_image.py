@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from builder.errors import RegistryError
+from builder.tools.docker import engine as docker
 from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, Repository
 from builder.tools.registry.responses import Anything, Configuration, Descriptor
@@ -83,3 +85,19 @@ def configuration(repository: Repository, manifest: Manifest) -> dict[str, Any]:
 def _fits(entry: Descriptor) -> bool:
     found = entry.platform
     return found is not None and (found.os, found.architecture) == PLATFORM
+
+
+@contextmanager
+def pulled(reference: str) -> Iterator[None]:
+    """The engine has an image of a registry meanwhile; it is removed again where it was not there.
+
+    Raises ``FetchError`` where it cannot be pulled.
+    """
+    was_there = docker.image(reference) is not None
+    if not was_there:
+        docker.pull(reference, "/".join(PLATFORM))
+    try:
+        yield
+    finally:
+        if not was_there:
+            docker.untag(reference)

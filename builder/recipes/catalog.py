@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from builder.errors import Problem, RecipeError
 from builder.recipes.parse import parse, read_text, suggestion
@@ -20,17 +20,12 @@ Check = Callable[[R], Iterable[tuple[tuple[str | int, ...], str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Generic[R]):
-    """One file of the catalog: its recipe, or what is wrong with it.
-
-    ``name`` is the name of the file without its suffix, which must be the recipe's own.
-    """
+class _File:
+    """A file of the catalog; ``name`` is that of the file without its suffix."""
 
     name: str
     file: Path
     text: str
-    recipe: R | None
-    problems: tuple[Problem, ...] = ()
 
     def problem(self, path: tuple[str | int, ...], message: str) -> Problem:
         """A problem of this file at the line of the key ``path``."""
@@ -39,17 +34,32 @@ class Entry(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
+class Entry(_File, Generic[R]):
+    """A file of the catalog with a valid recipe; the file has the recipe's name."""
+
+    recipe: R
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenEntry(_File, Generic[R]):
+    """A file of the catalog with problems, and its recipe where it could be parsed."""
+
+    recipe: R | None
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """What ``recipes/`` holds.  ``root`` is the repository that in-repo paths are relative to."""
 
     root: Path
-    engines: Mapping[str, Entry[Recipe]]
-    bases: Mapping[str, Entry[BaseRecipe]]
+    engines: Mapping[str, Entry[Recipe] | BrokenEntry[Recipe]]
+    bases: Mapping[str, Entry[BaseRecipe] | BrokenEntry[BaseRecipe]]
 
     def engine(self, name: str) -> Entry[Recipe]:
         """The recipe of that name, or of that engine where it has one version only.
 
-        Raises ``RecipeError`` where there is none, or it or a base of it is wrong.
+        Raises ``RecipeError`` where there is none, or it or a base of it is broken.
         """
         entry = self.engines.get(name) or self._only_version_of(name)
         if entry is None:
@@ -58,17 +68,17 @@ class Catalog:
             raise RecipeError(
                 f"no recipe is named {name}{near}", hint="`builder list` shows all recipes"
             )
-        if entry.recipe is None or entry.problems:
+        if isinstance(entry, BrokenEntry):
             raise RecipeError(f"the recipe {entry.name} is wrong", problems=entry.problems)
         for base in self.chain(entry.recipe.base):
             self.base(base)
         return entry
 
-    def _only_version_of(self, engine: str) -> Entry[Recipe] | None:
+    def _only_version_of(self, engine: str) -> Entry[Recipe] | BrokenEntry[Recipe] | None:
         versions = [
             entry
             for entry in self.engines.values()
-            # Of a file that cannot be read only its own name is known.
+            # The engine of a file that cannot be parsed is not known, only the file's name.
             if (
                 entry.recipe.engine == engine
                 if entry.recipe
@@ -81,11 +91,11 @@ class Catalog:
         return versions[0] if versions else None
 
     def base(self, name: str) -> Entry[BaseRecipe]:
-        """The base of that name; raises ``RecipeError`` when it is absent or wrong."""
+        """The base of that name; raises ``RecipeError`` when it is absent or broken."""
         entry = self.bases.get(name)
         if entry is None:
             raise RecipeError(f"no base is named {name}{suggestion(name, sorted(self.bases))}")
-        if entry.recipe is None or entry.problems:
+        if isinstance(entry, BrokenEntry):
             raise RecipeError(f"the base {name} is wrong", problems=entry.problems)
         return entry
 
@@ -94,10 +104,30 @@ class Catalog:
         return _chain(self.bases, base)
 
     def problems(self) -> tuple[Problem, ...]:
-        """Everything that is wrong with any file of the catalog."""
-        of_bases = [problem for base in self.bases.values() for problem in base.problems]
-        of_engines = [problem for engine in self.engines.values() for problem in engine.problems]
-        return (*of_bases, *of_engines)
+        """All problems of all files of the catalog, those of the bases first."""
+        entries = (*self.bases.values(), *self.engines.values())
+        return tuple(problem for entry in entries for problem in problems_of(entry))
+
+
+def problems_of(entry: Entry[Any] | BrokenEntry[Any]) -> tuple[Problem, ...]:
+    """The problems of an entry: those of a broken one."""
+    return entry.problems if isinstance(entry, BrokenEntry) else ()
+
+
+@dataclass(slots=True)
+class _Draft(Generic[R]):
+    """A file while it is checked: problems are added."""
+
+    file: _File
+    recipe: R | None
+    problems: list[Problem]
+
+    def finished(self) -> Entry[R] | BrokenEntry[R]:
+        """The entry that it has become."""
+        file = self.file
+        if self.recipe is None or self.problems:
+            return BrokenEntry(file.name, file.file, file.text, self.recipe, tuple(self.problems))
+        return Entry(file.name, file.file, file.text, self.recipe)
 
 
 def load(
@@ -107,7 +137,7 @@ def load(
 ) -> Catalog:
     """Read every recipe below ``root/recipes``; families are given by name with their own rules.
 
-    A file that is wrong spoils its own entry and those that build on it, no others.  Raises
+    A broken file breaks its own entry and those that build on it, no others.  Raises
     ``RecipeError`` when there is no such directory.
     """
     folder = root / "recipes"
@@ -116,75 +146,82 @@ def load(
             f"{root} holds no recipes/ directory",
             hint="run builder inside a checkout of the farm, or name one with --catalog DIR",
         )
-    bases = _entries(folder / "bases", BaseRecipe, base_families)
-    for name, base in bases.items():
-        bases[name] = _with_base_problems(base, base.recipe.base if base.recipe else None, bases)
-    engines = _entries(folder, Recipe, engine_families)
-    for name, engine in engines.items():
-        base_name = engine.recipe.base if engine.recipe else None
-        engines[name] = _with_base_problems(engine, base_name, bases)
-    return Catalog(root, engines, bases)
+    bases = _drafts(folder / "bases", BaseRecipe, base_families)
+    engines = _drafts(folder, Recipe, engine_families)
+    for base in bases.values():
+        base.problems.extend(_base_problems(base, bases))
+    for engine in engines.values():
+        engine.problems.extend(_base_problems(engine, bases))
+    return Catalog(
+        root,
+        {name: draft.finished() for name, draft in engines.items()},
+        {name: draft.finished() for name, draft in bases.items()},
+    )
 
 
-def _entries(folder: Path, model: type[R], families: Mapping[str, Check[R]]) -> dict[str, Entry[R]]:
-    entries = {
+def _drafts(folder: Path, model: type[R], families: Mapping[str, Check[R]]) -> dict[str, _Draft[R]]:
+    """The files of a directory, each checked but for what its bases are."""
+    drafts: dict[str, _Draft[R]] = {
         file.stem: _read(file, model)
         for file in sorted(folder.glob("*.toml"), key=attrgetter("stem"))
     }
     declared: dict[str, list[str]] = defaultdict(list)
-    for stem, entry in entries.items():
-        if entry.recipe is not None:
-            declared[entry.recipe.name].append(stem)
+    for stem, draft in drafts.items():
+        if draft.recipe is not None:
+            declared[draft.recipe.name].append(stem)
+            draft.problems.extend(_patch_problems(draft.file, draft.recipe))
+            draft.problems.extend(_family_problems(draft.file, draft.recipe, families))
+    path = ("engine",) if model is Recipe else ("name",)
     for name, stems in declared.items():
         for stem in stems:
-            entry = entries[stem]
-            found = list(entry.problems)
-            found += _patch_problems(entry)
-            found += _family_problems(entry, families)
-            path = ("engine",) if model is Recipe else ("name",)
-            others = [f"{other}.toml" for other in stems if other != stem]
+            file = drafts[stem].file
+            others = ", ".join(f"{other}.toml" for other in stems if other != stem)
             if others:
-                found.append(entry.problem(path, f"{name} is also declared by {', '.join(others)}"))
+                problem = file.problem(path, f"{name} is also declared by {others}")
+                drafts[stem].problems.append(problem)
             elif stem != name:
-                found.append(entry.problem(path, f"declares {name}: the file must be {name}.toml"))
-            entries[stem] = replace(entry, problems=tuple(found))
-    return entries
+                problem = file.problem(path, f"declares {name}: the file must be {name}.toml")
+                drafts[stem].problems.append(problem)
+    return drafts
 
 
-def _read(file: Path, model: type[R]) -> Entry[R]:
+def _read(file: Path, model: type[R]) -> _Draft[R]:
     try:
         text = read_text(file)
     except RecipeError as error:
-        problems = error.problems or (Problem(file, 1, "", error.why),)
-        return Entry(file.stem, file, "", None, problems)
+        unreadable = error.problems or (Problem(file, 1, "", error.why),)
+        return _Draft(_File(file.stem, file, ""), None, list(unreadable))
     recipe, problems = parse(text, file, model)
-    return Entry(file.stem, file, text, recipe, problems)
+    return _Draft(_File(file.stem, file, text), recipe, list(problems))
 
 
-def _patch_problems(entry: Entry[Any]) -> Iterable[Problem]:
+def _patch_problems(file: _File, recipe: Recipe | BaseRecipe) -> Iterable[Problem]:
     """A pull request, or a range of commits, is of a repository: its own, or the source's."""
-    recipe = entry.recipe
-    if not isinstance(recipe, Recipe) or isinstance(recipe.source, GitSource):
+    if isinstance(recipe, BaseRecipe) or isinstance(recipe.source, GitSource):
         return
     for index, patch in enumerate(recipe.patch):
         if isinstance(patch, PullPatch) and patch.git is None:
-            yield entry.problem(("patch", index, "pull"), "of which repository? Say git = URL")
+            yield file.problem(("patch", index, "pull"), "of which repository? Say git = URL")
         if isinstance(patch, PickPatch) and patch.pick.git is None:
-            yield entry.problem(("patch", index, "pick"), "of which repository? Say git = URL")
+            yield file.problem(("patch", index, "pick"), "of which repository? Say git = URL")
 
 
-def _family_problems(entry: Entry[R], families: Mapping[str, Check[R]]) -> list[Problem]:
-    assert entry.recipe is not None
-    check = families.get(entry.recipe.family)
+def _family_problems(file: _File, recipe: R, families: Mapping[str, Check[R]]) -> list[Problem]:
+    check = families.get(recipe.family)
     if check is None:
-        name = entry.recipe.family
-        near = suggestion(name, sorted(families))
+        near = suggestion(recipe.family, sorted(families))
         known = ", ".join(sorted(families))
-        return [entry.problem(("family",), f"there is no family {name}{near} (there are: {known})")]
-    return [entry.problem(path, message) for path, message in check(entry.recipe)]
+        message = f"there is no family {recipe.family}{near} (there are: {known})"
+        return [file.problem(("family",), message)]
+    return [file.problem(path, message) for path, message in check(recipe)]
 
 
-def _chain(bases: Mapping[str, Entry[BaseRecipe]], base: str | None) -> list[str]:
+class _HasRecipe(Protocol):
+    @property
+    def recipe(self) -> Recipe | BaseRecipe | None: ...
+
+
+def _chain(bases: Mapping[str, _HasRecipe], base: str | None) -> list[str]:
     names: list[str] = []
     while base is not None and base not in names:
         names.append(base)
@@ -193,7 +230,7 @@ def _chain(bases: Mapping[str, Entry[BaseRecipe]], base: str | None) -> list[str
     return names
 
 
-def _cycle(chain: list[str], bases: Mapping[str, Entry[BaseRecipe]]) -> str:
+def _cycle(chain: list[str], bases: Mapping[str, _HasRecipe]) -> str:
     """``a -> b -> a`` where the chain of bases closes, otherwise nothing."""
     last = bases.get(chain[-1]) if chain else None
     if last is None or last.recipe is None or last.recipe.base not in chain:
@@ -201,16 +238,13 @@ def _cycle(chain: list[str], bases: Mapping[str, Entry[BaseRecipe]]) -> str:
     return " -> ".join([*chain[chain.index(last.recipe.base) :], last.recipe.base])
 
 
-def _with_base_problems(
-    entry: Entry[R], base: str | None, bases: Mapping[str, Entry[BaseRecipe]]
-) -> Entry[R]:
-    chain: list[str] = _chain(bases, base)
-    found: list[Problem] = []
+def _base_problems(draft: _Draft[Any], bases: Mapping[str, _HasRecipe]) -> Iterable[Problem]:
+    """The bases of a recipe are there, and their chain has an end."""
+    chain = _chain(bases, draft.recipe.base if draft.recipe else None)
     for name in chain:
         if name not in bases:
             near = suggestion(name, sorted(bases))
-            found.append(entry.problem(("base",), f"there is no base {name}{near}"))
+            yield draft.file.problem(("base",), f"there is no base {name}{near}")
     cycle = _cycle(chain, bases)
     if cycle:
-        found.append(entry.problem(("base",), f"the bases form a cycle: {cycle}"))
-    return replace(entry, problems=(*entry.problems, *found))
+        yield draft.file.problem(("base",), f"the bases form a cycle: {cycle}")

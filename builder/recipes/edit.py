@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomlkit
 from tomlkit.items import AoT, Array
@@ -14,10 +15,23 @@ from builder.errors import WorldError
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import GitSource, PullPatch, PypiSource, Recipe
 from builder.tools.files import atomic_write
-from builder.upstream.track import Target
 
 Keys = tuple[str | int, ...]
 SHORT_COMMIT = 7  # digits: fewer are not taken for a commit
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A commit, and the name that it is known by: a tag, a branch, or itself.
+
+    Of a published image the commit is its digest.
+    """
+
+    name: str
+    commit: str
+    kind: Literal["tag", "branch", "commit", "release", "image"]
+    file: PinnedFile | None = None
+    """Of a release: what it is on PyPI."""
 
 
 def edited(text: str, changes: Mapping[Keys, Any]) -> str:

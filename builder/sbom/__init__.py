@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.plan.dockerfile import Rendered
+from builder.plan.rendered import EngineImage
 from builder.records.record import Record
 from builder.sbom import cyclonedx, provenance, spdx
 from builder.sbom.bill import bill_of
@@ -14,7 +14,7 @@ PROVENANCE = "application/vnd.in-toto+json"
 
 
 def documents(
-    rendered: Rendered,
+    image: EngineImage,
     record: Record,
     packages: Dpkg | None,
     builder: str = provenance.LOCAL,
@@ -22,13 +22,13 @@ def documents(
     """The bill of materials of a verified image in both formats, and its provenance: JSON texts by
     media type.
 
-    ``rendered`` is what the image was made from, ``packages`` what dpkg has installed in it (None
+    ``image`` is what the image was made from, ``packages`` what dpkg has installed in it (None
     where it does not say), ``builder`` the URI of who made it.  For the same words of a
     recipe an image always gets the same texts; nothing in them is of this machine.
     """
-    made = bill_of(rendered, record, packages)
+    made = bill_of(image, record, packages)
     return {
         CYCLONEDX: cyclonedx.written(made),
         SPDX: spdx.written(made),
-        PROVENANCE: provenance.written(made, rendered, record, builder),
+        PROVENANCE: provenance.written(made, image, record, builder),
     }

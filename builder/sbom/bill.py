@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from builder.plan.dockerfile import Rendered
 from builder.plan.inputs import Plan
+from builder.plan.rendered import EngineImage
 from builder.records.record import Record
 from builder.sbom.addresses import image_purl
 from builder.sbom.changes import Change, changes_of
 from builder.sbom.debian import Dpkg
-from builder.sbom.parts import Part, bases, chain, debian_packages, engine_of, scripts, wheels
+from builder.sbom.parts import Part, bases, debian_packages, engine_of, scripts, wheels
 
 UNKNOWN = "1970-01-01T00:00:00+00:00"
 """When an image was made whose record does not tell."""
@@ -57,21 +57,20 @@ class Bill:
         return tuple(change for change in self.changes if change.applied)
 
 
-def bill_of(rendered: Rendered, record: Record, dpkg: Dpkg | None) -> Bill:
+def bill_of(image: EngineImage, record: Record, dpkg: Dpkg | None) -> Bill:
     """The bill of materials of a verified image; ``dpkg`` is what it has installed, None: unknown.
 
-    ``rendered`` is what it was made from, ``record`` of its making.
+    ``image`` is what it was made from, ``record`` of its making.
     """
-    plan = rendered.plan
-    assert isinstance(plan, Plan)
+    plan = image.plan
     repository, _, tag = record.references[0].rpartition(":")
     stands = _stands_on_its_base(plan)
     engine = engine_of(plan)
     parts = [
-        *bases(rendered, record.base, stands),
-        *wheels(rendered, stands),
-        *scripts(rendered, stands),
-        *debian_packages(rendered, dpkg, stands),
+        *bases(image, record.base, stands),
+        *wheels(image, stands),
+        *scripts(image, stands),
+        *debian_packages(image, dpkg, stands),
     ]
     return Bill(
         repository=repository,
@@ -83,14 +82,14 @@ def bill_of(rendered: Rendered, record: Record, dpkg: Dpkg | None) -> Bill:
         summary=plan.recipe.summary,
         properties={
             "builder:recipe": plan.recipe.name,
-            "builder:key": rendered.key,
+            "builder:key": image.key,
             "builder:architectures": " ".join(plan.recipe.cuda.arch),
         },
         engine=engine,
         changes=changes_of(plan),
         # The wheel that is patched may be one of its base's: then it is the engine.
         parts=_each_once(part for part in parts if part.identity != engine.identity),
-        gaps=tuple(_gaps(rendered, dpkg, stands)),
+        gaps=tuple(_gaps(image, dpkg, stands)),
     )
 
 
@@ -108,12 +107,12 @@ def _each_once(parts: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(sorted(found.values(), key=lambda part: (part.kind, part.identity)))
 
 
-def _gaps(rendered: Rendered, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[str]:
+def _gaps(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[str]:
     if not base_shipped:
         return
     if dpkg is None:
         yield "Debian packages: the image has no database of them; only those asked for are named"
-    for below in chain(rendered):
+    for below in image.base.chain():
         recipe = below.plan.recipe
         published = getattr(recipe, "published", None)
         if published is not None:

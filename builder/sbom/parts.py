@@ -12,7 +12,6 @@ from typing import Literal
 
 from packageurl import PackageURL
 
-from builder.plan.dockerfile import Rendered
 from builder.plan.inputs import (
     Archive,
     BasePlan,
@@ -23,6 +22,7 @@ from builder.plan.inputs import (
     PypiFile,
     SourceTree,
 )
+from builder.plan.rendered import BaseImage, EngineImage
 from builder.recipes.schema import PathSource
 from builder.sbom import addresses
 from builder.sbom.debian import Dpkg
@@ -69,14 +69,6 @@ class Part:
         return own | dict(self.properties)
 
 
-def chain(rendered: Rendered) -> Iterator[Rendered]:
-    """The bases, from the nearest on."""
-    below = rendered.base
-    while below is not None:
-        yield below
-        below = below.base
-
-
 def engine_of(plan: Plan) -> Part:
     """The engine as its source is, before it is patched."""
     recipe = plan.recipe
@@ -119,13 +111,12 @@ def engine_of(plan: Plan) -> Part:
             return replace(common, purl=purl, properties={"builder:installed": known})
 
 
-def bases(rendered: Rendered, digests: Mapping[str, str], shipped: bool) -> Iterator[Part]:
+def bases(image: EngineImage, digests: Mapping[str, str], shipped: bool) -> Iterator[Part]:
     """What the image stands on; ``digests`` are those of our own images, by their names."""
-    for below in chain(rendered):
+    for below in image.base.chain():
         plan = below.plan
-        assert isinstance(plan, BasePlan)
         names = f"builder-base/{plan.name}:"
-        image = next((digests[name] for name in digests if name.startswith(names)), "")
+        digest = next((digests[name] for name in digests if name.startswith(names)), "")
         part = Part(
             "base",
             plan.name,
@@ -133,7 +124,7 @@ def bases(rendered: Rendered, digests: Mapping[str, str], shipped: bool) -> Iter
             addresses.generic_purl(plan.name, below.short_key),
             {"builderKey": below.key},
             about=plan.recipe.summary,
-            properties={"builder:image": image} if image else {},
+            properties={"builder:image": digest} if digest else {},
             shipped=shipped,
         )
         if isinstance(plan.root, BootstrappedRoot):
@@ -157,9 +148,13 @@ def _published(image: str, digest: str, shipped: bool) -> Part:
     )
 
 
-def wheels(rendered: Rendered, base_shipped: bool) -> Iterator[Part]:
+def _with_bases(image: EngineImage) -> list[EngineImage | BaseImage]:
+    return [image, *image.base.chain()]
+
+
+def wheels(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
     """The files of PyPI; ``base_shipped``: what the bases' runtimes hold is in the image."""
-    for each in (rendered, *chain(rendered)):
+    for each in _with_bases(image):
         plan = each.plan
         shipped = base_shipped or isinstance(plan, Plan)
         for context, files in plan.packages.items():
@@ -187,11 +182,11 @@ def _stays(plan: Plan | BasePlan, context: str, name: str) -> bool:
     return context != "build-wheels"
 
 
-def scripts(rendered: Rendered, base_shipped: bool) -> Iterator[Part]:
+def scripts(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
     """The programs of builder's own that images hold, or that took part in making one."""
-    starts = isinstance(rendered.plan, Plan) and bool(rendered.plan.recipe.start)
+    starts = bool(image.plan.recipe.start)
     kept = {"healthcheck", *(["start.py"] if starts else [])}
-    for each in (rendered, *chain(rendered)):
+    for each in _with_bases(image):
         shipped = base_shipped or isinstance(each.plan, Plan)
         for name, digest in each.plan.scripts.items():
             yield Part(
@@ -204,11 +199,10 @@ def scripts(rendered: Rendered, base_shipped: bool) -> Iterator[Part]:
             )
 
 
-def debian_packages(rendered: Rendered, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[Part]:
+def debian_packages(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[Part]:
     """What dpkg has installed, and by name what was asked for and is not among it."""
-    assert isinstance(rendered.plan, Plan)
     vendor = dpkg.distribution if dpkg else "debian"
-    distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else _suite(rendered)
+    distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else (image.suite() or "")
     for package in dpkg.packages if dpkg else ():
         known = {"arch": package.architecture, "distro": distro}
         yield Part(
@@ -219,10 +213,10 @@ def debian_packages(rendered: Rendered, dpkg: Dpkg | None, base_shipped: bool) -
             properties={"builder:source": f"{package.source} {package.source_version}"},
         )
     there = {package.name for package in dpkg.packages} if dpkg else set()
-    for name, shipped in sorted(_asked_for(rendered, unlisted=dpkg is None and base_shipped)):
+    for name, shipped in sorted(_asked_for(image, unlisted=dpkg is None and base_shipped)):
         plain, _, architecture = name.partition(":")
         if plain not in there:
-            platforms = rendered.plan.platforms
+            platforms = image.plan.platforms
             arch = architecture or (platforms.target if shipped else platforms.build)
             purl = _deb(vendor, plain, "", {"arch": arch, "distro": distro})
             yield Part("debian", plain, "", purl, shipped=shipped)
@@ -233,22 +227,12 @@ def _deb(vendor: str, name: str, version: str, qualifiers: dict[str, str]) -> st
     return PackageURL("deb", vendor, name, version or None, told).to_string()
 
 
-def _suite(rendered: Rendered) -> str:
-    """The Debian suite that everything stands on, where it is our own root."""
-    for below in chain(rendered):
-        if isinstance(below.plan, BasePlan) and below.plan.recipe.root is not None:
-            return str(below.plan.recipe.root.suite)
-    return ""
-
-
-def _asked_for(rendered: Rendered, *, unlisted: bool) -> set[tuple[str, bool]]:
+def _asked_for(image: EngineImage, *, unlisted: bool) -> set[tuple[str, bool]]:
     """Debian packages that the recipes name for the build; those of the image where it does not
     list its own.  Each with whether it is in the image."""
-    assert isinstance(rendered.plan, Plan)
-    build = set(rendered.plan.recipe.debian.build)
-    runtime = set(rendered.plan.recipe.debian.runtime)
-    for below in chain(rendered):
-        assert isinstance(below.plan, BasePlan)
+    build = set(image.plan.recipe.debian.build)
+    runtime = set(image.plan.recipe.debian.runtime)
+    for below in image.base.chain():
         recipe = below.plan.recipe
         build.update(recipe.devel.packages)
         build.update(recipe.devel.cross if below.plan.platforms.cross else ())

@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from builder import __version__
-from builder.plan.dockerfile import Rendered
-from builder.plan.inputs import Plan
+from builder.plan.rendered import EngineImage
 from builder.records.record import Record
 from builder.sbom.bill import Bill
 from builder.sbom.changes import Change
@@ -41,10 +40,9 @@ def platform(environment: Mapping[str, str]) -> str:
     return f"{server}/{workflow}" if server and workflow else LOCAL
 
 
-def written(bill: Bill, rendered: Rendered, record: Record, builder: str = LOCAL) -> str:
+def written(bill: Bill, image: EngineImage, record: Record, builder: str = LOCAL) -> str:
     """The statement on an image, unsigned; ``builder`` is the URI of who made it."""
-    plan = rendered.plan
-    assert isinstance(plan, Plan)
+    plan = image.plan
     platforms = {"build": plan.platforms.build, "target": plan.platforms.target}
     statement = {
         "_type": STATEMENT,
@@ -57,7 +55,7 @@ def written(bill: Bill, rendered: Rendered, record: Record, builder: str = LOCAL
                 "buildType": BUILD_TYPE,
                 "externalParameters": {"recipe": bill.recipe, "version": bill.version},
                 "internalParameters": {
-                    "key": rendered.key,
+                    "key": image.key,
                     "contract": record.contract,
                     "platforms": platforms,
                 },

@@ -34,7 +34,7 @@ from builder.smoke import (
     sizes,
     starts,
 )
-from builder.smoke.contents import Contents, Foundation
+from builder.smoke.contents import Contents, ExtendedImage
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check, Verdict
 from builder.tools.docker import containers
@@ -61,7 +61,7 @@ class Subject:
     ``vmm = true`` does not start."""
     gpu_test: gpu.GpuTest | None = None
     """What is tried with a GPU; None: nothing."""
-    foundation: Foundation | None = None
+    extended: ExtendedImage | None = None
     """The image that it was laid over: somebody else's, and not checked."""
 
 
@@ -143,16 +143,16 @@ def _wanted(recipe: Recipe | None) -> reading.Wanted:
 
 def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
     """What is read from the layers: no program of the image is run."""
-    recipe, foundation = subject.recipe, subject.foundation
+    recipe, extended = subject.recipe, subject.extended
     rules = Rules(recipe.accept if recipe else ())
     arch = recipe.cuda.arch if recipe else ARCHITECTURES
-    own = contents.above(foundation) if foundation else contents
-    if foundation:
-        told = f"{len(contents.files) - len(own.files)} files of {foundation.layers} layers"
+    own = contents.above(extended) if extended else contents
+    if extended:
+        told = f"{len(contents.files) - len(own.files)} files of {extended.layers} layers"
         yield Check("foundation", "what it is laid over", "is not checked", told, True)
     artifact = recipe is not None and recipe.artifact is not None
     if not artifact:
-        if not foundation or any(parsed.code for _, parsed in own.elves()):
+        if not extended or any(parsed.code for _, parsed in own.elves()):
             yield from architectures.check(arch, own, rules)
         vmm = recipe is None or recipe.cuda.vmm
         yield from closure.check(own, rules, vmm=vmm, whole=contents)
@@ -161,7 +161,7 @@ def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
     yield from contract.check_texts(own, rules)
     yield from sizes.check(own, contents, recipe.budget if recipe else Budget())
     if recipe is not None:
-        yield from contract.check(recipe, subject.labels, contents, foundation)
+        yield from contract.check(recipe, subject.labels, contents, extended)
     yield from rules.unused()
 
 
@@ -176,7 +176,7 @@ def _dynamic(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -
     for patch, probe in _probes(recipe):
         checks = _tried(probe, recipe, sealed, contents)
         yield from _of_patch(patch, checks) if patch else checks
-    begins = starts.check(recipe, subject.reference, contents, subject.foundation)
+    begins = starts.check(recipe, subject.reference, contents, subject.extended)
     yield from _ended(begins, "start", "the steps, stopping before the engine")
     yield from _ended(
         loads.check(recipe, subject.reference, subject.devel, work), "loads", "LD_PRELOAD"

@@ -51,8 +51,8 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Foundation:
-    """What an image was laid over: its number of layers, and its configuration."""
+class ExtendedImage:
+    """The image that an image extends: its number of layers, and its configuration."""
 
     layers: int
     config: Mapping[str, Any]
@@ -90,17 +90,17 @@ class Contents:
         """Bytes of all files, each content once."""
         return sum(file.size for file in self.files.values() if not file.shares)
 
-    def above(self, foundation: Foundation) -> Contents:
-        """What the image adds to its foundation: layers, files, variables and labels."""
-        layers = self.layers[foundation.layers :]
+    def above(self, extended: ExtendedImage) -> Contents:
+        """What the image adds to the image that it extends: layers, files, variables and labels."""
+        layers = self.layers[extended.layers :]
         paths = {file.path for layer in layers for file in layer.files}
         files = {path: file for path, file in self.files.items() if path in paths}
-        labels = foundation.config.get("Labels") or {}
+        labels = extended.config.get("Labels") or {}
         own = {
             "Env": [
                 text
                 for text in self.config.get("Env") or []
-                if text not in (foundation.config.get("Env") or [])
+                if text not in (extended.config.get("Env") or [])
             ],
             "Labels": {
                 name: text

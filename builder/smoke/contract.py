@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from builder.recipes.schema import Recipe
 from builder.smoke import secrets
-from builder.smoke.contents import Contents, Foundation
+from builder.smoke.contents import Contents, ExtendedImage
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 
@@ -24,23 +24,23 @@ def check(
     recipe: Recipe,
     labels: Mapping[str, str],
     contents: Contents,
-    foundation: Foundation | None = None,
+    extended: ExtendedImage | None = None,
 ) -> Iterator[Check]:
     """Platform, user, entrypoint, port, health check, environment, labels and the driver.
 
     What the recipe does not say of an image that was laid over another is as it was there.
     """
     image, config = recipe.image, contents.config
-    before = foundation.config if foundation else {}
+    before = extended.config if extended else {}
     yield _equal("platform", PLATFORM, contents.platform)
-    whom = (before.get("User") or "root") if foundation else USER
+    whom = (before.get("User") or "root") if extended else USER
     yield _equal("user", image.user or whom, config.get("User") or "root")
     starts = image.entrypoint or before.get("Entrypoint") or []
     yield _equal("entrypoint", _told(starts), _told(config.get("Entrypoint") or []))
     # A new entrypoint takes the command of the base away (Dockerfile reference, "ENTRYPOINT").
     follows = image.command or ([] if image.entrypoint else before.get("Cmd") or [])
     yield _equal("command", _told(follows), _told(config.get("Cmd") or []))
-    if foundation:
+    if extended:
         folder = before.get("WorkingDir") or "/"
         yield _equal("working directory", folder, config.get("WorkingDir") or "/")
     exposed = {*(before.get("ExposedPorts") or {}), *([f"{image.port}/tcp"] if image.port else [])}
@@ -58,7 +58,7 @@ def check(
     for name, value in labels.items():
         told = there.get(name, "not set")
         yield Check("contract", f"label {name}", value, told, told == value)
-    if recipe.cuda.driver is not None or not (foundation or recipe.artifact):
+    if recipe.cuda.driver is not None or not (extended or recipe.artifact):
         yield _driver(recipe, contents)
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from builder.recipes.schema import Recipe
-from builder.smoke.contents import Contents, Foundation
+from builder.smoke.contents import Contents, ExtendedImage
 from builder.smoke.verdict import Check
 from builder.tools.docker import containers
 
@@ -17,14 +17,14 @@ GRACE = 60.0  # seconds beside those of the steps: an interpreter starts
 
 
 def check(
-    recipe: Recipe, reference: str, contents: Contents, foundation: Foundation | None
+    recipe: Recipe, reference: str, contents: Contents, extended: ExtendedImage | None
 ) -> Iterator[Check]:
     """The engine's own entrypoint follows, and the steps pass on a machine without a GPU."""
     if not recipe.start:
         return
     file = contents.files.get(PLAN)
     plan = json.loads(file.text or "{}") if file else {}
-    expected = (foundation.config if foundation else {}).get("Entrypoint") or []
+    expected = (extended.config if extended else {}).get("Entrypoint") or []
     found = plan.get("entrypoint") or []
     yield Check("start", "what follows", json.dumps(expected), json.dumps(found), found == expected)
     started = containers.run(

@@ -11,6 +11,7 @@ from builder.patches.diff import NotADiffError, parse
 from builder.patches.history import History
 from builder.patches.series import PatchContext, pieces
 from builder.plan.inputs import GitCommit, PlannedPatch, PypiFile, SourceChoice
+from builder.recipes.edit import Target
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import ScriptPatch, Track
 from builder.sources import checkout
@@ -18,7 +19,7 @@ from builder.tools.git.repositories import GITLINK, Repositories
 from builder.tools.python import pypi
 from builder.upstream import track as tracking
 from builder.upstream.patch_state import Finding, GpuTest
-from builder.upstream.track import Target, rank
+from builder.upstream.track import rank
 
 PIN = "pin"
 PYTHON = "3.12"  # of vLLM's images; their wheels are for any

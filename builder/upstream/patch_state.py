@@ -20,8 +20,8 @@ from builder.patches.series import (
     require_absence,
 )
 from builder.plan.inputs import PlannedPatch
+from builder.recipes.edit import Target
 from builder.tools.git.executable import GitError
-from builder.upstream.track import Target
 
 MOST_LINES = 4  # of what was looked for, that are shown
 STATES = {

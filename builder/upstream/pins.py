@@ -98,7 +98,6 @@ def _pins(catalog: Catalog, names: list[str], kinds: _Kinds) -> Iterator[_Pin]:
     bases: dict[str, None] = {}
     for name in names:
         entry = catalog.engine(name)
-        assert entry.recipe is not None
         yield from kinds.source(name, resolve_source(entry.recipe, catalog.root))
         for planned in resolve_patches(entry, catalog.root):
             yield from kinds.patch(name, planned)
@@ -240,7 +239,6 @@ class _Kinds:
     def base(self, entry: Entry[BaseRecipe]) -> Iterator[_Pin]:
         """The wheels of a base, and the image that it starts from: also one that is not pinned."""
         base = entry.recipe
-        assert base is not None
         family = families.BASES[base.family]
         for files in family.packages(base, entry.file.parent, PLATFORM).values():
             yield from self.files(base.name, files)
@@ -302,7 +300,6 @@ def mirror(case: PatchSet, entry: Entry[Recipe]) -> Iterator[str]:
             for _ in pieces(case.context, planned, ""):
                 pass
         yield f"{planned.name} of {planned.url or 'this repository'}"
-    assert entry.recipe is not None
     family = families.ENGINES[entry.recipe.family]
     files = [*family.packages(entry.recipe, entry.file.parent, PLATFORM).values()]
     files += [(source.file,)] if isinstance(source, PypiFile) else []
@@ -314,7 +311,6 @@ def mirror(case: PatchSet, entry: Entry[Recipe]) -> Iterator[str]:
 def mirror_base(entry: Entry[BaseRecipe], cache: Path, log: Callable[[str], None]) -> Iterator[str]:
     """Fetch the wheels and the published image of a base, to stay; like ``mirror``."""
     base = entry.recipe
-    assert base is not None
     family = families.BASES[base.family]
     for files in family.packages(base, entry.file.parent, PLATFORM).values():
         pypi.fetch(files, cache, log)

@@ -46,7 +46,6 @@ def lockable(catalog: Catalog, name: str) -> Lockable:
     """
     entry: Entry[Recipe] | Entry[BaseRecipe]
     entry = catalog.base(name) if name in catalog.bases else catalog.engine(name)
-    assert entry.recipe is not None
     python: Python | BasePython | None = entry.recipe.python
     if python is None or not python.requirements:
         raise RecipeError(

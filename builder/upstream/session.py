@@ -9,9 +9,9 @@ from pathlib import Path
 
 from builder.errors import BuilderError, RecipeError
 from builder.patches.series import PatchContext
-from builder.plan import base_image
-from builder.plan.dockerfile import render
-from builder.plan.resolve import plan_base, resolve_patches, resolve_source
+from builder.plan.base_image import RootPolicy, in_engine
+from builder.plan.resolve import resolve_patches, resolve_source
+from builder.plan.resolver import Resolver
 from builder.platforms import Platforms, architecture
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.edit import difference, write
@@ -72,7 +72,6 @@ class SourceSession:
     def case(self, entry: Entry[Recipe]) -> PatchSet:
         """The patches and the source of a recipe.  Raises ``RecipeError``, ``FetchError``."""
         recipe = entry.recipe
-        assert recipe is not None
         context = self.context
         if any(isinstance(patch, ScriptPatch) for patch in recipe.patch):
             image = _image_for_scripts(self.catalog, recipe, self.settings)
@@ -126,15 +125,12 @@ def _image_for_scripts(catalog: Catalog, recipe: Recipe, settings: Settings) -> 
         if machine is None:
             return None
         below = catalog.base(recipe.base).recipe
-        if below is not None and below.published is not None:
+        if below.published is not None:
             # Whatever its tag means today: a script needs its Python, and no more.
             return next(iter(docker.image_names(f"builder-base/{below.name}:runtime-*")), None)
-        platforms = Platforms(machine)
-        root = base_image.choose(
-            catalog, recipe.base, platforms, settings.debian_root, lambda _: None, ask=False
-        )
-        base = render(plan_base(catalog, recipe.base, platforms, root))
+        policy = RootPolicy(settings.debian_root, ask=False)
+        base = Resolver(catalog, Platforms(machine), policy).resolve_base(recipe.base)
         stage = "devel" if "devel" in base.plan.stages else "runtime"
-        return base_image.image_of(base, stage) if base_image.in_engine(base, stage) else None
+        return base.references[stage] if in_engine(base, stage) else None
     except BuilderError:
         return None

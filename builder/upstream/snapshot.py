@@ -14,13 +14,13 @@ from pathlib import Path
 from builder.errors import RecipeError
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog, Entry, R
+from builder.recipes.edit import Target
 from builder.recipes.parse import parse
 from builder.recipes.schema import BaseRecipe, PickPatch, Recipe
 from builder.tools.git import executable as git
 from builder.upstream.compatibility import on_pin
 from builder.upstream.patch_state import Finding
 from builder.upstream.session import SourceSession
-from builder.upstream.track import Target
 
 COMMIT_DIGITS = 9
 DIGEST_DIGITS = 12
@@ -79,7 +79,6 @@ def at_commit(
     Raises ``RecipeError`` where that would be no recipe.
     """
     recipe = entry.recipe
-    assert recipe is not None
     changes: dict[edit.Keys, object] = {
         ("source", "commit"): target.commit,
         ("source", "ref"): None if target.kind == "commit" else target.name,
@@ -95,9 +94,7 @@ def at_image(catalog: Catalog, entry: Entry[Recipe], target: Target, version: st
     Raises ``RecipeError`` where its base is no published image.
     """
     recipe = entry.recipe
-    assert recipe is not None
     below = catalog.base(recipe.base)
-    assert below.recipe is not None
     if below.recipe.published is None:
         problem = entry.problem(("track", "image"), f"{recipe.base} is no published image")
         raise RecipeError(f"{entry.name} cannot follow an image", problems=(problem,))
@@ -124,7 +121,6 @@ def _frozen(
     base: Entry[BaseRecipe] | None,
 ) -> Frozen:
     recipe = entry.recipe
-    assert recipe is not None
     changes |= {
         ("version",): version,
         ("image", "tags"): [version],
@@ -152,7 +148,6 @@ def without(frozen: Frozen, patches: Sequence[int]) -> Frozen:
     Raises ``RecipeError`` where that would be no recipe.
     """
     before = frozen.entry.recipe
-    assert before is not None
     names = tuple(before.patch[index].name for index in patches)
     lean = _changed(frozen, edit.without_patches(frozen.entry.text, patches))
     return replace(lean, dropped=names)
@@ -172,7 +167,6 @@ def narrowed(frozen: Frozen, commits: Mapping[int, Sequence[str]]) -> Frozen:
     """
     changes: dict[edit.Keys, object] = {}
     recipe = frozen.entry.recipe
-    assert recipe is not None
     for index, names in commits.items():
         patch = recipe.patch[index]
         assert isinstance(patch, PickPatch)

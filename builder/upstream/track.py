@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
 
 from builder.errors import FetchError
+from builder.recipes.edit import Target
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import GitSource, PypiSource, Recipe, Track
 from builder.tools.git.executable import COMMIT
@@ -19,20 +19,6 @@ ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
 PRE_RELEASE = re.compile(
     r"(?:^|[._-]|\d)(?:a|alpha|b|beta|dev|pre|preview|rc)[._-]?\d*$", re.IGNORECASE
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A commit, and the name that it is known by: a tag, a branch, or itself.
-
-    Of a published image the commit is its digest.
-    """
-
-    name: str
-    commit: str
-    kind: Literal["tag", "branch", "commit", "release", "image"]
-    file: PinnedFile | None = None
-    """Of a release: what it is on PyPI."""
 
 
 @dataclass(frozen=True, slots=True)

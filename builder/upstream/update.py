@@ -41,7 +41,6 @@ def freeze(
     is no such request, ``PatchError`` when its commits are not its own, or the pin has them.
     """
     recipe = entry.recipe
-    assert recipe is not None
     home = recipe.source.git if isinstance(recipe.source, GitSource) else None
     url = repository or home
     if url is None:
@@ -92,7 +91,6 @@ def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) 
     that does not exist.
     """
     recipe = entry.recipe
-    assert recipe is not None
     source = recipe.source
     if isinstance(source, PypiSource):
         file = PinnedFile(source.pypi, source.version, source.sha256)

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 import time_machine
 
-from builder import pipeline
-from builder.cli.options import new_run
+from builder.cli.options import build_session
 from builder.errors import BuilderError, FetchError, RegistryError, TagMovedError
-from builder.images.verified import find_verified
+from builder.images.verified import find_published
 from builder.nightly import history
 from builder.nightly.history import Night
 from builder.nightly.run import _held
@@ -400,8 +399,8 @@ def test_an_index_is_no_image_of_ours(
 ) -> None:
     """Which of its images runs depends on the machine: a verified one may hide another."""
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
-    run = new_run(None)
-    rendered = pipeline.resolve(run, "hello-sm120-0.1.0", "x86_64")
+    session = build_session(None)
+    rendered = session.resolve("hello-sm120-0.1.0", "x86_64")
     repository = Repository(f"{registry}/me/hello-sm120", print)
     good, evil = (image(repository, rendered.key, n=name) for name in ("good", "evil"))
     entries = [
@@ -411,9 +410,9 @@ def test_an_index_is_no_image_of_ours(
     entries[1]["platform"] = {"os": "linux", "architecture": "amd64"}
     told = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": entries}
     index = Manifest(json.dumps(told).encode(), MANIFESTS[1])
-    repository.put_manifest(pipeline.own_tag(run, rendered), index)
+    repository.put_manifest(rendered.immutable_tag, index)
     with pytest.raises(RegistryError, match="is an index of images"):
-        find_verified(run, rendered, repository, tmp_path)
+        find_published(session, rendered, repository, tmp_path)
 
 
 def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

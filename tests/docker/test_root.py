@@ -10,15 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from builder import families, pipeline, settings
+from builder import families, settings
+from builder.cli.console import BuildProgress
 from builder.errors import FetchError
-from builder.images.build import BuildLog
-from builder.plan import base_image
-from builder.plan.dockerfile import render
+from builder.images.bases import ensure_bases
+from builder.images.log import BuildLog
+from builder.images.session import ActiveBuild, BuildOptions
+from builder.plan.base_image import RootPolicy
+from builder.plan.dockerfile import render_base
 from builder.plan.inputs import RegistryRoot
 from builder.plan.resolve import plan_base
 from builder.platforms import Platforms, architecture
 from builder.recipes import catalog as catalogs
+from builder.settings import RootWay
 from builder.tools.docker import engine as docker
 from support.fixtures import Builder
 
@@ -70,12 +74,12 @@ def with_image(catalog: Path, image: str, digest: str | None) -> catalogs.Catalo
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize("way", ["registry", "auto"])
 def test_a_registry_that_answers_gives_the_root_by_digest(
-    catalog: Path, pushed: tuple[str, str], pinned: bool, way: str
+    catalog: Path, pushed: tuple[str, str], pinned: bool, way: RootWay
 ) -> None:
     name, digest = pushed
     found = with_image(catalog, name, digest if pinned else None)
     said: list[str] = []
-    root = base_image.choose(found, "cuda-13.0", platforms(), way, said.append)
+    root = RootPolicy(way, said.append).choose(found, "cuda-13.0", platforms())
     assert root == RegistryRoot(name, digest)
     assert pinned or digest in " ".join(said)
 
@@ -86,9 +90,9 @@ def test_the_base_is_built_from_that_digest(
     name, digest = pushed
     found = with_image(catalog, name, digest)
     planned = plan_base(found, "debian-trixie", platforms(), RegistryRoot(name, digest))
-    rendered = render(planned)
-    run = pipeline.Run(found, settings.load(), lambda _: None, lambda _: None)
-    images = pipeline.build_base(run, rendered, BuildLog(tmp_path / "log"))
+    rendered = render_base(planned)
+    active = ActiveBuild(BuildOptions(settings.load()), BuildProgress())
+    images = ensure_bases(rendered, active, BuildLog(tmp_path / "log"))
     built = docker.image(images["root"])
     assert built is not None
     assert built.labels["builder.key"] == rendered.key
@@ -98,11 +102,11 @@ def test_the_base_is_built_from_that_digest(
 def test_a_registry_that_is_away_is_an_error_only_where_it_was_asked_for(catalog: Path) -> None:
     found = with_image(catalog, "127.0.0.1:1/debian:none", None)
     said: list[str] = []
-    root = base_image.choose(found, "cuda-13.0", platforms(), "auto", said.append)
+    root = RootPolicy("auto", said.append).choose(found, "cuda-13.0", platforms())
     assert root.way == "mmdebstrap"
     assert "127.0.0.1:1/debian:none" in " ".join(said)
     with pytest.raises(FetchError, match=r"no registry answers for 127\.0\.0\.1:1/debian:none"):
-        base_image.choose(found, "cuda-13.0", platforms(), "registry", said.append)
+        RootPolicy("registry", said.append).choose(found, "cuda-13.0", platforms())
 
 
 def test_the_way_is_a_setting(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:

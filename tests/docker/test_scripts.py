@@ -10,7 +10,6 @@ import pytest
 
 from builder.errors import PatchError, UntriedError
 from builder.patches.series import PatchContext, apply_all
-from builder.plan import base_image
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.schema import Script, ScriptPatch
 from builder.tools.git.repositories import Repositories
@@ -67,8 +66,7 @@ def bench(tmp_path: Path, hello: dict[str, Any]) -> Bench:
     """The image that scripts run in is the base's devel stage, which hello-sm120 stands on."""
     assert hello["built"] in {True, False}
     base = rendered(REPOSITORY, "hello-sm120-0.1.0").base
-    assert base is not None
-    return Bench(tmp_path, base_image.image_of(base, "devel"))
+    return Bench(tmp_path, base.references["devel"])
 
 
 EDIT = """

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder import families
-from builder.plan import base_image
-from builder.plan.dockerfile import Rendered, render
+from builder.plan.base_image import RootPolicy
 from builder.plan.inputs import RootChoice
-from builder.plan.resolve import bootstrapped_root, plan
+from builder.plan.rendered import EngineImage
+from builder.plan.resolve import bootstrapped_root
+from builder.plan.resolver import Resolver
 from builder.platforms import Platforms
 from builder.recipes import catalog
 from builder.recipes.catalog import Catalog
 
 AMD64 = Platforms("amd64")
+UNASKED = RootPolicy("mmdebstrap", ask=False)
 
 
 def load(root: Path) -> Catalog:
@@ -26,18 +28,15 @@ def load(root: Path) -> Catalog:
 def mmdebstrap(found: Catalog) -> RootChoice:
     """The root that needs no registry."""
     recipe = found.base("debian-trixie").recipe
-    assert recipe is not None
-    return bootstrapped_root(recipe)
+    assert recipe.root is not None
+    return bootstrapped_root(recipe.root)
 
 
 def unasked(found: Catalog, base: str, platforms: Platforms = AMD64) -> RootChoice:
     """What a base stands on, as far as that is known without asking anybody."""
-    return base_image.choose(found, base, platforms, "mmdebstrap", print, ask=False)
+    return UNASKED.choose(found, base, platforms)
 
 
-def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> Rendered:
-    """The Dockerfile of a recipe of a catalog."""
-    found = load(root)
-    entry = found.engine(name)
-    assert entry.recipe is not None
-    return render(plan(found, entry, platforms, unasked(found, entry.recipe.base, platforms)))
+def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> EngineImage:
+    """The image of a recipe of a catalog."""
+    return Resolver(load(root), platforms, UNASKED).resolve(name)

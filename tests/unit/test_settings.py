@@ -8,9 +8,10 @@ import pytest
 
 from builder import settings
 from builder.errors import WorldError
-from builder.pipeline import Run, layer_cache
+from builder.images.session import BuildOptions
+from builder.images.stages import layer_cache
 from builder.settings import Settings
-from support.catalogs import load, rendered
+from support.catalogs import rendered
 from support.fixtures import REPOSITORY
 
 
@@ -49,11 +50,7 @@ def cached(name: str, stage: str = "image", *, base: bool = False, **options: bo
     """Where the layers of a recipe, or of its base, are kept."""
     found = rendered(REPOSITORY, name)
     chosen = Settings(layer_cache="r.example/farm/cache")
-    run = Run(load(REPOSITORY), chosen, lambda _: None, lambda _: None, **options)
-    if not base:
-        return layer_cache(run, found, stage)
-    assert found.base is not None
-    return layer_cache(run, found.base, stage)
+    return layer_cache(found.base if base else found, BuildOptions(chosen, **options), stage)
 
 
 def test_layers_are_kept_where_making_them_again_takes_longer_than_fetching_them() -> None:

@@ -70,7 +70,7 @@ def _inspected(name: str) -> Builder:
 
 def require_builder(builder: Builder) -> None:
     """Raise ``WorldError`` where the engine or the builder does not answer, or no longer."""
-    docker.engine()
+    docker.ask_engine()
     if not builder.is_engine:
         _inspected(builder.name)
 

@@ -109,8 +109,14 @@ def context() -> str:
     return done.stdout.strip() or "default"
 
 
+@cache
 def engine() -> Engine:
-    """Ask the engine what it is; raises ``WorldError`` when it does not answer."""
+    """What the engine says of itself, asked once; raises ``WorldError`` when it does not answer."""
+    return ask_engine()
+
+
+def ask_engine() -> Engine:
+    """Ask the engine what it is, also again; raises ``WorldError`` when it does not answer."""
     from python_on_whales.exceptions import DockerException
 
     try:

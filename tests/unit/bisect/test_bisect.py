@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from builder import pipeline
 from builder.bisect import evaluate
 from builder.bisect import run as bisect_run
 from builder.bisect import state as bisect_state
 from builder.bisect.ask import Asked
 from builder.bisect.run import Options, Outcome
 from builder.bisect.state import End, Evaluation, Question, QuestionError, State, Step, Trace
-from builder.cli.options import new_run
+from builder.cli.console import BuildProgress
+from builder.cli.options import build_session
 from builder.errors import (
     BuilderError,
     BusyError,
@@ -31,6 +31,7 @@ from builder.errors import (
     WorldError,
 )
 from builder.images.build import BuildLog
+from builder.images.session import BuildSession
 from builder.tools.files import named_lock
 from builder.tools.git.bisection import Bisection, Commit, described, roots_of
 from builder.tools.git.repositories import Repositories
@@ -235,10 +236,9 @@ class Farm:
     def ask(self, good: str | None = None, bad: str | None = None, **more: Any) -> Outcome:
         """Bisect in this process."""
         asked = Asked(good, bad, **{name: more.pop(name) for name in WAY & more.keys()})
-        run = new_run(self.catalog)
         self.said.clear()
-        run.log = self.said.append
-        return bisect_run.bisect(run, "eng", asked, Options(**more))
+        builds = build_session(self.catalog, progress=Told(self.said))
+        return bisect_run.bisect(builds, "eng", asked, Options(**more))
 
     @property
     def state(self) -> State | None:
@@ -254,6 +254,14 @@ class Farm:
         assert done.returncode == status, done.stderr + done.stdout
         assert "Traceback" not in done.stderr
         return done
+
+
+class Told(BuildProgress):
+    """A reporter that keeps the lines."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self.log = lines.append  # type: ignore[method-assign]
 
 
 WAY = {"test", "build_fails", "first_parent"}
@@ -307,7 +315,7 @@ def test_what_cannot_be_bisected(farm: Farm) -> None:
     source = f'[source]\ngit = "{farm.upstream.url}"\ncommit = "{farm.upstream.head()}"\n'
     write_catalog(farm.catalog, "", "published/engine:1", source=source)
     with pytest.raises(RecipeError, match="is in its base, stand-in, at every commit"):
-        bisect_run.bisect(new_run(farm.catalog), "overlaid", Asked("a", "b"), Options())
+        bisect_run.bisect(build_session(farm.catalog), "overlaid", Asked("a", "b"), Options())
     for ends in ([], ["main"]):
         with pytest.raises(QuestionError, match="no bisect of eng-1 is under way"):
             farm.ask(*ends)
@@ -434,7 +442,7 @@ def test_two_at_once(farm: Farm) -> None:
         done = farm.run("--good", commits[0], "--bad", "main", status=9)
         assert "another run on this machine is at work on the bisect of eng-1" in done.stderr
         with pytest.raises(BusyError):
-            bisect_run.reset(new_run(farm.catalog), "eng", keep=False)
+            bisect_run.reset(build_session(farm.catalog), "eng", keep=False)
     assert not farm.kept.exists()
 
 
@@ -445,7 +453,7 @@ def test_two_at_once(farm: Farm) -> None:
 def swept(monkeypatch: pytest.MonkeyPatch) -> list[Trace]:
     """Stands for the engine: every commit is built and verified; the traces that were swept."""
     gone: list[Trace] = []
-    monkeypatch.setattr(pipeline, "resolve", lambda *_: None)
+    monkeypatch.setattr(BuildSession, "resolve", lambda *_: None)
     monkeypatch.setattr(evaluate, "trace", lambda subject: Trace(subject.commit, (), ()))
     monkeypatch.setattr(evaluate, "sweep", gone.append)
     monkeypatch.setattr(
@@ -559,7 +567,7 @@ def test_what_is_known_is_forgotten_when_the_new_bisect_has_begun(
     assert farm.state == before
     swept.clear()
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline, "resolve", nobody)
+        patched.setattr(BuildSession, "resolve", nobody)
         with pytest.raises(WorldError):
             farm.ask(restart=True)
     assert swept == [before.trace]
@@ -586,7 +594,7 @@ def test_a_question_of_which_nothing_is_known_is_in_nobodys_way(
         farm.ask(commits[0], commits[3], test="exit 134")
     assert farm.state is not None
     assert farm.state.steps == ()
-    monkeypatch.setattr(pipeline, "resolve", nobody)
+    monkeypatch.setattr(BuildSession, "resolve", nobody)
     with pytest.raises(WorldError):
         farm.ask(restart=True)
     assert not farm.kept.exists()
@@ -618,9 +626,9 @@ def test_a_bisect_is_forgotten_also_where_its_recipe_is_gone(
     (farm.catalog / "recipes" / "eng-1.toml").unlink()
     for name in ("eng-2", "../bisect/eng-1"):
         with pytest.raises(RecipeError, match="no recipe is named"):
-            bisect_run.reset(new_run(farm.catalog), name, keep=False)
+            bisect_run.reset(build_session(farm.catalog), name, keep=False)
     swept.clear()
-    bisect_run.reset(new_run(farm.catalog), "eng-1", keep=False)
+    bisect_run.reset(build_session(farm.catalog), "eng-1", keep=False)
     assert swept == [state.trace]
     assert not farm.kept.exists()
 

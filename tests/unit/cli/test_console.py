@@ -10,7 +10,7 @@ from rich.console import Console
 
 from builder.cli import console
 from builder.cli.console import BuildProgress, duration, size
-from builder.images.build import BuildLog, Step
+from builder.images.log import BuildLog, Step
 
 # As buildx 0.13 prints them with --progress=plain.
 COMPILE = r"""#0 building with "default" instance using docker driver
@@ -132,10 +132,10 @@ def test_a_known_cause_is_named(log: BuildLog, line: str, hint: str) -> None:
 
 def watched(lines: str, log: BuildLog) -> str:
     said = io.StringIO()
-    with BuildProgress(Console(file=said, soft_wrap=True, highlight=False)) as progress:
+    with BuildProgress(console=Console(file=said, soft_wrap=True, highlight=False)) as progress:
         progress.log("building [x] (0123)")
         for line in lines.splitlines():
-            progress.watch(log.line(line))
+            progress.on_progress(log.line(line))
     return said.getvalue()
 
 
@@ -165,10 +165,10 @@ def test_on_a_terminal_the_compile_is_a_bar(log: BuildLog) -> None:
     screen = Console(
         file=said, force_terminal=True, width=120, highlight=False, _environ={"TERM": "xterm"}
     )
-    with BuildProgress(screen) as progress:
-        progress.watch("#14 [build 4/5] RUN --network=none [bold]make[/bold]")
+    with BuildProgress(console=screen) as progress:
+        progress.on_progress("#14 [build 4/5] RUN --network=none [bold]make[/bold]")
         for line in COMPILE.splitlines():
-            progress.watch(log.line(line))
+            progress.on_progress(log.line(line))
         progress.log("testing [x]")
     assert "[bold]make[/bold]" in said.getvalue()
     assert "/339" in said.getvalue()

@@ -11,6 +11,7 @@ import pytest
 from builder.errors import PatchError
 from builder.patches.series import PatchContext, apply_all
 from builder.plan.inputs import GitCommit, PlannedPatch
+from builder.recipes.edit import Target
 from builder.recipes.parse import parse
 from builder.recipes.schema import FilePatch, Pick, PickPatch, PullPatch, Recipe, Track
 from builder.settings import Settings
@@ -19,7 +20,6 @@ from builder.upstream import snapshot
 from builder.upstream.compatibility import PatchSet, diagnose
 from builder.upstream.patch_state import Finding
 from builder.upstream.session import SourceSession
-from builder.upstream.track import Target
 from support import catalogs
 from support.upstreams import Upstream, numbered
 

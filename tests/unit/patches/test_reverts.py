@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from builder.plan.inputs import GitCommit
+from builder.recipes.edit import Target
 from builder.settings import Settings
 from builder.upstream import snapshot
 from builder.upstream.compatibility import diagnose
 from builder.upstream.pull_requests import Ends, merged_by
 from builder.upstream.session import SourceSession
-from builder.upstream.track import Target
 from support import catalogs
 from support.upstreams import Upstream
 from unit.patches.test_history import RECIPE, Ward, brought, functions

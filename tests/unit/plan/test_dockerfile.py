@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.errors import RecipeError
-from builder.plan.dockerfile import LONGEST_LINE, Rendered, lints, render
+from builder.plan.dockerfile import LONGEST_LINE, lints, render, render_base
 from builder.plan.inputs import RegistryRoot
+from builder.plan.rendered import EngineImage
 from builder.plan.resolve import plan, plan_base
 from builder.platforms import Platforms
 from builder.recipes.parse import parse
@@ -53,10 +54,10 @@ def test_every_base_has_its_golden_dockerfile(request: pytest.FixtureRequest) ->
     found = load(REPOSITORY)
     for name in found.bases:
         base = plan_base(found, name, AMD64, unasked(found, name))
-        compare(name, render(base).text, request)
+        compare(name, render_base(base).text, request)
     registry = RegistryRoot("debian:trixie-slim", "sha256:" + "0" * 64)
     base = plan_base(found, "debian-trixie", AMD64, registry)
-    compare("debian-trixie.registry", render(base).text, request)
+    compare("debian-trixie.registry", render_base(base).text, request)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ HOSTILE = [
 ]
 
 
-def both(value: str) -> dict[str, Rendered] | None:
+def both(value: str) -> dict[str, EngineImage] | None:
     """The families' Dockerfiles with ``value`` in every field of free text; None: refused."""
     found = {}
     with tempfile.TemporaryDirectory() as name:

@@ -15,9 +15,9 @@ from rich.text import Text
 from builder.bench.results import Generation
 from builder.cli import console, tables
 from builder.errors import UntriedError
+from builder.images.check import smoke_error
 from builder.nightly.history import Night
 from builder.nightly.status import Status
-from builder.pipeline import smoke_error
 from builder.publish.remote_image import Served
 from builder.records import reports
 from builder.smoke import gpu

@@ -23,8 +23,8 @@ from spdx_tools.spdx.validation.document_validator import validate_full_spdx_doc
 
 from builder import sbom
 from builder.errors import UntriedError
-from builder.plan.dockerfile import Rendered
 from builder.plan.inputs import Plan
+from builder.plan.rendered import BaseImage, EngineImage
 from builder.platforms import Platforms
 from builder.recipes.lockfile import PinnedFile
 from builder.records.record import Record
@@ -72,11 +72,11 @@ DPKG = parse(STATUS, RELEASE)
 
 
 @cache
-def of_catalog(name: str, platforms: Platforms = AMD64) -> Rendered:
+def of_catalog(name: str, platforms: Platforms = AMD64) -> EngineImage:
     return rendered(REPOSITORY, name, platforms)
 
 
-def record_of(made: Rendered, **changed: Any) -> Record:
+def record_of(made: EngineImage, **changed: Any) -> Record:
     name = made.plan.name
     kept = Record(
         recipe=name,
@@ -153,7 +153,7 @@ def test_every_pin_and_every_patch_is_in_both(name: str) -> None:
         commits = {kind.get(key) for kind in kinds for key in ("base", "head", "commit", "to")}
         pins |= {commit for commit in commits if commit and re.fullmatch("[0-9a-f]{40}", commit)}
     wheels = set()
-    below: Rendered | None = of_catalog(name)
+    below: EngineImage | BaseImage | None = of_catalog(name)
     while below is not None:
         wheels |= {file.sha256 for files in below.plan.packages.values() for file in files}
         below = below.base
@@ -314,7 +314,7 @@ def test_a_wheel_of_both_the_build_and_the_image_stands_there_once_as_the_images
     both = (PinnedFile("both", "1.0", "12" * 32),)
     for contexts in (["build-wheels", "runtime-wheels"], ["runtime-wheels", "build-wheels"]):
         plan = replace(found.plan, packages=dict.fromkeys(contexts, both))
-        made = Rendered(plan, found.text, found.base)
+        made = replace(found, plan=plan)
         document = json.loads(sbom.documents(made, record_of(made), DPKG)[sbom.CYCLONEDX])
         wheels = [each for each in document["components"] if each["name"] == "both"]
         assert [each["scope"] for each in wheels] == ["required"]
@@ -392,7 +392,7 @@ def test_nothing_is_of_this_machine(name: str) -> None:
             assert private not in text
 
 
-def in_catalog(root: Path, name: str, text: str) -> Rendered:
+def in_catalog(root: Path, name: str, text: str) -> EngineImage:
     """A recipe of that text, with the real bases."""
     folder = root / "recipes"
     folder.mkdir(exist_ok=True)

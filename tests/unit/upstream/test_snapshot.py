@@ -9,13 +9,13 @@ import pytest
 
 from builder.errors import RecipeError
 from builder.nightly.channels import channels
+from builder.recipes.edit import Target
 from builder.recipes.schema import Track
 from builder.settings import Settings
 from builder.tools.git.repositories import Repositories
 from builder.upstream import snapshot
 from builder.upstream import track as tracking
 from builder.upstream.snapshot import version_of
-from builder.upstream.track import Target
 from support import catalogs, upstreams
 from support.fixtures import REPOSITORY
 
@@ -61,7 +61,7 @@ def test_a_recipe_is_frozen_at_a_commit() -> None:
     assert before["probe"] == after["probe"]
     assert "# ggml's cmake makes 120a of it" in frozen.entry.text
     assert "llama-cpp-master-b10000" not in found.engines
-    assert frozen.entry.problems == ()
+    assert frozen.catalog.problems() == ()
 
 
 def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:

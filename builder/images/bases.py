@@ -1,0 +1,52 @@
+"""The images of a base: those that the engine lacks are built, published ones are pulled."""
+
+from __future__ import annotations
+
+from builder.errors import FetchError
+from builder.images.log import BuildLog
+from builder.images.session import ActiveBuild
+from builder.images.stages import build_stages, require_disk
+from builder.plan import published_image
+from builder.plan.base_image import in_engine
+from builder.plan.rendered import BaseImage
+from builder.tools.files import named_lock, workspace
+
+
+def ensure_bases(base: BaseImage, active: ActiveBuild, log: BuildLog) -> dict[str, str]:
+    """Build the images that the engine lacks of a base and of those below it; all, by stage.
+
+    Raises like ``build_stages``; ``FetchError`` where they would have to be built offline.
+    """
+    below = ensure_bases(base.base, active, log) if base.base else {}
+    images, name = dict(base.references), base.plan.name
+    if all(in_engine(base, stage) for stage in images):
+        return images
+    cache, options, reporter = active.settings.cache_dir, active.options, active.reporter
+    with named_lock(cache, f"base-{name}", wait=reporter.log):
+        missing = {
+            stage: reference for stage, reference in images.items() if not in_engine(base, stage)
+        }
+        if not missing:
+            return images
+        if options.offline and base.plan.recipe.published is None:
+            raise FetchError(
+                f"the base {name} ({base.short_key}) is not in the engine",
+                "Debian's packages are not mirrored, and nothing is fetched (--offline)",
+                "build it once where the network is: `builder build hello-sm120` does",
+            )
+        require_disk(options, base.plan.recipe.build.disk, f"the base {name}")
+        reporter.log(f"building the base {name} ({base.short_key})")
+        root = base.plan.published_root
+        if root is not None:
+            below = {"published": _fetched(base, root.digest, active)}
+        with workspace(cache) as work:
+            build_stages(base, missing, base.labels, below, active, log, work)
+    return images
+
+
+def _fetched(base: BaseImage, digest: str, active: ActiveBuild) -> str:
+    """The published image that a base starts from, in the engine."""
+    target, offline = base.plan.platforms.target, active.options.offline
+    return published_image.fetch(
+        base.plan.recipe, digest, active.reporter.log, target=target, offline=offline
+    )

@@ -1,0 +1,157 @@
+"""Images of the engine are checked against their recipes, and the verdicts recorded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder import smoke
+from builder.errors import BuilderError, SmokeError, UntriedError
+from builder.images.bases import ensure_bases
+from builder.images.log import new_log
+from builder.images.names import BASE_DIGEST, BASE_NAME
+from builder.images.session import ActiveBuild, BuildOptions, Reporter, Timings
+from builder.images.stages import extended_image
+from builder.plan.rendered import KEY_LABEL, EngineImage
+from builder.publish.remote_image import CREATED
+from builder.recipes.schema import Recipe
+from builder.records import record
+from builder.records.record import Record
+from builder.settings import Settings
+from builder.smoke.verdict import Check, Verdict
+from builder.tools.docker import engine as docker
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An image of the engine that is to be checked; ``log`` is that of its build, where known."""
+
+    reference: str
+    digest: str
+    labels: Mapping[str, str]
+    log: str = ""
+    built: bool = False
+    """This run built it."""
+
+
+def contract_of(recipe: Recipe) -> str:
+    """sha256 (hex) over the checks that an image of a recipe must pass."""
+    parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artifact"}
+    contract = recipe.model_dump(mode="json", include=parts) | {"checks": smoke.CHECKS_VERSION}
+    return hashlib.sha256(json.dumps(contract, sort_keys=True).encode()).hexdigest()
+
+
+def subject_of(
+    image: EngineImage, options: BuildOptions, reference: str, digest: str
+) -> smoke.Subject:
+    """An image of the engine and all that its recipe asks of it.
+
+    Raises like ``extended_image``.
+    """
+    devel = image.base.references.get("devel")
+    recipe, extended = image.plan.recipe, extended_image(image)
+    return smoke.Subject(reference, digest, recipe, image.labels, devel, options.gpu_test, extended)
+
+
+def check(image: EngineImage, candidate: Candidate, active: ActiveBuild, work: Path) -> Record:
+    """Check an image; the record is not written.  ``work`` is a directory for what is unpacked.
+
+    Raises ``UntriedError`` when not even the image can be read.
+    """
+    name = image.plan.name
+    with active.seconds.stage("smoke"):
+        subject = subject_of(image, active.options, candidate.reference, candidate.digest)
+        verdict = smoke.check_image(subject, work)
+    active.reporter.on_verdict(name, verdict)
+    labels = candidate.labels
+    return Record(
+        recipe=name,
+        key=image.key,
+        contract=contract_of(image.plan.recipe),
+        references=image.references,
+        digest=verdict.digest,
+        verdict=verdict,
+        created=labels.get(CREATED, ""),
+        seconds=dict(active.seconds),
+        base={labels.get(BASE_NAME, ""): labels.get(BASE_DIGEST, "")},
+        log=candidate.log,
+    )
+
+
+def check_again(
+    image: EngineImage,
+    found: docker.Image,
+    options: BuildOptions,
+    reporter: Reporter,
+    work: Path,
+) -> Record:
+    """Check an image that has its names, and record the verdict with what is known of its build.
+
+    Raises like ``check``.
+    """
+    state = options.settings.state_dir
+    before = record.read(state, image.plan.name, image.key)
+    candidate = Candidate(
+        image.references[0], found.digest, found.labels, before.log if before else ""
+    )
+    active = ActiveBuild(options, reporter, Timings(before.seconds if before else {}))
+    kept = check(image, candidate, active, work)
+    record.write(state, kept)
+    return kept
+
+
+def check_pulled(
+    image: EngineImage, reference: str, options: BuildOptions, reporter: Reporter, work: Path
+) -> Record:
+    """Check an image that the engine pulled from a registry; the record is not written.
+
+    Raises like ``check`` and ``ensure_bases``.
+    """
+    found = docker.image(reference)
+    if found is None:
+        raise UntriedError(f"the engine lost the image {reference}")
+    active = ActiveBuild(options, reporter)
+    with new_log(options.settings.state_dir, image.plan.name) as log:
+        ensure_bases(image.base, active, log)
+    candidate = Candidate(reference, found.digest, found.labels)
+    return check(image, candidate, active, work)
+
+
+def find_verified(image: EngineImage, settings: Settings) -> Record | None:
+    """The record of an image that the engine has under its immutable tag, with a good verdict on
+    today's contract; else None."""
+    found = docker.image(image.references[0])
+    kept = record.read(settings.state_dir, image.plan.name, image.key)
+    if found is None or kept is None or kept.digest != found.digest or not kept.verdict.good:
+        return None
+    if found.labels.get(KEY_LABEL) != image.key:
+        return None
+    current = (contract_of(image.plan.recipe), image.references)
+    return kept if (kept.contract, kept.references) == current else None
+
+
+def require_good(kept: Record, reference: str) -> None:
+    """Raise ``SmokeError`` or ``UntriedError`` unless the verdict on an image is good."""
+    if not kept.verdict.good:
+        raise smoke_error(kept.recipe, reference, kept.verdict)
+
+
+def smoke_error(name: str, reference: str, verdict: Verdict) -> BuilderError:
+    """The error that names every check that failed, or else every one that could not be tried."""
+    kept = f"the image is {reference}: it is kept to look at"
+    count = len(verdict.checks)
+    if verdict.failures:
+        what = f"{name} is built, and {len(verdict.failures)} of {count} checks failed"
+        return SmokeError(what, _lines(verdict.failures), kept)
+    what = f"{name} is built, and {len(verdict.untried)} of {count} checks could not be tried"
+    return UntriedError(what, _lines(verdict.untried), kept)
+
+
+def _lines(checks: Sequence[Check]) -> str:
+    return "\n".join(
+        f"{check.kind}: {check.subject}: expected {check.expected}; found {check.found}"
+        for check in checks
+    )

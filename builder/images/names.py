@@ -1,0 +1,50 @@
+"""The names of an engine's image in the engine, and the labels of a build."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from builder.plan.rendered import KEY_LABEL, EngineImage
+from builder.publish.remote_image import CREATED
+from builder.tools.docker import engine as docker
+
+BASE_NAME = "org.opencontainers.image.base.name"
+BASE_DIGEST = "org.opencontainers.image.base.digest"
+
+
+def find_image(image: EngineImage) -> docker.Image | None:
+    """The image of that key in the engine under its immutable tag, which follows a good verdict."""
+    return _of_key(image, image.references[0])
+
+
+def find_candidate(image: EngineImage) -> docker.Image | None:
+    """The image of that key in the engine whose verdict is not known: baked elsewhere, or built by
+    a run that was stopped."""
+    return _of_key(image, image.candidate)
+
+
+def _of_key(image: EngineImage, reference: str) -> docker.Image | None:
+    found = docker.image(reference)
+    return found if found and found.labels.get(KEY_LABEL) == image.key else None
+
+
+def ensure_tags(image: EngineImage, source: str, digest: str) -> None:
+    """Point every name of an image to ``digest``, the image that the name ``source`` has.
+
+    The name of a candidate goes.
+    """
+    for reference in image.references:
+        named = docker.image(reference)
+        if named is None or named.digest != digest:
+            docker.tag(source, reference)
+    if source == image.candidate:
+        docker.untag(source)
+
+
+def build_labels(image: EngineImage, runtime: str | None, created: str) -> dict[str, str]:
+    """The labels of a new image; ``runtime`` is the image that it extends, ``created`` RFC 3339."""
+    base: Mapping[str, str] = {}
+    if runtime is not None:
+        found = docker.image(runtime)
+        base = {BASE_NAME: runtime, BASE_DIGEST: found.digest if found else ""}
+    return {**image.labels, **base, CREATED: created}

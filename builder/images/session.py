@@ -1,0 +1,115 @@
+"""How images are built: the options, who is told of the progress, and the seconds of each stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from builder.errors import WorldError
+from builder.images.log import Step
+from builder.plan.base_image import RootPolicy
+from builder.plan.rendered import EngineImage
+from builder.plan.resolver import Resolver
+from builder.platforms import Platforms, architecture
+from builder.recipes.catalog import Catalog
+from builder.settings import Settings
+from builder.smoke.gpu import GpuTest
+from builder.smoke.verdict import Verdict
+from builder.tools.docker import buildx
+
+
+class Reporter(Protocol):
+    """Who is told of a build while it goes on."""
+
+    def log(self, line: str, /) -> None:
+        """A line for the user."""
+
+    def on_progress(self, progress: Step | str, /) -> None:
+        """A step of a compile, or any other line of BuildKit's progress."""
+
+    def on_verdict(self, name: str, verdict: Verdict, /) -> None:
+        """The verdict on an image, good or not, before anything follows from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """The user's settings, and the options of one command."""
+
+    settings: Settings
+    gpu_test: GpuTest | None = None
+    """The checks on a GPU; None: there are none."""
+    rebuild: bool = False
+    """Build an image that exists."""
+    offline: bool = False
+    """Fetch nothing: an input that is neither mirrored nor cached is an error."""
+
+    def platforms(self, build_architecture: str | None = None) -> Platforms:
+        """The platforms of a build; the builder is asked where ``build_architecture`` is None.
+
+        Raises ``WorldError`` where the builder does not answer, or its machine cannot compile.
+        """
+        machine = build_architecture or buildx.builder(self.settings.buildx).architecture
+        found = architecture(machine)
+        if found is None:
+            raise WorldError(f"builder does not compile on {machine}", hint="use amd64 or arm64")
+        return Platforms(found)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSession:
+    """What all builds of one command share: the recipes, the options and the reporter."""
+
+    catalog: Catalog
+    options: BuildOptions
+    reporter: Reporter
+
+    @property
+    def settings(self) -> Settings:
+        """The user's settings."""
+        return self.options.settings
+
+    def log(self, line: str) -> None:
+        """Report a line for the user."""
+        self.reporter.log(line)
+
+    def resolve(self, name: str, build_architecture: str | None = None) -> EngineImage:
+        """The image of a recipe; with ``build_architecture`` neither engine nor registry is asked.
+
+        Raises ``RecipeError``, ``WorldError`` or ``FetchError``.
+        """
+        self.catalog.engine(name)  # a broken recipe is reported also where no engine answers
+        options, settings = self.options, self.settings
+        ask = build_architecture is None
+        policy = RootPolicy(settings.debian_root, self.log, ask=ask, offline=options.offline)
+        platforms = options.platforms(build_architecture)
+        return Resolver(self.catalog, platforms, policy, settings.namespace).resolve(name)
+
+
+class Timings(dict[str, float]):
+    """The seconds of each stage of a build, by its name."""
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure a stage, also one that fails."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self[name] = round(time.monotonic() - started, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveBuild:
+    """One build at work: its options, its reporter, and the seconds of its stages so far."""
+
+    options: BuildOptions
+    reporter: Reporter
+    seconds: Timings = field(default_factory=Timings)
+
+    @property
+    def settings(self) -> Settings:
+        """The user's settings."""
+        return self.options.settings

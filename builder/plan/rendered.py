@@ -1,0 +1,119 @@
+"""A plan with its Dockerfile: the key of its image, and the image's references, tags and labels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from builder.plan.inputs import BasePlan, Plan
+
+FORMAT = 1
+"""Version of the key's format: raise it when the same inputs result in another image."""
+KEY_LABEL = "builder.key"
+
+
+@dataclass(frozen=True)
+class BaseImage:
+    """A base with its Dockerfile; ``base`` is the one that it extends.
+
+    Each of its stages is an image of the engine.
+    """
+
+    plan: BasePlan
+    text: str
+    base: BaseImage | None
+
+    @cached_property
+    def key(self) -> str:
+        """sha256 (hex) over everything that decides the image."""
+        return _key(self.plan, self.text, self.base)
+
+    @property
+    def short_key(self) -> str:
+        """The first 12 digits of the key, as tags contain them."""
+        return self.key[:12]
+
+    @property
+    def references(self) -> Mapping[str, str]:
+        """The engine's name of each stage; the key is part of the tag."""
+        name = f"builder-base/{self.plan.name}"
+        return {stage: f"{name}:{stage}-{self.short_key}" for stage in self.plan.stages}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of its images."""
+        return {"builder.base": self.plan.name, KEY_LABEL: self.key}
+
+    def chain(self) -> Iterator[BaseImage]:
+        """This base, the one that it extends, and so on."""
+        below: BaseImage | None = self
+        while below is not None:
+            yield below
+            below = below.base
+
+    def suite(self) -> str | None:
+        """The Debian suite of its root, or None."""
+        roots = (below.plan.recipe.root for below in self.chain())
+        return next((str(root.suite) for root in roots if root is not None), None)
+
+
+@dataclass(frozen=True)
+class EngineImage:
+    """An engine's plan with its Dockerfile.
+
+    ``repository`` is that of the image, with the user's namespace.
+    """
+
+    plan: Plan
+    text: str
+    base: BaseImage
+    repository: str
+
+    @cached_property
+    def key(self) -> str:
+        """sha256 (hex) over everything that decides the image."""
+        return _key(self.plan, self.text, self.base)
+
+    @property
+    def short_key(self) -> str:
+        """The first 12 digits of the key, as tags contain them."""
+        return self.key[:12]
+
+    @property
+    def immutable_tag(self) -> str:
+        """``VERSION-KEY12``: no other image ever gets this tag."""
+        return f"{self.plan.recipe.version}-{self.short_key}"
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The image's names, the one with the immutable tag first."""
+        tags = (self.immutable_tag, *self.plan.recipe.image.tags)
+        return tuple(f"{self.repository}:{tag}" for tag in tags)
+
+    @property
+    def candidate(self) -> str:
+        """The image's name until its verdict is good."""
+        return f"{self.repository}:unverified-{self.short_key}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels that follow from the recipe, and the key."""
+        return self.plan.labels() | {KEY_LABEL: self.key}
+
+    def suite(self) -> str | None:
+        """The Debian suite of its bases' root, or None."""
+        return self.base.suite()
+
+
+def _key(plan: Plan | BasePlan, text: str, base: BaseImage | None) -> str:
+    decided = {
+        "format": FORMAT,
+        "inputs": plan.inputs(),
+        "dockerfile": text,
+        "base": base.key if base else None,
+    }
+    canonical = json.dumps(decided, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
