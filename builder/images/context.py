@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.errors import WorldError
 from builder.plan.rendered import BaseImage, EngineImage
 from builder.sources.gather import Sources
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
+from builder.tools.docker.blobs import save_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,11 @@ def bases_at(images: Mapping[str, str], work: Path, *, seen: bool) -> dict[str, 
     found = {}
     for stage, image in images.items():
         folder = work / "bases" / stage
-        found[stage] = f"oci-layout://{folder}@{docker.layout(image, folder)}"
+        base = docker.image(image)
+        if base is None:
+            raise WorldError(f"the engine lost the image {image}", hint="build again")
+        save_layout(image, folder)
+        found[stage] = f"oci-layout://{folder}@{base.digest}"
     return found
 
 

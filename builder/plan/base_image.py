@@ -15,6 +15,7 @@ from builder.recipes.catalog import Catalog
 from builder.recipes.schema import BaseRecipe, Root
 from builder.settings import RootWay
 from builder.tools.docker import engine as docker
+from builder.tools.docker import imagetools
 from builder.tools.log import Log
 
 
@@ -94,7 +95,7 @@ class RootPolicy:
 
 def _from_registry(root: Root, log: Log) -> RegistryRoot | None:
     reference = f"{root.image}@{root.digest}" if root.digest else root.image
-    digest = docker.registry_digest(reference, published_image.PATIENCE)
+    digest = imagetools.digest(reference, published_image.PATIENCE)
     if digest is None:
         return None
     if root.digest is None:

@@ -11,6 +11,7 @@ from builder.recipes import edit
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import BaseRecipe, Published
 from builder.tools.docker import engine as docker
+from builder.tools.docker import imagetools
 
 PATIENCE = 10.0  # seconds for a registry to answer
 
@@ -25,7 +26,7 @@ def choose(
     name = published.image
     if published.digest is not None or not ask:
         return RegistryRoot(name, published.digest or "")
-    digest = None if offline else docker.registry_digest(name, PATIENCE)
+    digest = None if offline else imagetools.digest(name, PATIENCE)
     if digest is not None:
         log(f"{name} is not pinned ({published.note}): today it is {digest}")
         return RegistryRoot(name, digest)
@@ -52,7 +53,7 @@ def pinned(entry: Entry[BaseRecipe]) -> str:
     starts_from = base.published or base.root
     if starts_from is None:
         raise RecipeError(f"{entry.name} starts from no image: there is nothing to pin")
-    digest = docker.registry_digest(starts_from.image, PATIENCE)
+    digest = imagetools.digest(starts_from.image, PATIENCE)
     if digest is None:
         raise FetchError(
             f"no registry answers for {starts_from.image}", hint="try again, or docker login"
@@ -91,7 +92,7 @@ def config(root: RegistryRoot, target: str, *, offline: bool) -> dict[str, Any]:
             f"how {root.image} starts is not known: the engine does not have it",
             "nothing is fetched (--offline)",
         )
-    return docker.registry_config(exact, f"linux/{target}", PATIENCE)
+    return imagetools.config(exact, f"linux/{target}", PATIENCE)
 
 
 def fetch(

@@ -30,7 +30,7 @@ from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import AddPatch, BaseRecipe, PickPatch, PullPatch, Recipe, ScriptPatch
 from builder.sources import checkout
-from builder.tools.docker import engine as docker
+from builder.tools.docker import imagetools
 from builder.tools.git import mirrors
 from builder.tools.git.executable import GitError
 from builder.tools.git.repositories import GITLINK
@@ -253,7 +253,7 @@ class _Kinds:
 
 
 def _require_image(reference: str) -> None:
-    docker.require_in_registry(reference, REGISTRY_PATIENCE)
+    imagetools.require_image(reference, REGISTRY_PATIENCE)
 
 
 def _submodules(repository: Path, source: GitCommit) -> Iterator[GitCommit]:

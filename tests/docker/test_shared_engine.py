@@ -37,5 +37,5 @@ def test_an_image_that_another_user_removes_is_none(images: dict[str, Any]) -> N
         docker.untag(name)
     assert found, "the race was never run"
     assert docker.image(name) is None
-    with pytest.raises(WorldError, match="cannot name builder-test/vanishing:1"):
+    with pytest.raises(WorldError, match="cannot tag builder-test/vanishing:1"):
         docker.tag(name, "builder-test/vanishing:2")

@@ -1,17 +1,21 @@
-"""The blobs of the engine's images: where containerd keeps them, or as the engine saves them."""
+"""The blobs of the engine's images: in containerd's store, or in a saved OCI image layout."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from builder.errors import FetchError, UntriedError
+from builder.errors import FetchError, UntriedError, WorldError
 from builder.tools import archives
 from builder.tools.docker import engine as docker
+from builder.tools.pipes import output_of
 
 CONTENT = "io.containerd.content.v1.content/blobs/sha256"
 CONTAINERD = Path("/var/lib/containerd")
@@ -27,15 +31,15 @@ class Blobs:
     """OCI image index (image-spec, image-index.md)."""
 
     def file(self, digest: str) -> Path:
-        """The file of a blob, whether or not it is there."""
+        """The file of a blob, whether it exists or not."""
         return self.folder / digest.removeprefix("sha256:")
 
 
 def blobs_of(reference: str, work: Path) -> Blobs:
-    """The blobs of an image of the engine; ``work`` takes a copy where no other way is open.
+    """The blobs of an image of the engine; ``work`` takes a copy where containerd's is unreadable.
 
-    Root reads them where containerd has them (containerd, docs/content-flow.md); ``docker image
-    save`` packs about 50 MB/s.  Raises ``UntriedError`` where the engine does not give them.
+    Root reads them in containerd's store (containerd, docs/content-flow.md): ``docker image save``
+    manages about 50 MB/s.  Raises ``UntriedError`` where the engine does not give them.
     """
     found = docker.image(reference)
     if found is None:
@@ -44,21 +48,68 @@ def blobs_of(reference: str, work: Path) -> Blobs:
         blobs = Blobs(store / CONTENT, {"manifests": [{"digest": found.digest}]})
         if os.access(blobs.file(found.digest), os.R_OK):
             return blobs
-    return _saved(reference, work / f"image-{found.digest[-12:]}")
-
-
-def _saved(reference: str, folder: Path) -> Blobs:
-    """The blobs of an image in a directory of our own."""
-    index = folder / "index.json"
-    if not index.exists():
+    folder = work / f"image-{found.digest[-12:]}"
+    if not (folder / "index.json").exists():
         try:
-            with docker.saved(reference) as stream:
-                archives.unpack_stream(stream, folder)
+            save_layout(reference, folder)
+        except WorldError as error:
+            raise UntriedError(error.what, error.why, error.hint) from error
+    index = json.loads((folder / "index.json").read_bytes())
+    return Blobs(folder / "blobs" / "sha256", index)
+
+
+def save_layout(reference: str, folder: Path) -> None:
+    """Unpack an image of the engine into the new ``folder``, as an OCI image layout.
+
+    Raises ``WorldError`` where the engine does not give all of it, or gives another format.
+    """
+    try:
+        with _saved(reference) as stream:
+            archives.unpack_stream(stream, folder)
+    except FetchError as error:
+        raise WorldError(f"the engine does not give the image {reference}", error.why) from error
+    if not (folder / "index.json").is_file():
+        raise WorldError(
+            f"`docker image save` gives no OCI layout of {reference}",
+            hint="use Docker 25 or newer with the containerd image store",
+        )
+
+
+@contextmanager
+def _saved(reference: str) -> Iterator[IO[bytes]]:
+    """The tar of ``docker image save``, while it is written.
+
+    Our own call: python-on-whales gives a saved image line by line, and waits 0.1 s for its end.
+    Raises ``WorldError`` where the engine did not give all of it.
+    """
+    command = [docker.executable(), "image", "save", reference]
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,
+        output_of(process) as stream,
+    ):
+        try:
+            yield stream
+            while stream.read(1 << 20):
+                pass  # the end of a tar is not the end of the stream
         except FetchError as error:
-            raise UntriedError(f"the engine does not give {reference}", error.why) from error
-        if not index.is_file():
-            raise UntriedError(
-                f"`docker image save` gives no OCI layout of {reference}",
-                hint="use Docker 25 or newer with the containerd image store",
-            )
-    return Blobs(folder / "blobs" / "sha256", json.loads(index.read_bytes()))
+            # A stream that was cut off is no tar; the engine's own message comes first.
+            _require_success(process, reference, errors, error)
+            raise
+        finally:
+            if process.poll() is None:
+                process.terminate()
+        _require_success(process, reference, errors, None)
+
+
+def _require_success(
+    process: subprocess.Popen[bytes], reference: str, errors: IO[bytes], cause: Exception | None
+) -> None:
+    try:
+        status = process.wait(5)
+    except subprocess.TimeoutExpired:
+        return
+    if status > 0:
+        errors.seek(0)
+        why = errors.read().decode(errors="replace").strip()
+        raise WorldError(f"the engine does not give the image {reference}", why) from cause

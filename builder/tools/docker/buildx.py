@@ -1,4 +1,4 @@
-"""buildx: who compiles, and what it is told.
+"""buildx: builders, builds and bake files.
 
 A builder is a BuildKit: the engine's own, or one in a container, on another machine, in a cluster
 (https://docs.docker.com/build/builders/drivers/).
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import re
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any
 from builder.errors import BuildError, SpaceError, WorldError
 from builder.tools import files
 from builder.tools.docker import engine as docker
+from builder.tools.pipes import output_of
 
 TARGET = "linux/amd64"  # what images are for
 FIELD = re.compile(r"(?m)^(Driver|Error|Platforms): *(.*)$")
@@ -35,33 +35,39 @@ class Builder:
     architecture: str
     """Of the machine that compiles, as ``uname -m`` or Docker names it."""
     is_engine: bool = True
-    """It is the engine itself: it has the engine's images, and the engine has what it makes."""
+    """It is the engine itself: both have the same images."""
     needs_context: bool = True
-    """It is the engine of the Docker context of its name; buildx takes it in that context only."""
+    """It is the engine of the Docker context of its name; buildx accepts it only in that context.
+    """
 
 
 @cache
 def builder(name: str = "") -> Builder:
-    """The builder of that name; without one, the engine's own, whatever `docker buildx use` says.
+    """The builder of that name; without a name the engine's own, not that of `docker buildx use`.
 
-    The engine's own bears the name of Docker's context.  Another one is started where it does not
+    The engine's own has the name of Docker's context.  Another one is started where it does not
     run.  Raises ``WorldError`` where there is none of that name, or it does not answer.
     """
     own = docker.context()
     if name in {"", own}:
         return Builder(own, docker.engine().architecture)
-    return _inspected(name)
+    return _inspect(name)
 
 
-def _inspected(name: str) -> Builder:
+def _inspect(name: str) -> Builder:
+    """A builder as ``buildx inspect`` shows it; raises ``WorldError``.
+
+    Our own call: python-on-whales inspects a builder by listing all of them, which waits for each,
+    and leaves out the errors of their nodes.
+    """
     command = [docker.executable(), "buildx", "inspect", "--bootstrap", f"--builder={name}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = FIELD.findall(done.stdout)
     # The first platform of a node is its own; after it come those that it emulates.
     native = [value.split(",")[0].strip(" *") for key, value in found if key == "Platforms"]
     if done.returncode != 0 or not native:
-        said = [value for key, value in found if key == "Error"] or done.stderr.splitlines()[-1:]
-        why = "; ".join(said).removeprefix("ERROR: ")
+        errors = [value for key, value in found if key == "Error"] or done.stderr.splitlines()[-1:]
+        why = "; ".join(errors).removeprefix("ERROR: ")
         raise WorldError(f"the builder {name} does not answer", why, HINT)
     platform = TARGET if TARGET in native else native[0]
     needs_context = ("Driver", "docker") in found
@@ -69,17 +75,17 @@ def _inspected(name: str) -> Builder:
 
 
 def require_builder(builder: Builder) -> None:
-    """Raise ``WorldError`` where the engine or the builder does not answer, or no longer."""
+    """Raise ``WorldError`` where the engine or the builder does not answer now."""
     docker.ask_engine()
     if not builder.is_engine:
-        _inspected(builder.name)
+        _inspect(builder.name)
 
 
 def full_disk(builder: Builder, why: str, *others: Path) -> SpaceError:
-    """The error of a build that found a disk full: the engine's, or that of ``others``."""
+    """The error of a build that met a full disk: the engine's, or that of ``others``."""
     if not builder.is_engine:
         what = f"a disk of the builder {builder.name}, or of this machine, is full"
-        hint = f"`docker buildx prune --builder {builder.name}` drops what the builder keeps"
+        hint = f"`docker buildx prune --builder {builder.name}` removes the builder's cache"
         return SpaceError(what, why, f"{hint}; then run the same command again")
     try:
         return files.full_disk(why, docker.engine().root, *others)
@@ -88,9 +94,10 @@ def full_disk(builder: Builder, why: str, *others: Path) -> SpaceError:
 
 
 def build(builder: Builder, arguments: Sequence[str], on_line: Callable[[str], None]) -> int:
-    """Run ``docker buildx build`` with plain progress; give each line on; return the exit status.
+    """Run ``docker buildx build`` with plain progress; pass each line on; return the exit status.
 
-    On Ctrl-C the client is told first, so that BuildKit stops its work too.
+    Our own call: ``arguments`` have options that python-on-whales lacks, such as annotations.  On
+    Ctrl-C the client is terminated first, so that BuildKit stops its work too.
     """
     command = [docker.executable()]
     if builder.needs_context and not builder.is_engine:
@@ -106,9 +113,8 @@ def build(builder: Builder, arguments: Sequence[str], on_line: Callable[[str], N
         errors="replace",
         env=environment,
     ) as process:
-        assert process.stdout is not None
         try:
-            for line in process.stdout:
+            for line in output_of(process):
                 on_line(line.rstrip("\n"))
         except BaseException:
             _stop(process)
@@ -126,20 +132,22 @@ def fields(*found: str) -> str:
     return line.getvalue()
 
 
-def print_bake(file: Path, groups: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
-    """What ``docker buildx bake`` reads in a file: its targets and groups, as it would build them.
+def print_bake(file: Path, groups: list[str], variables: Mapping[str, str]) -> dict[str, Any]:
+    """The targets and groups of a bake file, as ``docker buildx bake --print`` resolves them.
 
-    ``variables`` are those of the file.  Raises ``BuildError`` where it does not accept it.
+    ``variables`` are those of the file.  Raises ``BuildError`` where buildx refuses the file.
     https://docs.docker.com/reference/cli/docker/buildx/bake/#print
     """
-    command = [docker.executable(), "buildx", "bake", f"--builder={docker.context()}"]
-    command += [f"--file={file}", "--print", *groups]
-    environment = os.environ | variables
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode != 0:
-        raise BuildError("buildx does not accept the bake file", done.stderr.strip())
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    from python_on_whales.exceptions import DockerException
+
+    try:
+        found: Any = docker.client().buildx.bake(
+            groups, docker.context(), file, print=True, variables=dict(variables)
+        )
+    except DockerException as error:
+        why = docker.reason(error)
+        raise BuildError("buildx does not accept the bake file", why) from error
+    return dict(found)
 
 
 def _stop(process: subprocess.Popen[Any]) -> None:

@@ -1,4 +1,8 @@
-"""Containers: programs and servers of an image, run sealed off, and always taken away again."""
+"""Sandboxed containers: programs and servers of an image, always removed afterwards.
+
+All calls but the removal are our own: they have time limits and bounded outputs, which those of
+python-on-whales lack.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,17 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
 from builder.errors import UntriedError
-from builder.tools.docker.engine import executable
+from builder.tools.docker.engine import client, executable
+from builder.tools.pipes import output_of
 
 OWNER = "builder.owner"
-SEALED = (
+SANDBOX = (
     *("--network=none", "--read-only", "--tmpfs=/tmp", "--pids-limit=4096"),
     *("--cap-drop=ALL", "--security-opt=no-new-privileges"),
 )
@@ -30,16 +35,16 @@ PATIENCE = 60.0  # seconds for the engine to answer
 
 
 class TimedOutError(UntriedError):
-    """A container was stopped because it did not end."""
+    """A container was stopped because it did not end in time."""
 
 
 class NotRunnableError(UntriedError):
-    """The image has no such program, or not one that can be run."""
+    """The image does not have the program, or it cannot be run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a container printed, on both streams, and how it ended."""
+    """The exit status and the output of a container, both streams together."""
 
     status: int
     output: str
@@ -47,7 +52,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Whether a container runs, and how it ended."""
+    """Whether a container runs; if not, its exit status."""
 
     running: bool
     status: int
@@ -56,23 +61,23 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a server's container is started, beside what is sealed of all."""
+    """The options of a server's container, beside those of the sandbox."""
 
     arguments: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     volumes: Mapping[str, Path] = field(default_factory=dict)
-    """Files of the host by their place in the container; read-only."""
+    """Files of the host by their path in the container; read-only."""
     memory: float | None = None
     """GiB."""
     locks_memory: bool = False
-    """Without a limit of what it may keep out of the swap; not every engine allows it."""
+    """Without a limit of locked memory (memlock); not every engine allows it."""
     driver_stub: Path | None = None
     gpus: str | None = None
     """As for ``docker run --gpus``."""
 
 
 def owner() -> str:
-    """This process, by host, number and start: what it leaves behind can be told from others'."""
+    """This process, by host, id and start time: the label of its containers."""
     return f"{socket.gethostname()}:{os.getpid()}:{_start_of(os.getpid())}"
 
 
@@ -85,7 +90,7 @@ def _start_of(process: int) -> str:
 
 
 def reap() -> None:
-    """Take away containers of runs on this host that were killed before they could."""
+    """Remove the containers of runs on this host that were killed before they could do so."""
     ask = [executable(), "ps", "--all", f"--filter=label={OWNER}"]
     ask += ["--format", '{{.ID}} {{.Label "' + OWNER + '"}}']
     done = subprocess.run(ask, capture_output=True, text=True, check=False)
@@ -98,9 +103,10 @@ def reap() -> None:
 
 
 def _remove(name: str) -> None:
-    subprocess.run(
-        [executable(), "rm", "--force", "--volumes", name], capture_output=True, check=False
-    )
+    from python_on_whales.exceptions import DockerException
+
+    with suppress(DockerException):  # it may be gone
+        client().container.remove(name, force=True, volumes=True)
 
 
 def _stub_options(driver_stub: Path | None) -> list[str]:
@@ -119,14 +125,14 @@ def run(
     driver_stub: Path | None = None,
     extra: Sequence[str] = (),
 ) -> Finished:
-    """Run a program of an image, sealed: no network, read-only root, no privileges.
+    """Run a program of an image in a sandbox: no network, read-only root, no privileges.
 
     ``driver_stub`` stands in for the driver's libcuda.so.1; ``extra`` are more options of
     ``docker run``.  Raises ``UntriedError`` when the container cannot be started,
     ``TimedOutError`` when it does not end within ``timeout`` seconds.
     """
     name = f"builder-{uuid4().hex[:12]}"
-    options = ["--rm", "--name", name, f"--label={OWNER}={owner()}", *SEALED, *LOGS]
+    options = ["--rm", "--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
     options += [f"--entrypoint={entrypoint}", *_stub_options(driver_stub), *extra]
     call = [executable(), "run", *options, "--", reference, *command]
     try:
@@ -139,14 +145,14 @@ def run(
     finally:
         _remove(name)
     if done.status == 125:  # docker run(1), "Exit status": the engine's own error
-        raise UntriedError("the engine could not start a container", done.output.strip())
+        raise UntriedError("the engine cannot start a container", done.output.strip())
     if done.status != 0 and "exec format error" in done.output:
         raise UntriedError("the engine cannot run programs of the image's platform", done.output)
     return done
 
 
 def _finished(call: Sequence[str], timeout: float) -> Finished:
-    """Run a command; of an endless output its beginning and its end are kept.
+    """Run a command; keep the beginning and the end of a long output.
 
     Raises ``subprocess.TimeoutExpired``.
     """
@@ -154,7 +160,7 @@ def _finished(call: Sequence[str], timeout: float) -> Finished:
     with subprocess.Popen(
         call, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
-        assert process.stdout is not None
+        output = output_of(process)
 
         def end() -> None:
             late.set()
@@ -163,8 +169,8 @@ def _finished(call: Sequence[str], timeout: float) -> Finished:
         timer = threading.Timer(timeout, end)
         timer.start()
         try:
-            head, tail = process.stdout.read(MOST_OUTPUT), b""
-            while block := process.stdout.read(BLOCK):
+            head, tail = output.read(MOST_OUTPUT), b""
+            while block := output.read(BLOCK):
                 tail = (tail + block)[-MOST_OUTPUT:]
         except BaseException:
             process.kill()
@@ -177,7 +183,7 @@ def _finished(call: Sequence[str], timeout: float) -> Finished:
 
 
 def copy_out(reference: str, path: str, target: Path) -> None:
-    """Copy a file of an image, behind links, to ``target``; raises ``UntriedError``."""
+    """Copy a file of an image to ``target``, following links.  Raises ``UntriedError``."""
     name = f"builder-{uuid4().hex[:12]}"
     steps = (
         ["create", f"--name={name}", f"--label={OWNER}={owner()}", reference, "true"],
@@ -199,21 +205,20 @@ class Container:
         self.name = name
 
     def state(self) -> State:
-        """Whether it runs; raises ``UntriedError`` when it is gone."""
+        """Its state.  Raises ``UntriedError`` where it is gone."""
         call = [executable(), "inspect", "--format={{json .State}}", self.name]
         done = _finished(call, PATIENCE)
         if done.status != 0:
-            raise UntriedError("a container went away", done.output.strip())
+            raise UntriedError("a container is gone", done.output.strip())
         state = json.loads(done.output)
         return State(bool(state["Running"]), int(state["ExitCode"]), bool(state["OOMKilled"]))
 
     def log(self) -> str:
-        """The end of what it printed."""
+        """The end of its output."""
         call = [executable(), "logs", "--tail=400", self.name]
         with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-            assert process.stdout is not None
             kept = b""
-            while block := process.stdout.read(LOG_TAIL):
+            while block := output_of(process).read(LOG_TAIL):
                 kept = (kept + block)[-LOG_TAIL:]
         return kept.decode(errors="replace")
 
@@ -225,7 +230,7 @@ class Container:
         return {"CMD": command, "CMD-SHELL": ["/bin/sh", "-c", *command]}.get(kind, [])
 
     def execute(self, command: Sequence[str], timeout: float) -> Finished:
-        """Run another program in it; raises ``TimedOutError``."""
+        """Run another program in it.  Raises ``TimedOutError``."""
         try:
             return _finished([executable(), "exec", self.name, *command], timeout)
         except subprocess.TimeoutExpired as error:
@@ -233,7 +238,7 @@ class Container:
             raise TimedOutError(f"{what} did not end", f"waited {timeout:.0f} s") from error
 
     def stop(self, seconds: int) -> tuple[State, float]:
-        """SIGTERM, and SIGKILL after ``seconds``; how it ended, and the seconds that it took."""
+        """Send SIGTERM, and SIGKILL after ``seconds``; its state, and the seconds that it took."""
         started = time.monotonic()
         _finished([executable(), "stop", f"--time={seconds}", self.name], PATIENCE + seconds)
         return self.state(), time.monotonic() - started
@@ -241,13 +246,13 @@ class Container:
 
 @contextmanager
 def started(reference: str, start: Start) -> Iterator[Container]:
-    """A container of the image's own entrypoint, sealed: nothing reaches it but ``relay``.
+    """A sandboxed container that runs the image's entrypoint; only ``exec_proxy`` reaches it.
 
     Raises ``UntriedError`` when the engine cannot start it, ``NotRunnableError`` when that is the
     image's fault.
     """
     name = f"builder-{uuid4().hex[:12]}"
-    options = ["--detach", "--name", name, f"--label={OWNER}={owner()}", *SEALED, *LOGS]
+    options = ["--detach", "--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
     options += [f"--volume={file}:{place}:ro" for place, file in start.volumes.items()]
     options += [f"--env={variable}={value}" for variable, value in start.env.items()]
     options += _stub_options(start.driver_stub)
@@ -263,9 +268,9 @@ def started(reference: str, start: Start) -> Iterator[Container]:
         if done.status in {126, 127}:  # docker run(1), "Exit status": the program's fault
             raise NotRunnableError("its program cannot be run", done.output.strip())
         if done.status != 0:
-            raise UntriedError("the engine could not start a container", done.output.strip())
+            raise UntriedError("the engine cannot start a container", done.output.strip())
         yield Container(name)
     except subprocess.TimeoutExpired as error:
-        raise UntriedError("the engine could not start a container in time") from error
+        raise UntriedError("the engine did not start a container in time") from error
     finally:
         _remove(name)

@@ -1,7 +1,6 @@
-"""Docker: the engine, and the images that it keeps.
+"""The Docker engine and its images.
 
-python-on-whales asks and tags; saving and running go through calls of our own, for what it lacks:
-a stream of what comes, a time limit.
+python-on-whales makes the calls.  Functions that start the executable themselves say why.
 """
 
 from __future__ import annotations
@@ -11,21 +10,19 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from builder.errors import BuildError, FetchError, GoneError, UntriedError, WorldError
-from builder.tools import archives
+from builder.errors import FetchError, GoneError, WorldError
 from builder.tools.files import full_disk, mentions_full_disk
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
-
+    from python_on_whales.exceptions import DockerException
 
 # As containerd's resolver words it.
 GONE = re.compile(
@@ -35,11 +32,12 @@ GONE = re.compile(
 INSTALL_HINT = (
     "on Debian or Ubuntu as root, ./farm installs it; elsewhere install Docker with buildx"
 )
+START_HINT = "start it (`systemctl start docker`, or run ./farm as root)"
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What the engine says of itself."""
+    """The properties of the engine (``docker info``)."""
 
     version: str
     architecture: str
@@ -61,23 +59,23 @@ class Image:
 
 @cache
 def executable() -> str:
-    """The first ``docker`` on PATH whose buildx plugin answers.
+    """The first ``docker`` on PATH whose buildx plugin works.
 
-    A client without the plugin may stand before one with it.  Raises ``WorldError``.
+    A client without the plugin may come before one that has it.  Raises ``WorldError``.
     """
     found = []
     for folder in os.get_exec_path():
         path = shutil.which("docker", path=folder)
         if path and path not in found:
             found.append(path)
-            if _answers([path, "buildx", "version"]):
+            if _works([path, "buildx", "version"]):
                 return path
     if found:
         raise WorldError("docker has no buildx plugin", f"tried: {', '.join(found)}", INSTALL_HINT)
     raise WorldError("there is no docker on this machine", hint=INSTALL_HINT)
 
 
-def _answers(command: Sequence[str]) -> bool:
+def _works(command: Sequence[str]) -> bool:
     try:
         return subprocess.run(command, capture_output=True, check=False, timeout=20).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
@@ -86,23 +84,34 @@ def _answers(command: Sequence[str]) -> bool:
 
 @cache
 def client() -> DockerClient:
-    """python-on-whales on the executable with buildx."""
+    """python-on-whales with the executable that has buildx.  Raises ``WorldError``."""
     from python_on_whales import DockerClient
 
     return DockerClient(client_call=[executable()])
 
 
+def reason(error: DockerException) -> str:
+    """What the docker executable printed about a failure."""
+    return (error.stderr or "").strip()
+
+
 def buildx_version() -> str:
-    """``github.com/docker/buildx 0.13.1 ...``; raises ``WorldError``."""
-    done = subprocess.run(
-        [executable(), "buildx", "version"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip()
+    """``github.com/docker/buildx 0.13.1 ...``.  Raises ``WorldError``."""
+    from python_on_whales.exceptions import DockerException
+
+    try:
+        return client().buildx.version().strip()
+    except DockerException as error:
+        raise WorldError("buildx does not run", reason(error), INSTALL_HINT) from error
 
 
 @cache
 def context() -> str:
-    """The name of Docker's context: of the engine, and of the buildx builder that is the engine."""
+    """The current Docker context; the buildx builder of that name is the engine itself.
+
+    Our own call: python-on-whales fails on contexts whose metadata holds more than strings, which
+    Docker allows (docker/cli, cli/command/context.go).  Raises ``WorldError``.
+    """
     done = subprocess.run(
         [executable(), "context", "show"], capture_output=True, text=True, check=False
     )
@@ -111,28 +120,23 @@ def context() -> str:
 
 @cache
 def engine() -> Engine:
-    """What the engine says of itself, asked once; raises ``WorldError`` when it does not answer."""
+    """The properties of the engine, asked once.  Raises ``WorldError`` where it does not answer."""
     return ask_engine()
 
 
 def ask_engine() -> Engine:
-    """Ask the engine what it is, also again; raises ``WorldError`` when it does not answer."""
+    """The properties of the engine, asked now.  Raises ``WorldError`` where it does not answer."""
     from python_on_whales.exceptions import DockerException
 
     try:
         info: Any = client().system.info()
     except DockerException as error:
-        raise WorldError(
-            "the Docker engine does not answer",
-            (error.stderr or "").strip().splitlines()[-1] if error.stderr else "",
-            "start it (`systemctl start docker`, or run ./farm as root)",
-        ) from error
+        lines = reason(error).splitlines()
+        why = lines[-1] if lines else ""
+        raise WorldError("the Docker engine does not answer", why, START_HINT) from error
     if info.server_version is None:
-        raise WorldError(
-            "the Docker engine does not answer",
-            "; ".join(info.server_errors or []),
-            "start it (`systemctl start docker`, or run ./farm as root)",
-        )
+        why = "; ".join(info.server_errors or [])
+        raise WorldError("the Docker engine does not answer", why, START_HINT)
     status: dict[str, str] = dict(info.driver_status or [])
     return Engine(
         version=info.server_version,
@@ -145,18 +149,27 @@ def ask_engine() -> Engine:
 
 
 def image(reference: str) -> Image | None:
-    """The image of that name in the engine, or None; raises ``WorldError``."""
-    found = inspect_image(reference)
-    if found is None:
+    """The image of that name in the engine, or None.  Raises ``WorldError``.
+
+    None also where another user removes it at this moment.
+    """
+    from python_on_whales.exceptions import DockerException, NoSuchImage
+
+    try:
+        found = client().image.inspect(reference)
+        labels = dict(found.config.labels or {})
+        return Image(found.id, labels, f"{found.os}/{found.architecture}")
+    except NoSuchImage:
         return None
-    labels = (found.get("Config") or {}).get("Labels") or {}
-    return Image(found["Id"], dict(labels), f"{found['Os']}/{found['Architecture']}")
+    except DockerException as error:
+        raise _not_inspected(reference, reason(error)) from error
 
 
 def inspect_image(reference: str) -> dict[str, Any] | None:
-    """All that the engine says of an image (docker image inspect), or None where it has none.
+    """The JSON of ``docker image inspect``, or None where the engine has no such image.
 
-    It is asked once: another user may remove the image at any time.  Raises ``WorldError``.
+    Our own call: the models of python-on-whales leave out fields of the image's configuration that
+    they do not name.  Raises ``WorldError``.
     """
     done = subprocess.run(
         [executable(), "image", "inspect", reference], capture_output=True, text=True, check=False
@@ -166,166 +179,75 @@ def inspect_image(reference: str) -> dict[str, Any] | None:
         return found
     if "no such image" in done.stderr.lower():
         return None
-    engine()  # names the reason where the engine is gone
-    raise WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
+    raise _not_inspected(reference, done.stderr.strip())
+
+
+def _not_inspected(reference: str, why: str) -> WorldError:
+    """The error of a failed inspection; raises that of the engine where it does not answer."""
+    engine()
+    return WorldError(f"cannot inspect the image {reference}", why)
 
 
 def image_names(pattern: str) -> list[str]:
-    """The names of the engine's images that are like ``pattern``, newest image first."""
+    """The names of the engine's images that match ``pattern``, newest image first.
+
+    Our own call: python-on-whales lists images as a set, and inspects each for its names.
+    """
     command = [executable(), "image", "ls", "--filter", f"reference={pattern}"]
     command += ["--format", "{{.Repository}}:{{.Tag}}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.splitlines()
 
 
-def require_in_registry(reference: str, timeout: float) -> None:
-    """Raise ``GoneError`` where a registry answers and does not have an image, ``FetchError``
-    where it does not answer."""
-    done = _asked_of_registry(reference, timeout)
-    if done is None:
-        raise FetchError(f"no registry answers for {reference}")
-    if done.returncode != 0:
-        kind = GoneError if GONE.search(done.stderr) else FetchError
-        raise kind(f"no registry gives {reference}", done.stderr.strip().removeprefix("ERROR: "))
-
-
-def registry_config(reference: str, platform: str, timeout: float) -> dict[str, Any]:
-    """How a registry's image of one platform ("linux/amd64") starts: the "config" of the OCI image
-    configuration.  Raises ``FetchError`` where no registry tells."""
-    done = _asked_of_registry(reference, timeout, "{{json .Image}}")
-    if done is None or done.returncode != 0:
-        said = done.stderr.strip().removeprefix("ERROR: ") if done else "no answer in time"
-        raise FetchError(f"no registry tells how {reference} starts", said)
-    told = json.loads(done.stdout)
-    # Of an index buildx tells every platform, of a manifest the image alone.
-    found = told if "rootfs" in told else told.get(platform)
-    if found is None:
-        raise FetchError(f"{reference} is no image for {platform}", ", ".join(told))
-    config: dict[str, Any] = found.get("config") or {}
-    return config
-
-
-def _asked_of_registry(
-    reference: str, timeout: float, what: str = "{{json .Manifest}}"
-) -> subprocess.CompletedProcess[str] | None:
-    """What buildx says of an image of a registry, as JSON; None: not in time."""
-    command = [executable(), "buildx", "imagetools", "inspect", f"--builder={context()}"]
-    command += ["--format", what, reference]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        return None
-
-
 def pull(reference: str, platform: str) -> None:
-    """Have the engine fetch an image for one platform.
+    """Pull an image for one platform.
 
     Raises ``GoneError`` where the registry does not have it, or not for that platform,
     ``FetchError`` where it does not answer.
     """
-    command = [executable(), "pull", "--quiet", f"--platform={platform}", reference]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return
-    said = done.stderr.strip()
-    kind = GoneError if GONE.search(said) else FetchError
-    raise kind(f"cannot pull {reference}", said)
+    from python_on_whales.exceptions import DockerException
+
+    try:
+        client().image.pull(reference, quiet=True, platform=platform)
+    except DockerException as error:
+        kind = GoneError if GONE.search(reason(error)) else FetchError
+        raise kind(f"cannot pull {reference}", reason(error)) from error
 
 
 def tag(reference: str, new: str) -> None:
-    """Give an image another name; raises ``WorldError`` where the engine does not have it."""
-    command = [executable(), "image", "tag", reference, new]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
+    """Give an image another name.  Raises ``WorldError`` where the engine does not have it."""
+    from python_on_whales.exceptions import DockerException
+
+    try:
+        client().image.tag(reference, new)
+    except DockerException as error:
         raise WorldError(
-            f"the engine cannot name {reference} {new}",
-            done.stderr.strip(),
-            "somebody else may have removed the image: build again",
-        )
+            f"the engine cannot tag {reference} as {new}",
+            reason(error),
+            "another user may have removed the image: build again",
+        ) from error
 
 
 def untag(reference: str) -> None:
-    """Take a name away; the image goes with its last name.  Absence is no error."""
-    subprocess.run([executable(), "image", "rm", reference], capture_output=True, check=False)
+    """Remove a name of an image, and the image with its last name.  Absence is no error."""
+    from python_on_whales.exceptions import DockerException
+
+    with suppress(DockerException):
+        client().image.remove(reference)
 
 
 def load(archive: Path) -> None:
-    """Have the engine take the image of an OCI archive, under the name that stands in it.
+    """Load the image of an OCI archive into the engine, under the name in the archive.
 
-    Raises ``SpaceError`` where its disk is full, ``WorldError`` where it does not take it.
+    Raises ``SpaceError`` where the engine's disk is full, ``WorldError`` where it refuses.
     """
-    command = [executable(), "image", "load", "--quiet", f"--input={archive}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return
-    said = done.stderr.strip()
-    if mentions_full_disk(said):
-        raise full_disk(f"the engine was loading the image that was built: {said}", engine().root)
-    raise WorldError("the engine does not take the image that was built", said)
+    from python_on_whales.exceptions import DockerException
 
-
-def layout(reference: str, folder: Path) -> str:
-    """Unpack an image into ``folder`` as an OCI image layout, for who cannot see the engine's.
-
-    Gives its digest there: the engine's.  Raises ``WorldError`` where the engine cannot give it.
-    """
-    found = image(reference)
-    if found is None:
-        raise WorldError(f"the engine lost the image {reference}", hint="build again")
     try:
-        with saved(reference) as stream:
-            archives.unpack_stream(stream, folder)
-    except (FetchError, UntriedError) as error:
-        raise WorldError(f"the engine does not give {reference}", error.why) from error
-    return found.digest
-
-
-@contextmanager
-def saved(reference: str) -> Iterator[IO[bytes]]:
-    """An image as a tar of its OCI layout, as it comes out of ``docker image save``.
-
-    Raises ``UntriedError`` when the engine could not give all of it.
-    """
-    command = [executable(), "image", "save", reference]
-    with (
-        tempfile.TemporaryFile() as said,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            yield process.stdout
-            while process.stdout.read(1 << 20):
-                pass  # the end of a tar is not the end of the stream
-        except (FetchError, UntriedError) as error:
-            # What was cut off cannot be read; the engine knows why it was.
-            _check_saved(process, reference, said, error)
-            raise
-        finally:
-            process.stdout.close()
-            if process.poll() is None:
-                process.terminate()
-        _check_saved(process, reference, said, None)
-
-
-def _check_saved(
-    process: subprocess.Popen[bytes], reference: str, said: IO[bytes], error: Exception | None
-) -> None:
-    try:
-        status = process.wait(5)
-    except subprocess.TimeoutExpired:
-        return
-    if status > 0:
-        said.seek(0)
-        why = said.read().decode(errors="replace").strip()
-        raise UntriedError(f"cannot read the image {reference}", why) from error
-
-
-def registry_digest(reference: str, timeout: float) -> str | None:
-    """The digest that a registry has for a tag, or None when it does not answer in time."""
-    done = _asked_of_registry(reference, timeout)
-    if done is None or done.returncode != 0:
-        return None
-    try:
-        return str(json.loads(done.stdout)["digest"])
-    except (ValueError, KeyError) as error:
-        raise BuildError(f"buildx gave no digest for {reference}", done.stdout) from error
+        client().image.load(archive, quiet=True)
+    except DockerException as error:
+        why = reason(error)
+        if mentions_full_disk(why):
+            root = engine().root
+            raise full_disk(f"the engine was loading the new image: {why}", root) from error
+        raise WorldError("the engine cannot load the new image", why) from error

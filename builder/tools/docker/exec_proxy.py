@@ -1,7 +1,8 @@
-"""A way into a container that has no network: its loopback, through ``docker exec``.
+"""A proxy to a server in a container without a network, through ``docker exec``.
 
-Each connection to the relay starts bash in the container, which speaks TCP by itself.  So the
-server is reached on any engine, near or far, and reaches nothing.
+Each connection starts bash in the container, which connects to the container's loopback
+(/dev/tcp).  So the server can be reached on any engine, local or remote, and itself reaches
+nothing.  The calls are our own: python-on-whales gives no process whose pipes stay open.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from contextlib import contextmanager, suppress
 from builder.errors import UntriedError
 from builder.tools.docker.containers import Container
 from builder.tools.docker.engine import executable
+from builder.tools.pipes import input_of, output_of
 
-# The server's end of a connection ends the program; standard input may outlive it.
+# The end of the server's connection ends the program, even where standard input stays open.
 BRIDGE = "exec 3<>/dev/tcp/127.0.0.1/$0; cat <&0 >&3 & cat <&3; kill $!"
 BLOCK = 1 << 16
-ENDING = 3.0  # seconds from the end of a program to that of its container, under load
+ENDING = 3.0  # seconds from the end of a program to the end of its container, under load
 
 
 def _keeps_running(container: Container) -> bool:
-    """Whether a container still runs a moment later: one that ends runs nothing more, either."""
+    """Whether a container still runs ``ENDING`` seconds later: one that ends executes nothing."""
     until = time.monotonic() + ENDING
     while container.state().running:
         if time.monotonic() >= until:
@@ -35,9 +37,9 @@ def _keeps_running(container: Container) -> bool:
 
 @contextmanager
 def exec_proxy(container: Container, port: int) -> Iterator[str]:
-    """The URL under which a server in the container answers, while the context lasts.
+    """The URL of a server that listens on ``port`` in the container, within this context.
 
-    Raises ``UntriedError`` where the image has no bash, through which it is spoken to.
+    Raises ``UntriedError`` where the image has no bash.
     """
     tried = container.execute(["bash", "-c", "type cat"], 30)
     if tried.status != 0 and _keeps_running(container):
@@ -74,9 +76,8 @@ def _bridge(connection: socket.socket, name: str, port: int) -> None:
         ) as process,
     ):
         threading.Thread(target=_send, args=(connection, process), daemon=True).start()
-        assert process.stdout is not None
         with suppress(OSError):
-            while block := process.stdout.read(BLOCK):
+            while block := output_of(process).read(BLOCK):
                 connection.sendall(block)
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -84,9 +85,9 @@ def _bridge(connection: socket.socket, name: str, port: int) -> None:
 
 
 def _send(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin is not None
+    stream = input_of(process)
     with suppress(OSError):
         while block := connection.recv(BLOCK):
-            process.stdin.write(block)
+            stream.write(block)
     with suppress(OSError):
-        process.stdin.close()
+        stream.close()

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs: whether the engine offers them to containers, and what a container sees."""
+"""NVIDIA GPUs: whether the engine has NVIDIA's runtime, and which GPUs a container sees."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ class Gpu:
 
 
 def offered() -> bool:
-    """Whether the engine has NVIDIA's runtime; raises ``WorldError`` where no engine answers."""
+    """Whether the engine has NVIDIA's runtime.  Raises ``WorldError`` where it does not answer."""
     return "nvidia" in docker.engine().runtimes
 
 
 def seen(container: Container) -> tuple[Gpu, ...]:
-    """The GPUs that a container sees; raises ``UntriedError`` where it cannot be asked."""
+    """The GPUs that a container sees.  Raises ``UntriedError`` where nvidia-smi fails in it."""
     done = container.execute(ASK, PATIENCE)
     if done.status != 0:
-        raise UntriedError("nvidia-smi tells nothing in the container", done.output.strip())
+        raise UntriedError("nvidia-smi fails in the container", done.output.strip())
     return read(done.output)
 
 
 def read(table: str) -> tuple[Gpu, ...]:
-    """What nvidia-smi prints for ``ASK``; raises ``UntriedError`` where it is something else."""
+    """Parse the output of nvidia-smi for ``ASK``.  Raises ``UntriedError`` where it is other."""
     try:
         rows = [[cell.strip() for cell in row.split(",")] for row in table.splitlines() if row]
         return tuple(Gpu(name, cap, driver, int(memory)) for name, cap, driver, memory in rows)
     except ValueError as error:
-        raise UntriedError("nvidia-smi prints something unknown", table.strip()) from error
+        raise UntriedError(
+            "the output of nvidia-smi has an unknown format", table.strip()
+        ) from error

@@ -1,0 +1,69 @@
+"""Images of registries as ``docker buildx imagetools`` shows them: with Docker's own logins.
+
+The calls are our own: those of python-on-whales have no time limit, and give no digest.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from builder.errors import BuildError, FetchError, GoneError
+from builder.tools.docker import engine as docker
+
+
+def require_image(reference: str, timeout: float) -> None:
+    """Raise ``GoneError`` where the registry does not have an image, ``FetchError`` where it does
+    not answer within ``timeout`` seconds."""
+    done = _inspect(reference, timeout)
+    if done is None:
+        raise FetchError(f"no registry answers for {reference}")
+    if done.returncode != 0:
+        kind = GoneError if docker.GONE.search(done.stderr) else FetchError
+        raise kind(f"cannot find {reference} in its registry", _reason(done))
+
+
+def digest(reference: str, timeout: float) -> str | None:
+    """The digest of a tag in its registry; None where it does not answer in time."""
+    done = _inspect(reference, timeout)
+    if done is None or done.returncode != 0:
+        return None
+    try:
+        return str(json.loads(done.stdout)["digest"])
+    except (ValueError, KeyError) as error:
+        raise BuildError(f"buildx gave no digest for {reference}", done.stdout) from error
+
+
+def config(reference: str, platform: str, timeout: float) -> dict[str, Any]:
+    """The "config" of the OCI image configuration of an image, for one platform ("linux/amd64").
+
+    Raises ``FetchError`` where the registry does not give it.
+    """
+    done = _inspect(reference, timeout, "{{json .Image}}")
+    if done is None or done.returncode != 0:
+        why = _reason(done) if done else "no answer in time"
+        raise FetchError(f"cannot read the configuration of {reference} in its registry", why)
+    images = json.loads(done.stdout)
+    # buildx gives a mapping by platform for an index, the image alone for a manifest.
+    found = images if "rootfs" in images else images.get(platform)
+    if found is None:
+        raise FetchError(f"{reference} has no image for {platform}", ", ".join(images))
+    settings: dict[str, Any] = found.get("config") or {}
+    return settings
+
+
+def _inspect(
+    reference: str, timeout: float, template: str = "{{json .Manifest}}"
+) -> subprocess.CompletedProcess[str] | None:
+    """Run ``imagetools inspect`` with a template; None where it does not end in time."""
+    command = [docker.executable(), "buildx", "imagetools", "inspect"]
+    command += [f"--builder={docker.context()}", "--format", template, reference]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stderr.strip().removeprefix("ERROR: ")
