@@ -1,24 +1,11 @@
-"""Reads ELF files: how they link, and which GPU architectures their CUDA fat binaries hold.
+"""ELF files: how they link, and which device code their CUDA fat binaries hold.
 
-Only headers and strings are read, by seeking, and payloads in chunks for their digests: memory
-does not grow with the file, and a library of 540 MB with 5,700 images takes 0.2 s.
-
-ELF itself is specified (System V gABI). CUDA's fat binary is not: its layout was found by
-inspection and checked against `cuobjdump --list-elf` and `--list-ptx` with CUDA 12.8, 13.0 and
-13.5. In the sections `.nv_fatbin` and `__nv_relfatbin`, little-endian:
-
-- a region: u32 magic 0xBA55ED50, u16 version (1), u16 header size, u64 size of its entries;
-  zeros may pad the space between regions; a region without entries is usual;
-- an entry: u16 kind (1 PTX, 2 ELF, 8 intermediate code for link-time optimization),
-  u16 version, u32 header size, u64 padded payload size, u32 architecture at byte 28, u64 flags
-  at byte 40, of which bit 20 means `a` (sm_120a) and bit 21 `f` (sm_120f).
-
-Headers are never compressed, payloads may be. The architecture is not taken from the `e_flags`
-of the embedded ELF files: they are equal for 120, 120a and 120f.
+Only headers and strings are read, by seeking: memory does not grow with the file, and a library of
+540 MB with 5,700 images takes 0.2 s.  ELF is specified in the System V gABI.
 """
 
-import hashlib
-import struct
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,15 +17,8 @@ from elftools.common.utils import struct_parse
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-_FATBIN_SECTIONS = (b".nv_fatbin\0", b"__nv_relfatbin\0")
-_REGION = struct.Struct("<IHHQ")
-_REGION_MAGIC = 0xBA55ED50
-_REGION_VERSION = 1
-_ENTRY = struct.Struct("<H2xIQ12xI8xQ16x")
-_KINDS: dict[int, Literal["ptx", "elf"]] = {1: "ptx", 2: "elf"}
-_KIND_LTO = 8
-_FLAG_A = 1 << 20
-_FLAG_F = 1 << 21
+from builder.tools import fatbin
+from builder.tools.fatbin import Code, MalformedFatbinError
 
 _MACHINES = {"EM_X86_64": "x86-64", "EM_386": "x86", "EM_AARCH64": "aarch64"}
 _TYPES: dict[object, Literal["rel", "exec", "dyn", "core"]] = {
@@ -48,7 +28,6 @@ _TYPES: dict[object, Literal["rel", "exec", "dyn", "core"]] = {
     "ET_CORE": "core",
 }
 
-_CHUNK = 1 << 20
 # Far above any run path met; it keeps a string table without NULs from being read as one string.
 _LONGEST_STRING = 1 << 16
 # PATH_MAX: the kernel, too, refuses an interpreter path longer than this.
@@ -57,21 +36,6 @@ _LONGEST_INTERPRETER = 4096
 
 class MalformedElf(ValueError):  # noqa: N818 (what it is, not what went wrong)
     """An ELF file is truncated or damaged; the text says where (byte offset) and how."""
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """One image of device code in a fat binary; `arch` is 120 for compute capability 12.0."""
-
-    kind: Literal["ptx", "elf"]
-    arch: int
-    suffix: Literal["", "a", "f"] = ""
-
-    @property
-    def name(self) -> str:
-        """The name that nvcc's `code=` has for it: "sm_120a" or, for PTX, "compute_120a"."""
-        prefix = "compute" if self.kind == "ptx" else "sm"
-        return f"{prefix}_{self.arch}{self.suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +69,6 @@ class Symbols(NamedTuple):
     """What other files can use of this one."""
     undefined: frozenset[str] = frozenset()
     """What other files must define for this one; weak names, which may be missing, are left out."""
-
-
-class _Entry(NamedTuple):
-    code: Code
-    offset: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +116,7 @@ def read(stream: BinaryIO) -> ElfFile | None:
             runpath=_search_path(dynamic.strings(elf, "DT_RUNPATH")),
             rpath=_search_path(dynamic.strings(elf, "DT_RPATH")),
             interpreter=interpreter,
-            code=tuple(entry.code for entry in _entries(elf)),
+            code=_code(elf),
             versions_needed=_versions_needed(elf, dynamic, loaded),
             versions_defined=_versions_defined(elf, dynamic, loaded),
         )
@@ -183,19 +141,6 @@ def read_symbols(stream: BinaryIO) -> Symbols:
                 if each["st_shndx"] == "SHN_UNDEF" and each["st_info"]["bind"] != "STB_WEAK"
             ),
         )
-
-
-def read_digests(stream: BinaryIO) -> tuple[tuple[Code, str], ...]:
-    """Read all device code; give each image with the SHA-256 (hex) of its payload as stored.
-
-    In the order of `ElfFile.code`, which two builds of the same sources share. A payload counts
-    with its padding and, where nvcc compressed it, in its compressed form. Empty when the file
-    is not ELF. Raises as `read` does.
-    """
-    with _opened(stream) as elf:
-        if elf is None:
-            return ()
-        return tuple((entry.code, _sha256(stream, entry)) for entry in _entries(elf))
 
 
 @contextmanager
@@ -357,12 +302,14 @@ def _file_offset(address: int, loaded: list[Any]) -> int:
     raise MalformedElf(f"dynamic strings: address {address:#x} is not loaded from the file")
 
 
-def _entries(elf: ELFFile) -> Iterator[_Entry]:
-    for offset, size in _fatbin_sections(elf):
-        end = offset + size
-        while (offset := _after_zeros(elf.stream, offset, end)) < end:
-            first, offset = _region(elf.stream, offset, end)
-            yield from _region_entries(elf.stream, first, offset)
+def _code(elf: ELFFile) -> tuple[Code, ...]:
+    sections = list(_fatbin_sections(elf))
+    try:
+        return tuple(
+            code for at, size in sections for code in fatbin.read(elf.stream, at, at + size)
+        )
+    except MalformedFatbinError as error:
+        raise MalformedElf(str(error)) from error
 
 
 def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[int, int]]:
@@ -383,88 +330,9 @@ def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[int, int]]:
         name_at = names["sh_offset"] + section["sh_name"]
         _check_extent(elf, "section name", name_at, 0)
         elf.stream.seek(name_at)
-        name = elf.stream.read(max(map(len, _FATBIN_SECTIONS)))
+        name = elf.stream.read(max(map(len, fatbin.SECTIONS)))
         # NOBITS: a file of separate debug information, which keeps the size, not the contents.
-        if name.startswith(_FATBIN_SECTIONS) and section["sh_type"] != "SHT_NOBITS":
+        if name.startswith(fatbin.SECTIONS) and section["sh_type"] != "SHT_NOBITS":
             what = name.partition(b"\0")[0].decode()
             _check_extent(elf, what, section["sh_offset"], section["sh_size"])
             yield section["sh_offset"], section["sh_size"]
-
-
-def _after_zeros(stream: IO[bytes], offset: int, end: int) -> int:
-    # Mostly there is no padding: begin with a few bytes, so that no payload is read for nothing.
-    size = _REGION.size
-    while offset < end:
-        stream.seek(offset)
-        chunk = stream.read(min(size, end - offset))
-        rest = chunk.lstrip(b"\0")
-        if rest or not chunk:
-            return offset + len(chunk) - len(rest)
-        offset += len(chunk)
-        size = _CHUNK
-    return end
-
-
-def _region(stream: IO[bytes], offset: int, end: int) -> tuple[int, int]:
-    """Give the bounds of the entries of the region at `offset`."""
-    where = f"fat binary region at byte {offset:#x}"
-    magic, version, header, size = _unpack(stream, _REGION, where, offset, end)
-    if magic != _REGION_MAGIC or version != _REGION_VERSION:
-        raise MalformedElf(f"{where}: unknown magic {magic:#x} or version {version}")
-    if header < _REGION.size:
-        raise MalformedElf(f"{where}: its header has {header} bytes")
-    first, last = offset + header, offset + header + size
-    if last > end:
-        raise MalformedElf(f"{where}: {size} bytes run past the section's end at {end:#x}")
-    return first, last
-
-
-def _region_entries(stream: IO[bytes], offset: int, end: int) -> Iterator[_Entry]:
-    while offset < end:
-        where = f"fat binary entry at byte {offset:#x}"
-        kind, header, size, arch, flags = _unpack(stream, _ENTRY, where, offset, end)
-        if header < _ENTRY.size or size == 0:
-            raise MalformedElf(f"{where}: header of {header} bytes, payload of {size}")
-        payload = offset + header
-        offset = payload + size
-        if offset > end:
-            raise MalformedElf(f"{where}: {size} bytes run past the region's end at {end:#x}")
-        # Input of a later link: it runs nowhere, and cuobjdump does not list it either.
-        if kind == _KIND_LTO:
-            continue
-        if kind not in _KINDS:
-            raise MalformedElf(f"{where}: unknown kind {kind}")
-        yield _Entry(Code(_KINDS[kind], arch, _suffix(flags, where)), payload, size)
-
-
-def _suffix(flags: int, where: str) -> Literal["", "a", "f"]:
-    match bool(flags & _FLAG_A), bool(flags & _FLAG_F):
-        case False, False:
-            return ""
-        case True, False:
-            return "a"
-        case False, True:
-            return "f"
-    raise MalformedElf(f"{where}: flags {flags:#x} say both a and f")
-
-
-def _unpack(
-    stream: IO[bytes], layout: struct.Struct, where: str, offset: int, end: int
-) -> tuple[int, ...]:
-    stream.seek(offset)
-    data = stream.read(layout.size)
-    if offset + layout.size > end or len(data) < layout.size:
-        raise MalformedElf(f"{where}: its header runs past {end:#x}")
-    return layout.unpack(data)
-
-
-def _sha256(stream: IO[bytes], entry: _Entry) -> str:
-    digest = hashlib.sha256()
-    left = entry.size
-    stream.seek(entry.offset)
-    while left and (chunk := stream.read(min(left, _CHUNK))):
-        digest.update(chunk)
-        left -= len(chunk)
-    if left:
-        raise MalformedElf(f"payload at byte {entry.offset:#x}: {left} bytes are missing")
-    return digest.hexdigest()

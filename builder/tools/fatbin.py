@@ -1,0 +1,131 @@
+"""CUDA fat binaries: the device code in an ELF file's sections.
+
+The layout is not specified.  It was found by inspection and checked against `cuobjdump --list-elf`
+and `--list-ptx` with CUDA 12.8, 13.0 and 13.5.  In the sections `.nv_fatbin` and `__nv_relfatbin`,
+little-endian:
+
+- a region: u32 magic 0xBA55ED50, u16 version (1), u16 header size, u64 size of its entries;
+  zeros may pad the space between regions; a region without entries is usual;
+- an entry: u16 kind (1 PTX, 2 ELF, 8 intermediate code for link-time optimization),
+  u16 version, u32 header size, u64 padded payload size, u32 architecture at byte 28, u64 flags
+  at byte 40, of which bit 20 means `a` (sm_120a) and bit 21 `f` (sm_120f).
+
+Headers are never compressed, payloads may be.  The architecture is not taken from the `e_flags` of
+the embedded ELF files: they are equal for 120, 120a and 120f.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Literal
+
+SECTIONS = (b".nv_fatbin\0", b"__nv_relfatbin\0")
+_REGION = struct.Struct("<IHHQ")
+_REGION_MAGIC = 0xBA55ED50
+_REGION_VERSION = 1
+_ENTRY = struct.Struct("<H2xIQ12xI8xQ16x")
+_KINDS: dict[int, Literal["ptx", "elf"]] = {1: "ptx", 2: "elf"}
+_KIND_LTO = 8
+_FLAG_A = 1 << 20
+_FLAG_F = 1 << 21
+_CHUNK = 1 << 20
+
+
+class MalformedFatbinError(ValueError):
+    """A fat binary is truncated or damaged; the text says where (byte offset) and how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One image of device code in a fat binary; `arch` is 120 for compute capability 12.0."""
+
+    kind: Literal["ptx", "elf"]
+    arch: int
+    suffix: Literal["", "a", "f"] = ""
+
+    @property
+    def name(self) -> str:
+        """The name that nvcc's `code=` has for it: "sm_120a" or, for PTX, "compute_120a"."""
+        prefix = "compute" if self.kind == "ptx" else "sm"
+        return f"{prefix}_{self.arch}{self.suffix}"
+
+
+def read(stream: IO[bytes], offset: int, end: int) -> Iterator[Code]:
+    """The device code in the section between two bytes of the file, in file order.
+
+    Raises ``MalformedFatbinError``.
+    """
+    while (offset := _after_zeros(stream, offset, end)) < end:
+        first, offset = _region(stream, offset, end)
+        yield from _entries(stream, first, offset)
+
+
+def _after_zeros(stream: IO[bytes], offset: int, end: int) -> int:
+    # Mostly there is no padding: begin with a few bytes, so that no payload is read for nothing.
+    size = _REGION.size
+    while offset < end:
+        stream.seek(offset)
+        chunk = stream.read(min(size, end - offset))
+        rest = chunk.lstrip(b"\0")
+        if rest or not chunk:
+            return offset + len(chunk) - len(rest)
+        offset += len(chunk)
+        size = _CHUNK
+    return end
+
+
+def _region(stream: IO[bytes], offset: int, end: int) -> tuple[int, int]:
+    """Give the bounds of the entries of the region at `offset`."""
+    where = f"fat binary region at byte {offset:#x}"
+    magic, version, header, size = _unpack(stream, _REGION, where, offset, end)
+    if magic != _REGION_MAGIC or version != _REGION_VERSION:
+        raise MalformedFatbinError(f"{where}: unknown magic {magic:#x} or version {version}")
+    if header < _REGION.size:
+        raise MalformedFatbinError(f"{where}: its header has {header} bytes")
+    first, last = offset + header, offset + header + size
+    if last > end:
+        raise MalformedFatbinError(f"{where}: {size} bytes run past the section's end at {end:#x}")
+    return first, last
+
+
+def _entries(stream: IO[bytes], offset: int, end: int) -> Iterator[Code]:
+    while offset < end:
+        where = f"fat binary entry at byte {offset:#x}"
+        kind, header, size, arch, flags = _unpack(stream, _ENTRY, where, offset, end)
+        if header < _ENTRY.size or size == 0:
+            raise MalformedFatbinError(f"{where}: header of {header} bytes, payload of {size}")
+        payload = offset + header
+        offset = payload + size
+        if offset > end:
+            raise MalformedFatbinError(
+                f"{where}: {size} bytes run past the region's end at {end:#x}"
+            )
+        # Input of a later link: it runs nowhere, and cuobjdump does not list it either.
+        if kind == _KIND_LTO:
+            continue
+        if kind not in _KINDS:
+            raise MalformedFatbinError(f"{where}: unknown kind {kind}")
+        yield Code(_KINDS[kind], arch, _suffix(flags, where))
+
+
+def _suffix(flags: int, where: str) -> Literal["", "a", "f"]:
+    match bool(flags & _FLAG_A), bool(flags & _FLAG_F):
+        case False, False:
+            return ""
+        case True, False:
+            return "a"
+        case False, True:
+            return "f"
+    raise MalformedFatbinError(f"{where}: flags {flags:#x} say both a and f")
+
+
+def _unpack(
+    stream: IO[bytes], layout: struct.Struct, where: str, offset: int, end: int
+) -> tuple[int, ...]:
+    stream.seek(offset)
+    data = stream.read(layout.size)
+    if offset + layout.size > end or len(data) < layout.size:
+        raise MalformedFatbinError(f"{where}: its header runs past {end:#x}")
+    return layout.unpack(data)
