@@ -21,7 +21,8 @@ from builder.tools.files import named_lock
 from docker.test_machines import machine, second
 from docker.test_overlay import change, published, python
 from docker.test_root import with_image
-from support.fixtures import REPOSITORY, Builder
+from support.commands import Builder
+from support.environment import REPOSITORY
 from support.machines import REMOTE, Machine
 from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.smoke_tests import docker

@@ -14,7 +14,8 @@ from uuid import uuid4
 
 import pytest
 
-from support.fixtures import REPOSITORY, Builder
+from support.commands import Builder
+from support.environment import REPOSITORY
 from support.smoke_tests import docker
 from support.upstreams import Upstream
 

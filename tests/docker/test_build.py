@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import requests
 
-from support.fixtures import REPOSITORY, Builder, abandoned
+from support.commands import Builder
+from support.environment import REPOSITORY, abandoned
 
 pytestmark = pytest.mark.docker
 

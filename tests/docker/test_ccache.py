@@ -21,7 +21,8 @@ from builder.images.ccache import ID
 from builder.images.context import Context
 from builder.tools.docker import buildx
 from support.catalogs import rendered
-from support.fixtures import REPOSITORY, Builder
+from support.commands import Builder
+from support.environment import REPOSITORY
 from support.smoke_tests import docker
 
 pytestmark = pytest.mark.docker

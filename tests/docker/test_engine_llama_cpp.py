@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builder.servers import test_model
-from support.fixtures import Builder
+from support.commands import Builder
 
 pytestmark = [pytest.mark.docker, pytest.mark.engine, pytest.mark.network]
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from support.fixtures import Builder
+from support.commands import Builder
 
 pytestmark = [pytest.mark.docker, pytest.mark.engine, pytest.mark.network]
 

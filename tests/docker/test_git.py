@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.fixtures import REPOSITORY, Builder
+from support.commands import Builder
+from support.environment import REPOSITORY
 from support.upstreams import Upstream
 
 pytestmark = pytest.mark.docker

@@ -15,7 +15,8 @@ import pytest
 
 from docker.test_build import docker, labels
 from support import upstreams
-from support.fixtures import REPOSITORY, Builder
+from support.commands import Builder
+from support.environment import REPOSITORY
 
 pytestmark = pytest.mark.docker
 

@@ -14,7 +14,8 @@ from builder.images.build import BuildLog
 from builder.images.context import Context
 from builder.tools.docker import buildx, engine
 from docker.test_overlay import change, published, python
-from support.fixtures import DOCKER_CONFIG, Builder, abandoned
+from support.commands import Builder
+from support.environment import DOCKER_CONFIG, abandoned
 from support.machines import CONTEXT, REMOTE, Machine, another_machine
 from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.smoke_tests import docker

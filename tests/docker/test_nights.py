@@ -22,7 +22,7 @@ from builder.tools.registry.client import MANIFESTS
 from docker.test_overlay import published, python
 from docker.test_publish import REPOSITORY, digest_of, tags
 from support import upstreams
-from support.fixtures import REPOSITORY as FARM
+from support.environment import REPOSITORY as FARM
 from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.registries import Fault, Proxy, proxied
 from support.smoke_tests import docker

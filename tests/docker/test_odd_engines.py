@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from support import upstreams
-from support.fixtures import REPOSITORY, Builder
+from support.commands import Builder
+from support.environment import REPOSITORY
 from support.smoke_tests import docker
 
 pytestmark = pytest.mark.docker

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support import overlaid, upstreams
-from support.fixtures import Builder
+from support.commands import Builder
 from support.overlaid import PACKAGE, SITE, StandIn, write_catalog
 from support.smoke_tests import docker
 

@@ -31,7 +31,7 @@ from builder.publish.tag_history import MOVE, note
 from builder.tools.files import named_lock
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from builder.tools.registry.hub import Hub
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 from support.hub import DockerHub, Page, docker_hub
 from support.registries import Fault, proxied
 

@@ -17,7 +17,7 @@ from builder.tools.files import named_lock
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from builder.tools.registry.transport import split
 from docker.test_overlay import Build, build, change, published, python
-from support.fixtures import Builder
+from support.commands import Builder
 from support.registries import Fault, Proxy, proxied
 from support.smoke_tests import docker
 

@@ -24,7 +24,7 @@ from builder.platforms import Platforms, architecture
 from builder.recipes import catalog as catalogs
 from builder.settings import RootWay
 from builder.tools.docker import engine as docker
-from support.fixtures import Builder
+from support.commands import Builder
 
 pytestmark = pytest.mark.docker
 

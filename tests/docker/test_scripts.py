@@ -16,7 +16,7 @@ from builder.tools.git.repositories import Repositories
 from builder.upstream.compatibility import PatchSet, on_pin
 from builder.upstream.patch_state import Finding
 from support.catalogs import rendered
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 from support.upstreams import Upstream
 
 pytestmark = pytest.mark.docker

@@ -16,7 +16,7 @@ from builder.servers.server import ServeSpec, launched
 from builder.smoke import gpu, serves
 from builder.smoke.verdict import Check
 from builder.tools.docker import containers
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 from support.smoke_tests import SmokeTest, hello_recipe
 
 pytestmark = pytest.mark.docker

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from docker.test_overlay import NAME, Build, build, published, python
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 from support.overlaid import PACKAGE, SITE, StandIn
 from support.smoke_tests import docker
 from support.upstreams import Upstream

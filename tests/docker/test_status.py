@@ -19,7 +19,7 @@ from builder.tools.registry import client
 from builder.tools.registry.client import Repository
 from docker.test_registry import image, night
 from support import catalogs, upstreams
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 from support.registries import Proxy, proxied
 
 pytestmark = pytest.mark.docker

@@ -22,7 +22,8 @@ from builder.tools.python import pypi
 from docker.test_overlay import python
 from support import upstreams
 from support.catalogs import load
-from support.fixtures import REPOSITORY, SHARED_CACHE, Builder
+from support.commands import Builder
+from support.environment import REPOSITORY, SHARED_CACHE
 from support.overlaid import PYTHON, SITE
 from support.smoke_tests import docker
 

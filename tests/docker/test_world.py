@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from docker.test_build import begin, edit, variant, wait_for_log  # noqa: F401  (a fixture)
-from support.fixtures import Builder
+from support.commands import Builder
 
 pytestmark = pytest.mark.docker
 

@@ -11,7 +11,7 @@ import pytest
 from builder.errors import RecipeError
 from builder.recipes import lockfile
 from builder.tools.python.wheel_tags import rank
-from support.fixtures import Builder
+from support.commands import Builder
 from support.smoke_tests import docker
 
 BASE = """

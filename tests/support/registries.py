@@ -1,11 +1,13 @@
-"""A real registry behind a proxy that can misbehave."""
+"""A real registry, and a proxy before it that can misbehave; a plugin of pytest."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import re
+import socket
 import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -13,10 +15,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+import pytest
+import requests
 
 from builder.tools.registry.client import MANIFESTS, Manifest
 
+CONFIGURATION = """version: 0.1
+storage: {{filesystem: {{rootdirectory: {root}}}, delete: {{enabled: true}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+"""
 LEFT_OUT = {"content-length", "transfer-encoding", "connection", "date", "server"}
 
 
@@ -220,3 +230,33 @@ def answering(
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """Debian's docker-registry on a loopback port: its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    file = tmp_path / "registry.yml"
+    file.write_text(CONFIGURATION.format(root=tmp_path / "registry", port=port))
+    with subprocess.Popen(
+        ["docker-registry", "serve", str(file)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            _wait(f"http://127.0.0.1:{port}/v2/")
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def _wait(url: str) -> None:
+    for _ in range(100):
+        try:
+            if requests.get(url, timeout=5).status_code == 200:
+                return
+        except requests.ConnectionError:
+            time.sleep(0.1)
+    pytest.fail("the registry did not answer")

@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 
 PROGRAMS = {"pip", "uv"}  # run, never imported
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 from support.overlaid import METADATA, PACKAGE
 
 INSIDE = REPOSITORY / "dockerfiles" / "scripts"

@@ -12,7 +12,7 @@ from builder.images.session import BuildOptions
 from builder.images.stages import layer_cache
 from builder.settings import Settings
 from support.catalogs import rendered
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from builder.bench.results import Benchmark, Generation, Point, from_json
 from builder.bench.run import contexts_of
 from builder.bench.series import evaluate
 from builder.servers.client import Event, Stream, UnansweredError
-from support.fixtures import Builder
+from support.commands import Builder
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -35,7 +35,7 @@ from builder.images.session import BuildSession
 from builder.tools.files import named_lock
 from builder.tools.git.bisection import Bisection, Commit, described, roots_of
 from builder.tools.git.repositories import Repositories
-from support.fixtures import Builder
+from support.commands import Builder
 from support.overlaid import write_catalog
 from support.upstreams import Upstream, numbered
 

@@ -16,7 +16,8 @@ from builder.ci.matrix import CLEARED, FREE, HOSTED, Job
 from builder.cli.app import app
 from builder.errors import RecipeError, WorldError
 from support.catalogs import load, rendered
-from support.fixtures import REPOSITORY, Builder
+from support.commands import Builder
+from support.environment import REPOSITORY
 from support.upstreams import Upstream
 
 HELLO, HAMI, VLLM = "hello-sm120-0.1.0", "hami-core-pr188", "vllm-0.19.1"

@@ -21,7 +21,7 @@ import yaml
 
 from builder.ci.matrix import HOSTED, Job
 from builder.cli.app import app
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 
 GITHUB = REPOSITORY / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))

@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 
 from builder.cli.app import app
 from builder.errors import EXIT_CODES
-from support.fixtures import REPOSITORY, Builder
+from support.commands import Builder
+from support.environment import REPOSITORY
 
 EVERYDAY = ["list", "show", "build", "smoke", "push", "nightly", "status", "bench", "bisect"]
 GROUPS = {

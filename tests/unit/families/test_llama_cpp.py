@@ -19,7 +19,7 @@ from builder.recipes.schema import GitSource, OptionProbe, PullPatch, Recipe
 from builder.tools.git.repositories import Repositories
 from builder.upstream.track import tracked
 from support.catalogs import load, rendered
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 from support.upstreams import Upstream
 
 COLLECT = REPOSITORY / "dockerfiles" / "scripts" / "collect.py"

@@ -13,7 +13,7 @@ from builder.plan.dockerfile import link_lints
 from builder.plan.explain import explained
 from builder.plan.inputs import Plan
 from support.catalogs import load, rendered
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 
 COMMIT = "0123456789" * 4
 HEAD = """

@@ -20,7 +20,7 @@ from builder.platforms import Platforms
 from builder.recipes.parse import parse
 from builder.recipes.schema import Recipe
 from support.catalogs import AMD64, load, mmdebstrap, rendered, unasked
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 
 GOLDEN = REPOSITORY / "tests/data/golden"
 ENGINES = sorted(file.stem for file in (REPOSITORY / "recipes").glob("*.toml"))

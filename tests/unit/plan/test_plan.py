@@ -19,7 +19,7 @@ from builder.plan.inputs import RegistryRoot
 from builder.plan.resolve import plan
 from builder.platforms import Platforms
 from support.catalogs import AMD64, load, mmdebstrap, rendered
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 
 NAME = "hello-sm120-0.1.0"
 

@@ -20,8 +20,9 @@ from builder.tools.registry.hub import Hub
 from builder.tools.registry.hub_responses import Grant, Shown, TagPage, checked, error_text
 from builder.tools.web import github
 from support.catalogs import load
+from support.commands import Builder
 from support.damaged import damaged, fuzzed, seeds
-from support.fixtures import REPOSITORY, Builder
+from support.environment import REPOSITORY
 from support.hub import DockerHub, Fault, Page, docker_hub
 
 SECRET = "dckr_pat_one-that-nobody-may-see"

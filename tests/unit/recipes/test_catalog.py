@@ -9,7 +9,7 @@ import pytest
 
 from builder.errors import RecipeError
 from support.catalogs import load
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 
 HELLO = REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml"
 BASE = 'name = "{0}"\nsummary = "x"\nlicense = "MIT"\nfamily = "cuda-wheels"\nbase = "{1}"\n'

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from builder.recipes.schema import BaseRecipe, Recipe, json_schema
-from support.fixtures import REPOSITORY, Builder
+from support.commands import Builder
+from support.environment import REPOSITORY
 
 BAD = REPOSITORY / "tests/data/bad"
 every_model = pytest.mark.parametrize("model", [Recipe, BaseRecipe])

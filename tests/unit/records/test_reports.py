@@ -23,7 +23,7 @@ from builder.records import reports
 from builder.smoke import gpu
 from builder.smoke.verdict import Check, Verdict
 from builder.tools.docker import gpus
-from support.fixtures import Builder
+from support.commands import Builder
 
 GOOD = Check("runs", "server --version", "exit status 0", "0", True, 0.25)
 BAD = Check("option", "--spec-type", "has <mtp> | x", "none\x00 [a](b) `c`", False, 0.5)

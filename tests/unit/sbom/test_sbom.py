@@ -33,7 +33,8 @@ from builder.sbom.debian import Dpkg, installed, parse
 from builder.sbom.provenance import LOCAL, platform
 from builder.smoke.verdict import Verdict
 from support.catalogs import AMD64, rendered
-from support.fixtures import REPOSITORY, Builder
+from support.commands import Builder
+from support.environment import REPOSITORY
 
 docker_test = pytest.mark.docker
 ENGINES = sorted(file.stem for file in (REPOSITORY / "recipes").glob("*.toml"))

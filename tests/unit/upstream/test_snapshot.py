@@ -17,7 +17,7 @@ from builder.upstream import snapshot
 from builder.upstream import track as tracking
 from builder.upstream.snapshot import version_of
 from support import catalogs, upstreams
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 
 COMMIT = "3f2a91c0d" + "0" * 31
 DIGEST = "sha256:" + "ab" * 32

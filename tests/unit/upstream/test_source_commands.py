@@ -17,7 +17,7 @@ import pytest
 
 from builder.tools.git import executable as git
 from builder.upstream import track
-from support.fixtures import Builder
+from support.commands import Builder
 from support.indexes import Index, served, wheel
 from support.upstreams import Upstream, numbered, smart_http
 
@@ -865,7 +865,7 @@ def test_an_index_that_does_not_answer_is_asked_for_one_file(
 def test_a_mirror_keeps_what_vanishes(
     farm: Farm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from support.fixtures import SHARED_CACHE
+    from support.environment import SHARED_CACHE
 
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(SHARED_CACHE))
     farm.write(farm.pull(6, **{"b.c": "c\n"}))

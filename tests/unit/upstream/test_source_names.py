@@ -7,7 +7,7 @@ from pathlib import Path
 from builder.tools.git.scratch import Scratch
 from builder.upstream.source_names import absent_paths, absent_submodules, naming
 from support.catalogs import load
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 from support.upstreams import Upstream
 
 

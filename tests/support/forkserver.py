@@ -1,0 +1,109 @@
+"""Runs ``builder`` commands in forks of a process that has imported builder already.
+
+Importing builder costs a second of CPU, and the tests run hundreds of commands.  Each command still
+has a process, an environment, a working directory, files, signal handlers and module state of its
+own.  Only the imports are shared.
+
+A request is one JSON message on the socket that is the standard input.  Four files come with it:
+the command's standard input, output and error, and a socket for the answer.  The answer is the
+process id at once, and the exit code when the command has ended.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from importlib import import_module
+from pkgutil import walk_packages
+from typing import Any, NoReturn
+
+LONGEST = 1 << 20
+LAZY = ("gguf", "git", "packaging.licenses", "pypi_simple", "python_on_whales", "requests")
+"""Libraries that builder imports inside of functions."""
+
+
+def preload() -> None:
+    import builder
+
+    for module in walk_packages(builder.__path__, "builder."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+    for name in LAZY:
+        import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def serve(client: socket.socket) -> None:
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(client, selectors.EVENT_READ)
+        while True:
+            for key, _ in waiting.select():
+                if key.fileobj is not client:
+                    waiting.unregister(key.fileobj)
+                    _answer(int(key.fd), *key.data)
+                elif not _start(client, waiting):
+                    return
+
+
+def _start(client: socket.socket, waiting: selectors.BaseSelector) -> bool:
+    message, files, _, _ = socket.recv_fds(client, LONGEST, 4)
+    if not message:
+        return False
+    child = os.fork()
+    if child == 0:
+        _command(json.loads(message), files)
+    *streams, answer = files
+    for file in streams:
+        os.close(file)
+    os.write(answer, f"{child}\n".encode())
+    waiting.register(os.pidfd_open(child), selectors.EVENT_READ, (child, answer))
+    return True
+
+
+def _answer(process: int, child: int, answer: int) -> None:
+    _, status = os.waitpid(child, 0)
+    os.close(process)
+    with suppress(BrokenPipeError):  # a timeout has ended the wait
+        os.write(answer, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    os.close(answer)
+
+
+def _command(request: dict[str, Any], files: list[int]) -> NoReturn:
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, file in enumerate(files[:3]):
+            os.dup2(file, number)
+        for file in files:
+            os.close(file)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        sys.argv = ["builder", *request["arguments"]]
+        from builder.cli.app import main
+
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    preload()
+    serve(socket.socket(fileno=os.dup(0)))

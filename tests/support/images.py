@@ -1,0 +1,96 @@
+"""The engine, and the images that the tests share; a plugin of pytest."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.tools.files import file_lock
+from support.commands import ForkServer
+from support.environment import REPOSITORY, SHARED_CACHE, sealed_environment
+from support.smoke_tests import SmokeTest
+
+MADE: set[str] = set()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remove what the tests made: when all of them have ended, as a build may stand on it."""
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["made"] = sorted(MADE)
+    elif MADE:
+        subprocess.run(
+            ["docker", "image", "rm", "--force", *MADE], capture_output=True, check=False
+        )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A process of pytest-xdist has ended, and reports what it made."""
+    MADE.update(getattr(node, "workeroutput", {}).get("made", ()))
+
+
+@pytest.fixture(autouse=True)
+def engine(request: pytest.FixtureRequest) -> None:
+    """A test marked ``docker`` fails where no engine answers: it never skips."""
+    if request.node.get_closest_marker("docker") is not None:
+        request.getfixturevalue("answering_engine")
+
+
+@pytest.fixture(scope="session")
+def answering_engine() -> None:
+    done = subprocess.run(["docker", "info"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"no Docker engine answers: {done.stderr}"
+
+
+@pytest.fixture(scope="session")
+def hello(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """hello-sm120, built and verified once for all tests: the JSON of the build, and the plan."""
+    home = tmp_path_factory.mktemp("hello")
+
+    def run(verb: str) -> Any:
+        done = fork_server.run(
+            [verb, "hello-sm120", "--json"], environment=sealed_environment(home)
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    # Another lane may want it, too.
+    with file_lock(SHARED_CACHE / "locks" / "hello-of-the-tests.lock"):
+        return {"state": home / "state", **run("build"), "plan": run("show")}
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Path:
+    """A catalog of the test's own, with the real bases and nothing else."""
+    root = tmp_path / "catalog"
+    shutil.copytree(REPOSITORY / "recipes" / "bases", root / "recipes" / "bases")
+    return root
+
+
+@pytest.fixture
+def images(hello: dict[str, Any]) -> dict[str, str]:
+    """The good image, the Debian root and the base to compile in, by what they are."""
+    base = hello["plan"]["base"]
+    return {
+        "good": hello["references"][0],
+        "root": f"builder-base/debian-trixie:root-{base['base']['key'][:12]}",
+        "devel": f"builder-base/cuda-13.0:devel-{base['key'][:12]}",
+    }
+
+
+@pytest.fixture(scope="session")
+def made() -> set[str]:
+    """Names of the images that the tests made; removed together, when no build is going on."""
+    return MADE
+
+
+@pytest.fixture
+def smoke_test(tmp_path: Path, made: set[str]) -> SmokeTest:
+    """Builds Dockerfiles, and smoke-tests their images."""
+    return SmokeTest(tmp_path, made)
