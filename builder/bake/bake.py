@@ -166,7 +166,7 @@ def _engine(oven: _Oven, image: EngineImage) -> str:
     images = base.references
     runs = images.get("devel") or images.get("runtime")
     there = runs if runs is not None and docker.inspect_image(runs) else None
-    inherited = _inherited(base, oven.session.options.offline) if plan.family.INHERITS else None
+    inherited = _inherited(base, oven.session.options.offline) if plan.family.extends_base else None
     place = Path(ENGINES) / plan.name
     laid_out = _laid_out(oven, place, image, _targets(base), inherited, there)
     try:

@@ -47,7 +47,7 @@ def source_of(entry: Entry[Recipe]) -> str:
             f"the source of {entry.name} is no git repository",
             hint="only [source] git is: of a release try versions one by one",
         )
-    if families.ENGINES[entry.recipe.family].INHERITS:
+    if families.ENGINES[entry.recipe.family].extends_base:
         raise RecipeError(
             f"the engine of {entry.name} is in its base, {entry.recipe.base}, at every commit",
             hint="only what is built from its source can be bisected",

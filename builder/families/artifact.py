@@ -1,83 +1,69 @@
 """Family ``artifact``: files that cmake makes, alone in an image from scratch.
 
-The image runs nothing: ``docker create`` and ``docker cp``, a ``COPY --from`` or
-``builder build --output`` take the files out.
+The image runs nothing: ``docker cp`` from a container that was only created, ``COPY --from`` or
+``builder build --output`` gets the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
-from builder.families.compiling import (
+from builder.families.cmake_calls import (
     DRIVER_STUB,
     LINKER_FLAGS,
     TOOLKIT_LIBRARIES,
-    Layer,
-    build,
-    common_layers,
-    configure,
-    merged,
-    no_packages,
-    no_scope,
-    unused,
+    Command,
+    Definitions,
+    rpath_link,
 )
+from builder.families.family import EngineFamily, Finding, required, with_image
 from builder.platforms import GNU_TRIPLETS, Platforms
-from builder.recipes.schema import Image, Recipe
-
-packages = no_packages
-TEMPLATE = "artifact.Dockerfile.j2"
-SCRIPTS: tuple[str, ...] = ("jobs",)
-STANDS_ON: tuple[str, ...] = ("devel",)
-NO_VMM: str | None = None
-INHERITS = False
-scope = no_scope
+from builder.recipes.schema import Cmake, Recipe
 
 
-def check(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """One cmake call, the files of it, and nothing that runs."""
+def _rules(recipe: Recipe) -> Iterator[Finding]:
     if len(recipe.cmake) != 1:
         yield ("family",), "the family artifact needs exactly one [[cmake]]"
-    if recipe.artifact is None:
-        yield ("family",), "the family artifact needs an [artifact] table: files"
-    yield from unused(recipe, "artifact", "cmake", "artifact")
     names = recipe.artifact.names if recipe.artifact else []
     for index, name in enumerate(names):
         if name in names[:index]:
             yield ("artifact", "files", index), f"two files would be /{name} of the image"
     image = recipe.image
     if image.entrypoint or image.command or image.port or image.env or image.user:
-        yield ("image",), "an artifact runs nothing: repository and tags are all it has"
+        yield ("image",), "an artifact runs nothing: set only repository and tags"
     if recipe.debian.runtime:
-        yield ("debian", "runtime"), "an artifact's image holds its files alone"
+        yield ("debian", "runtime"), "the image of an artifact holds only its files"
 
 
-def complete(recipe: Recipe) -> Recipe:
-    """Nobody runs it."""
-    image = Image.model_validate(recipe.image.model_dump() | {"user": "root"})
-    return recipe.model_copy(update={"image": image})
+def _complete(recipe: Recipe) -> Recipe:
+    return with_image(recipe, user="root")  # the default user of an image from scratch
 
 
-def definitions(recipe: Recipe, platforms: Platforms) -> Sequence[Sequence[Layer]]:
-    """What every CUDA engine needs; the toolkit and the stubs are also looked through for what
-    the tree names as ``-lcuda``."""
-    layers = common_layers(recipe, platforms)
-    before = merged(layers)
-    flags = {name: f"-L{TOOLKIT_LIBRARIES} -L{DRIVER_STUB} {before[name]}" for name in LINKER_FLAGS}
-    (part,) = recipe.cmake
-    return [[*layers, Layer("family artifact", flags), Layer("recipe", part.define)]]
+def _definitions(recipe: Recipe) -> Definitions:
+    """``-L`` for the toolkit and the stubs: such trees link with ``-lcuda``."""
+    directories = f"-L{TOOLKIT_LIBRARIES} -L{DRIVER_STUB}"
+    return dict.fromkeys(LINKER_FLAGS, f"{directories} {rpath_link(recipe)}")
 
 
-def variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
-    """The arguments of the cmake invocation, and how each file is taken."""
-    assert recipe.artifact is not None
-    (part,), (layers,) = recipe.cmake, definitions(recipe, platforms)
-    strip = f"{GNU_TRIPLETS[platforms.target]}-strip"
-    take = ["install", "-D", "-m", "0755"]
-    take += ["--strip", f"--strip-program={strip}"] if recipe.artifact.loads else []
-    named = zip(recipe.artifact.files, recipe.artifact.names, strict=True)
-    return {
-        "configure": configure(1, part, layers),
-        "build": build(1, part),
-        "takes": [[*take, f"/build/1/{path}", f"/out/{name}"] for path, name in named],
-    }
+def _install(recipe: Recipe, platforms: Platforms, number: int, call: Cmake) -> list[Command]:  # noqa: ARG001
+    artifact = required(recipe.artifact, recipe)
+    command = ["install", "-D", "-m", "0755"]
+    if artifact.loads:
+        command += ["--strip", f"--strip-program={GNU_TRIPLETS[platforms.target]}-strip"]
+    named = zip(artifact.files, artifact.names, strict=True)
+    return [[*command, f"/build/{number}/{path}", f"/out/{name}"] for path, name in named]
+
+
+FAMILY = EngineFamily(
+    name="artifact",
+    summary="files that cmake makes, alone in an image from scratch",
+    template="artifact.Dockerfile.j2",
+    scripts=("jobs",),
+    requires_stages=("devel",),
+    required_tables={"artifact": "an [artifact] table: files"},
+    tables=("cmake",),
+    rules=_rules,
+    complete=_complete,
+    definitions=_definitions,
+    install=_install,
+)

@@ -103,7 +103,7 @@ def layer_cache(image: EngineImage | BaseImage, options: BuildOptions, stage: st
     """
     plan = image.plan
     if isinstance(image, EngineImage):
-        useless = image.plan.family.INHERITS or options.rebuild
+        useless = image.plan.family.extends_base or options.rebuild
     else:
         useless = image.plan.recipe.published is not None
     if not options.settings.layer_cache or options.offline or useless:
@@ -117,7 +117,7 @@ def extended_image(image: EngineImage) -> ExtendedImage | None:
 
     Raises ``WorldError`` where the engine does not have it.
     """
-    if not image.plan.family.INHERITS:
+    if not image.plan.family.extends_base:
         return None
     base = image.base.references["runtime"]
     found = docker.inspect_image(base)

@@ -14,7 +14,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import RecipeError
-from builder.families.compiling import link_faults
+from builder.families.cmake_calls import link_faults
+from builder.families.layout import LAYOUT
 from builder.plan.inputs import BasePlan, Plan
 from builder.plan.rendered import BaseImage, EngineImage
 from builder.recipes.schema import Recipe
@@ -45,6 +46,7 @@ def _environment(folder: Path) -> Environment:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701  (not HTML: see exec_form and quoted)
     )
+    environment.globals["layout"] = LAYOUT
     environment.filters |= {"exec": exec_form, "quoted": quoted}
     return environment
 
@@ -57,7 +59,7 @@ def render(plan: Plan, namespace: str = "") -> EngineImage:
     have been refused earlier.
     """
     text = _rendered(plan)
-    faults = [*lints(text), *link_lints(text, plan.recipe, plan.family.NO_VMM)]
+    faults = [*lints(text), *link_lints(text, plan.recipe, plan.family.no_vmm)]
     _require_no_faults(plan, faults)
     name = plan.recipe.image.repository
     repository = f"{namespace}/{name}" if namespace else name
@@ -72,7 +74,7 @@ def render_base(plan: BasePlan) -> BaseImage:
 
 
 def _rendered(plan: Plan | BasePlan) -> str:
-    template = _environment(plan.dockerfiles).get_template(plan.family.TEMPLATE)
+    template = _environment(plan.dockerfiles).get_template(plan.family.template)
     return template.render(**plan.variables())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from builder import families
-from builder.families.compiling import definition_value
+from builder.families.cmake_calls import definition_value
 from builder.plan.inputs import where
 from builder.plan.resolve import complete, resolve_patches
 from builder.platforms import Platforms
@@ -72,14 +72,14 @@ def explained(catalog: Catalog, name: str) -> dict[str, Any]:
         ],
         "bases": [_base(catalog, base) for base in catalog.chain(recipe.base)],
         "family": recipe.family,
-        "family_is": (family.__doc__ or "").splitlines()[0].replace("`", ""),
+        "family_is": f"Family {family.name}: {family.summary}.",
         "definitions": [
             [
                 {"name": key, "value": definition_value(value), "from": layer.origin}
                 for layer in layers
                 for key, value in layer.definitions.items()
             ]
-            for layers in family.definitions(recipe, Platforms("amd64"))
+            for layers in family.layers(recipe, Platforms("amd64"))
         ],
         "image": {
             "runs": " ".join([*recipe.image.entrypoint, *recipe.image.command]),

@@ -161,7 +161,7 @@ class BasePlan:
     @property
     def stages(self) -> Mapping[str, str]:
         """The stages that become images, and the compression of their layers."""
-        return self.family.STAGES
+        return self.family.stages
 
     @property
     def published_root(self) -> RegistryRoot | None:
@@ -268,7 +268,7 @@ class Plan:
             "recipe": self.recipe,
             "packages": self.packages,
             "platforms": self.platforms,
-            **self.family.variables(self.recipe, self.platforms),
+            **self.family.template_variables(self.recipe, self.platforms),
         }
 
 

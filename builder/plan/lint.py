@@ -45,7 +45,7 @@ def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:
             yield entry.problem(("patch", index), message)
     recipe = complete(entry.recipe)
     # What is laid over somebody else's engine is checked by its files: it needs a GPU to start.
-    ours = not families.ENGINES[recipe.family].INHERITS
+    ours = not families.ENGINES[recipe.family].extends_base
     if ours and recipe.image.port is not None and recipe.serve is None:
         message = "no [serve]: the server is never started before it is published"
         yield entry.problem(("image", "port"), message)

@@ -76,7 +76,7 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
     family = families.BASES[recipe.family]
     below = plan_base(catalog, recipe.base, platforms, root) if recipe.base else None
     if below is not None:
-        _require_stages(entry, below, *family.STANDS_ON)
+        _require_stages(entry, below, *family.requires_stages)
     folder = dockerfiles(catalog.root)
     return BasePlan(
         recipe=recipe,
@@ -84,7 +84,7 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
         platforms=platforms,
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
-        scripts=_scripts(folder / "scripts", family.SCRIPTS),
+        scripts=_scripts(folder / "scripts", family.scripts),
         root=root if recipe.root or recipe.published else None,
         base=below,
     )
@@ -99,7 +99,7 @@ def plan(catalog: Catalog, entry: Entry[Recipe], platforms: Platforms, root: Roo
     recipe = complete(entry.recipe)
     family = families.ENGINES[recipe.family]
     base = plan_base(catalog, recipe.base, platforms, root)
-    _require_stages(entry, base, *family.STANDS_ON)
+    _require_stages(entry, base, *family.requires_stages)
     folder = dockerfiles(catalog.root)
     return Plan(
         recipe=recipe,
@@ -109,7 +109,7 @@ def plan(catalog: Catalog, entry: Entry[Recipe], platforms: Platforms, root: Roo
         patches=resolve_patches(entry, catalog.root),
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
-        scripts=_scripts(folder / "scripts", family.SCRIPTS),
+        scripts=_scripts(folder / "scripts", family.scripts),
         base=base,
     )
 
@@ -131,8 +131,9 @@ def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
         case GitSource():
             return GitCommit(source.git, source.commit, source.submodules, source.submodule)
         case PypiSource(pypi=name, version=version, sha256=digest, subdirectory=folder):
-            laid_over = families.ENGINES[recipe.family].scope(recipe) is not None
-            return PypiFile(PinnedFile(name, version, digest), folder, texts_only=laid_over)
+            family = families.ENGINES[recipe.family]
+            texts_only = family.package_paths(recipe) is not None
+            return PypiFile(PinnedFile(name, version, digest), folder, texts_only=texts_only)
         case ArchiveSource(archive=url, sha256=digest, subdirectory=folder):
             return Archive(url, digest, folder)
         case InstalledSource(installed=name):
@@ -147,7 +148,7 @@ def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...
     """
     source = entry.recipe.source
     home = source.git if isinstance(source, GitSource) else ""
-    scope = families.ENGINES[entry.recipe.family].scope(entry.recipe)
+    scope = families.ENGINES[entry.recipe.family].package_paths(entry.recipe)
     found = []
     for index, patch in enumerate(entry.recipe.patch):
         match patch:

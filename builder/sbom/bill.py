@@ -95,7 +95,7 @@ def bill_of(image: EngineImage, record: Record, dpkg: Dpkg | None) -> Bill:
 
 def _stands_on_its_base(plan: Plan) -> bool:
     """Whether what the base's runtime holds is in the image: it may be made from scratch."""
-    return "runtime" in plan.family.STANDS_ON
+    return "runtime" in plan.family.requires_stages
 
 
 def _each_once(parts: Iterable[Part]) -> tuple[Part, ...]:

@@ -69,7 +69,7 @@ def gather(plan: Plan | BasePlan, suite: str | None, materials: Materials, work:
             pypi.fetch(locked, materials.cache, log, offline=materials.offline), work / context
         )
     if isinstance(plan, Plan):
-        make = _overlay if plan.family.INHERITS else _source
+        make = _overlay if plan.family.extends_base else _source
         folders["source"] = make(plan, materials, work)
     sources = apt.sources_for(suite) if suite else None
     apt_sources = None
@@ -159,7 +159,7 @@ def _patched(
 
     def make() -> None:
         tree = EMPTY_TREE
-        if plan.patches or not plan.family.INHERITS:
+        if plan.patches or not plan.family.extends_base:
             tree = checkout.tree_of(plan.source, repositories, work)
         write(repositories, tree, apply_all(context, tree, plan.patches))
 

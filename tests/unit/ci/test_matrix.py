@@ -128,8 +128,8 @@ def test_a_revision_is_asked_by_its_own_code(farm: Upstream) -> None:
     change(
         farm,
         "dockerfiles/cmake.Dockerfile.j2",
-        "COPY --from=source /tree/",
-        "COPY --from=source /tree/.",
+        "COPY --from=build {{ layout.engine }}/",
+        "COPY --from=build {{ layout.engine }}/.",
     )
     other = farm.record("what is compared with has another template")
     assert changed(farm, same) == (set(), set(), [])

@@ -61,12 +61,16 @@ def problems(catalog: Path, family: str, *parts: str, image: str = "", vmm: str 
         ((GIT, OVERLAY, START), "", ""),
         ((GIT,), "", "needs [overlay]: package and version"),
         (('[source]\ninstalled = "vllm"\n', OVERLAY), "", ""),
-        (('[source]\ninstalled = "vllm"\n', OVERLAY, FILE), "", "is not known before it is there"),
+        (
+            ('[source]\ninstalled = "vllm"\n', OVERLAY, FILE),
+            "",
+            "cannot be checked against the base",
+        ),
         (('[source]\ninstalled = "torch"\n', OVERLAY), "", "is not the package vllm"),
         ((WHEEL, CALL), "", "the family vllm-overlay has no use for [[cmake]]"),
         ((WHEEL, LOCKED), "", "the family vllm-overlay has no use for [python]"),
-        ((WHEEL, '[debian]\nruntime = ["jq"]\n'), "", "installs nothing"),
-        ((WHEEL, START), RUNS, "the base's own entrypoint is what follows"),
+        ((WHEEL, '[debian]\nruntime = ["jq"]\n'), "", "installs no Debian packages"),
+        ((WHEEL, START), RUNS, "cannot be set with [[start]]"),
         ((WHEEL, ADDED), "", ""),
     ],
 )
@@ -84,7 +88,7 @@ def test_an_overlay(catalog: Path, parts: tuple[str, ...], image: str, said: str
         (
             ('[source]\ninstalled = "vllm"\n', CALL, '[artifact]\nfiles = ["a.so"]\n'),
             "",
-            "takes nothing that the base has installed",
+            "cannot use a package of the base as source",
         ),
         ((GIT, CALL, CALL, '[artifact]\nfiles = ["a.so"]\n'), "", "exactly one [[cmake]]"),
         ((GIT, CALL, '[artifact]\nfiles = ["a.so"]\n'), RUNS, "an artifact runs nothing"),
@@ -117,8 +121,14 @@ def test_a_recipe_says_how_its_artifact_is_optimised(catalog: Path) -> None:
         ((GIT, CALL), "needs a [python] table"),
         ((GIT, LOCKED, CALL, CALL), "two cmake calls would put their libraries in"),
         ((GIT, LOCKED, "[[cmake]]\n"), "name the targets"),
-        ((GIT, LOCKED, CALL + "define = { GGML_CUDA_NO_VMM = true }\n"), "is the family's"),
-        ((GIT, LOCKED, CALL + "define = { GGML_NATIVE = true }\n"), "is the family's"),
+        (
+            (GIT, LOCKED, CALL + "define = { GGML_CUDA_NO_VMM = true }\n"),
+            "is set by the family for every tree",
+        ),
+        (
+            (GIT, LOCKED, CALL + "define = { GGML_NATIVE = true }\n"),
+            "is set by the family for every tree",
+        ),
         ((GIT, LOCKED, CALL, ADDED), "has no installed packages to add to"),
     ],
 )
@@ -140,7 +150,7 @@ def test_a_server_is_told_the_port_that_its_image_exposes(
     catalog: Path, image: str, wrong: bool
 ) -> None:
     found = problems(catalog, "ggml-python", GIT, LOCKED, CALL, image=image)
-    assert ("8000 must stand in entrypoint, command or env" in found) is wrong
+    assert ("pass 8000 to the server in entrypoint, command or env" in found) is wrong
     assert bool(found) is wrong
 
 
@@ -155,7 +165,7 @@ def test_both_cmake_calls_say_how_the_driver_is_linked(catalog: Path, vmm: str) 
     recipe = found.plan.recipe
 
     def faults(text: str) -> list[str]:
-        return list(link_lints(text, recipe, ggml_python.NO_VMM))
+        return list(link_lints(text, recipe, ggml_python.FAMILY.no_vmm))
 
     assert not faults(found.text)
     assert found.text.count("-DGGML_CUDA_NO_VMM=ON") == (2 if vmm == "false" else 0)
@@ -197,7 +207,7 @@ DIGEST = f'digest = "sha256:{"0" * 64}"\n'
         (
             "published",
             f'[published]\nimage = "a/b:1"\n{DIGEST}[runtime]\npackages = ["jq"]\n',
-            "taken as it is",
+            "used unchanged",
         ),
         (
             "python-wheels",

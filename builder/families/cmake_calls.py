@@ -1,0 +1,129 @@
+"""cmake calls: the definitions that every CUDA engine needs, and a check that none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from builder.families.layout import LAYOUT
+from builder.platforms import GNU_TRIPLETS, Platforms
+from builder.recipes.schema import Cmake, Recipe
+
+Definitions = Mapping[str, str | int | bool]
+"""cmake's -D options, by name."""
+Command = list[str]
+
+
+class Layer(NamedTuple):
+    """Definitions and their origin: "builder", "base X", "family X" or "recipe"."""
+
+    origin: str
+    definitions: Definitions
+
+
+TOOLKIT_LIBRARIES = f"{LAYOUT.cuda}/lib64"
+DRIVER_STUB = f"{TOOLKIT_LIBRARIES}/stubs"
+LINKER_FLAGS = ("CMAKE_EXE_LINKER_FLAGS", "CMAKE_SHARED_LINKER_FLAGS")
+
+
+def common_layers(recipe: Recipe, platforms: Platforms) -> list[Layer]:
+    """Definitions of every CUDA engine: the GPUs of the recipe, ccache, and how to link.
+
+    An executable links libraries that need the toolkit's or the driver's libraries. The linker
+    looks for those in ``-rpath-link`` directories; ``LIBRARY_PATH`` does not help (ld(1)).
+    """
+    definitions: dict[str, str | int | bool] = {
+        "CMAKE_BUILD_TYPE": "Release",
+        "CMAKE_CUDA_ARCHITECTURES": ";".join(recipe.cuda.arch),
+        "CMAKE_C_COMPILER_LAUNCHER": "ccache",
+        "CMAKE_CXX_COMPILER_LAUNCHER": "ccache",
+        "CMAKE_CUDA_COMPILER_LAUNCHER": "ccache",
+    }
+    if platforms.cross:
+        triplet = GNU_TRIPLETS[platforms.target]
+        definitions |= {
+            "CMAKE_SYSTEM_NAME": "Linux",
+            "CMAKE_SYSTEM_PROCESSOR": triplet.split("-")[0],
+            "CMAKE_C_COMPILER": f"{triplet}-gcc",
+            "CMAKE_CXX_COMPILER": f"{triplet}-g++",
+            "CMAKE_CUDA_HOST_COMPILER": f"{triplet}-g++",
+            # char is unsigned on arm64, and device code would silently follow.
+            "CMAKE_CUDA_FLAGS": "-Xcudafe --signed_chars",
+        }
+    return [
+        Layer("builder", definitions),
+        Layer(f"base {recipe.base}", dict.fromkeys(LINKER_FLAGS, rpath_link(recipe))),
+    ]
+
+
+def rpath_link(recipe: Recipe) -> str:
+    """The linker option that names the libraries which linked libraries need."""
+    return f"-Wl,-rpath-link,{':'.join(link_directories(recipe))}"
+
+
+def link_directories(recipe: Recipe) -> list[str]:
+    """``-rpath-link`` directories of a cmake call: the toolkit, with VMM also the driver stub."""
+    return [TOOLKIT_LIBRARIES, *([DRIVER_STUB] if recipe.cuda.vmm else [])]
+
+
+def _defines(word: str, name: str) -> bool:
+    return word.startswith((f"-D{name}=", f"-D{name}:", f"cmake.define.{name}="))
+
+
+def link_faults(arguments: Sequence[str], recipe: Recipe, no_vmm: str | None) -> Iterator[str]:
+    """Definitions that a command lacks, without which its cmake call would not link correctly.
+
+    Commands that configure no cmake have no faults. ``no_vmm`` is the definition that keeps the
+    driver library out of the family's engines.
+    """
+    configures = "-S" in arguments and arguments[:1] == ["cmake"]
+    if not configures and not any("cmake.define." in word for word in arguments):
+        return
+    for name in LINKER_FLAGS:
+        given = [word.split("=", 1)[1] for word in arguments if _defines(word, name)]
+        flags = given[-1] if given else ""
+        found = {
+            folder
+            for option in flags.split()
+            if option.startswith("-Wl,-rpath-link,")
+            for folder in option.removeprefix("-Wl,-rpath-link,").split(":")
+        }
+        for folder in link_directories(recipe):
+            if folder not in found:
+                yield f"{name} of a cmake call has no -rpath-link to {folder}: the link would fail"
+    if no_vmm is not None and not recipe.cuda.vmm:
+        given = [word.split("=", 1)[1] for word in arguments if _defines(word, no_vmm)]
+        if given[-1:] != ["ON"]:
+            yield f"a cmake call without {no_vmm}=ON would link the driver: [cuda] vmm is false"
+
+
+def of_recipe(recipe: Recipe) -> list[Definitions]:
+    """The definitions of each ``[[cmake]]``."""
+    return [call.define for call in recipe.cmake]
+
+
+def merged(layers: Sequence[Layer]) -> Definitions:
+    """One set of definitions; later layers win."""
+    return {name: value for layer in layers for name, value in layer.definitions.items()}
+
+
+def configure(number: int, call: Cmake, layers: Sequence[Layer]) -> Command:
+    """The command that configures cmake call NUMBER, in ``/build/NUMBER``."""
+    definitions = merged(layers).items()
+    return [
+        *("cmake", "-G", "Ninja", "-S", f"/src/{call.source}", "-B", f"/build/{number}"),
+        *(f"-D{name}={definition_value(value)}" for name, value in definitions),
+    ]
+
+
+def build(number: int, call: Cmake) -> Command:
+    """The command that compiles the targets of cmake call NUMBER; all, where it names none."""
+    targets = ["--target", *call.targets] if call.targets else []
+    return ["cmake", "--build", f"/build/{number}", *targets]
+
+
+def definition_value(value: str | int | bool) -> str:
+    """A value as cmake spells it."""
+    if isinstance(value, bool):
+        return "ON" if value else "OFF"
+    return str(value)

@@ -1,0 +1,209 @@
+"""What a family is: one value that says how an engine, or a base, becomes an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from builder.errors import RecipeError
+from builder.families import cmake_calls
+from builder.families.cmake_calls import Command, Definitions, Layer
+from builder.families.package_paths import PackagePaths
+from builder.platforms import Platforms
+from builder.recipes import lockfile
+from builder.recipes.lockfile import Lock, PinnedFile
+from builder.recipes.schema import (
+    AddPatch,
+    BaseRecipe,
+    Cmake,
+    Image,
+    InstalledSource,
+    Recipe,
+)
+
+Finding = tuple[tuple[str | int, ...], str]
+"""A problem of a recipe: the path of the key, and the message."""
+Packages = Mapping[str, tuple[PinnedFile, ...]]
+"""Files of PyPI by the named context that holds them."""
+Table = TypeVar("Table")
+
+ENGINE_TABLES = {
+    "cmake": "[[cmake]]",
+    "llama": "[llama]",
+    "python": "[python]",
+    "overlay": "[overlay]",
+    "start": "[[start]]",
+    "layout": "[layout]",
+    "artifact": "[artifact]",
+}
+"""Tables of a recipe that only some families use."""
+BASE_TABLES = {
+    "root": "[root]",
+    "wheel": "[[wheel]]",
+    "published": "[published]",
+    "python": "[python]",
+}
+"""Tables of a base that only some families use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFamily:
+    """How one kind of engine is made.
+
+    Commands in stages see the scripts in ``/inside``; lock paths of ``packages`` start at the
+    recipe's own directory.
+    """
+
+    name: str
+    summary: str
+    template: str
+    """File of ``dockerfiles/``."""
+    scripts: tuple[str, ...] = ()
+    """Files of ``dockerfiles/scripts/`` that the stages run."""
+    requires_stages: tuple[str, ...] = ("devel", "runtime")
+    """Stages that the base must have."""
+    extends_base: bool = False
+    """The image is the base's with changed files, and starts as the base does."""
+    uses_ccache: bool = True
+    """Some stage compiles with the compiler cache mounted."""
+    no_vmm: str | None = None
+    """Definition that every cmake call must set to ON where [cuda] vmm is false."""
+    required_tables: Mapping[str, str] = field(default_factory=dict)
+    """Tables that a recipe must have, as its error message names them."""
+    tables: tuple[str, ...] = ()
+    """Further tables that a recipe may have."""
+    requires_entrypoint: bool = False
+    rules: Callable[[Recipe], Iterable[Finding]] = lambda _: ()
+    """Rules of the family beyond its tables."""
+    complete: Callable[[Recipe], Recipe] = lambda recipe: recipe
+    """Adds what holds for every engine of the family: image settings and probes."""
+    packages: Callable[[Recipe, Path, Platforms], Packages] = lambda *_: {}
+    package_paths: Callable[[Recipe], PackagePaths | None] = lambda _: None
+    """What part of a repository's diff can be applied to the source; None: all of it."""
+    definitions: Callable[[Recipe], Definitions] = lambda _: {}
+    """Definitions for every cmake call of the family."""
+    recipe_definitions: Callable[[Recipe], Sequence[Definitions]] = cmake_calls.of_recipe
+    """The recipe's own definitions, per cmake call."""
+    install: Callable[[Recipe, Platforms, int, Cmake], Sequence[Command]] | None = None
+    """Commands that install what cmake call NUMBER built; None: the template calls no cmake."""
+    variables: Callable[[Recipe, Platforms], Mapping[str, Any]] = lambda *_: {}
+    """Further variables of the template."""
+
+    def check(self, recipe: Recipe) -> Iterator[Finding]:
+        """What a recipe lacks, or sets without effect."""
+        for table, text in self.required_tables.items():
+            if not getattr(recipe, table):
+                yield ("family",), f"the family {self.name} needs {text}"
+        if self.requires_entrypoint and not recipe.image.entrypoint:
+            yield ("image",), f"the family {self.name} needs an entrypoint"
+        yield from self._unused(recipe)
+        yield from self.rules(recipe)
+
+    def layers(self, recipe: Recipe, platforms: Platforms) -> list[list[Layer]]:
+        """The definitions of each cmake call, in layers with their origin; later layers win."""
+        common = cmake_calls.common_layers(recipe, platforms)
+        if own := self.definitions(recipe):
+            common.append(Layer(f"family {self.name}", own))
+        return [[*common, Layer("recipe", own)] for own in self.recipe_definitions(recipe)]
+
+    def template_variables(self, recipe: Recipe, platforms: Platforms) -> dict[str, Any]:
+        """What the template sees beside the recipe."""
+        found = dict(self.variables(recipe, platforms))
+        if self.install is not None:
+            calls = zip(recipe.cmake, self.layers(recipe, platforms), strict=True)
+            found["invocations"] = [
+                {
+                    "configure": cmake_calls.configure(number, call, layers),
+                    "build": cmake_calls.build(number, call),
+                    "install": self.install(recipe, platforms, number, call),
+                }
+                for number, (call, layers) in enumerate(calls, 1)
+            ]
+        return found
+
+    def _unused(self, recipe: Recipe) -> Iterator[Finding]:
+        known = {*self.tables, *self.required_tables}
+        for name, table in ENGINE_TABLES.items():
+            if name not in known and name in recipe.model_fields_set and getattr(recipe, name):
+                yield (name,), f"the family {self.name} has no use for {table}"
+        if "layout" not in known:
+            for index, call in enumerate(recipe.cmake):
+                if call.place is not None:
+                    message = f"the family {self.name} chooses its own directories"
+                    yield ("cmake", index, "place"), message
+        if "overlay" not in known:
+            yield from self._installed(recipe)
+
+    def _installed(self, recipe: Recipe) -> Iterator[Finding]:
+        if isinstance(recipe.source, InstalledSource):
+            yield ("source",), f"the family {self.name} cannot use a package of the base as source"
+        for index, patch in enumerate(recipe.patch):
+            if isinstance(patch, AddPatch) and patch.add.distribution is not None:
+                path = ("patch", index, "add", "distribution")
+                yield path, f"the family {self.name} has no installed packages to add to"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseFamily:
+    """How one kind of base is made; the fields are as in ``EngineFamily``."""
+
+    name: str
+    summary: str
+    template: str
+    scripts: tuple[str, ...] = ()
+    requires_stages: tuple[str, ...] = ()
+    stages: Mapping[str, str]
+    """The stages that become images, named ``base-STAGE`` in the Dockerfiles above, with the
+    compression of their layers: gzip for published layers, zstd for layers that stay local."""
+    requires_base: str = ""
+    """What its base is, for the error message; empty: it has no base."""
+    required_tables: Mapping[str, str] = field(default_factory=dict)
+    rules: Callable[[BaseRecipe], Iterable[Finding]] = lambda _: ()
+    packages: Callable[[BaseRecipe, Path, Platforms], Packages] = lambda *_: {}
+    variables: Callable[[BaseRecipe, Platforms], Mapping[str, Any]] = lambda *_: {}
+
+    def check(self, recipe: BaseRecipe) -> Iterator[Finding]:
+        """What a base lacks, or sets without effect."""
+        if self.requires_base and recipe.base is None:
+            yield ("family",), f"the family {self.name} needs a base: {self.requires_base}"
+        if not self.requires_base and recipe.base is not None:
+            yield ("base",), f"a base of the family {self.name} has no base of its own"
+        for table, text in self.required_tables.items():
+            if not getattr(recipe, table):
+                yield ("family",), f"the family {self.name} needs {text}"
+        for name, table in BASE_TABLES.items():
+            if name not in self.required_tables and getattr(recipe, name):
+                yield (name,), f"the family {self.name} has no use for {table}"
+        yield from self.rules(recipe)
+
+
+def required(table: Table | None, recipe: Recipe | BaseRecipe) -> Table:
+    """A table that the check of the recipe's family requires.
+
+    Raises ``RecipeError`` for a recipe that was not checked and lacks it.
+    """
+    if table is None:
+        raise RecipeError(f"{recipe.name} lacks a table that the family {recipe.family} needs")
+    return table
+
+
+def with_image(recipe: Recipe, **known: Any) -> Recipe:
+    """A recipe with other image settings, validated."""
+    image = Image.model_validate(recipe.image.model_dump() | known)
+    return recipe.model_copy(update={"image": image})
+
+
+def native_lock(recipe: Recipe | BaseRecipe, lock: str, folder: Path, platforms: Platforms) -> Lock:
+    """The lock file of a recipe's Python packages.
+
+    Raises ``RecipeError`` where it is wrong, or the build would be a cross build.
+    """
+    if platforms.cross:
+        raise RecipeError(
+            f"{recipe.name} cannot be cross-compiled",
+            "pip installs wheels of the platform that it runs on",
+            f"build it on an engine of the platform linux/{platforms.target}",
+        )
+    return lockfile.read(folder / lock)

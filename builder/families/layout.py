@@ -1,0 +1,51 @@
+"""The layout of an engine's image: paths, user and label names, each stated once.
+
+Templates see it as ``layout``; the smoke checks and the label readers import it.
+``dockerfiles/scripts/start.py`` and ``overlay.py`` run inside images and cannot import it: a test
+holds them equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LABEL_KEY = "builder.key"
+LABEL_RECIPE = "builder.recipe"
+LABEL_ARCHITECTURES = "builder.architectures"
+LABEL_PATCHES = "builder.patches"
+LABEL_BASE = "builder.base"
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLayout:
+    """Where an image keeps its files, and which user it runs as."""
+
+    engine: str = "/opt/engine"
+    """Everything that the engine installs."""
+    uid: int = 10001
+    """User and group of our own bases."""
+    home: str = "/home/engine"
+    healthcheck: str = "/usr/local/bin/healthcheck"
+    start: str = "/opt/builder/start.py"
+    """The entrypoint of an image with ``[[start]]``; its plan, start.json, is beside it."""
+    cuda: str = "/usr/local/cuda"
+
+    @property
+    def programs(self) -> str:
+        """The directory of the engine's programs."""
+        return f"{self.engine}/bin"
+
+    @property
+    def user(self) -> str:
+        """``UID:GID``, as USER names it."""
+        return f"{self.uid}:{self.uid}"
+
+    @property
+    def search_path(self) -> str:
+        """PATH in an engine's image."""
+        return f"{self.programs}:{SYSTEM_PATH}"
+
+
+LAYOUT = ImageLayout()
