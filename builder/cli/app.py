@@ -306,7 +306,7 @@ def _crash(error: BaseException) -> None:
     """Write a report of a fault of our own, and say where it is."""
     typer.echo(
         f"builder: this is a fault of builder itself: {type(error).__name__}: {error}\n"
-        f"  the report is {crashes.report(error)}",
+        f"  the report is {crashes.write_report(error)}",
         err=True,
     )
 
@@ -325,7 +325,7 @@ def main() -> NoReturn:
         typer.echo("builder: interrupted; the next run starts clean", err=True)
         sys.exit(INTERRUPTED)
     except Exception as error:
-        known = crashes.explained(error)
+        known = crashes.as_builder_error(error)
         if known is None:
             _crash(error)
             sys.exit(INTERNAL)

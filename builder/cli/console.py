@@ -33,8 +33,8 @@ from builder.errors import as_started, plain
 from builder.images.log import Step
 from builder.pipeline import Outcome
 from builder.recipes.edit import Target
+from builder.records.markdown import STATES as CHECK_STATES
 from builder.records.record import Record
-from builder.records.reports import STATES as CHECK_STATES
 from builder.smoke.verdict import Verdict
 from builder.upstream.patch_state import STATES, Finding
 from builder.upstream.pins import PinStatus

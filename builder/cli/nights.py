@@ -101,9 +101,9 @@ def _tell(
     data: list[dict[str, Any]], overview: Overview, summary: Path | None, as_json: bool
 ) -> None:
     from builder.cli import console
-    from builder.records import reports
+    from builder.records import markdown
 
-    reports.add(reports.markdown(overview), summaries(summary))
+    markdown.append(markdown.of_table(overview), summaries(summary))
     if as_json:
         print_json(data)
     else:

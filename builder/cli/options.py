@@ -184,12 +184,15 @@ def reference_option(flag: str, text: str) -> Any:
 def reporter(junit: Path | None = None, summary: Path | None = None) -> BuildProgress:
     """The reporter of a build, which also writes each verdict to these files, good or not."""
     from builder.cli import console
-    from builder.records import reports
+    from builder.records import junit as junit_xml
+    from builder.records import markdown
 
     files = summaries(summary)
 
     def write(name: str, verdict: Verdict) -> None:
-        reports.write(name, verdict, junit, files)
+        if junit is not None:
+            junit_xml.write(junit, name, verdict)
+        markdown.append(markdown.of_verdict(name, verdict), files)
 
     return console.BuildProgress(write)
 

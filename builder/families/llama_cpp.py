@@ -70,7 +70,10 @@ def _rules(recipe: Recipe) -> Iterator[Finding]:
     if llama and llama.build_commit is None and not isinstance(recipe.source, GitSource):
         yield ("llama",), "build_commit is required where the source is not a git repository"
     if not any(SERVER in call.targets for call in recipe.cmake):
-        yield ("family",), f"{SERVER} must be in the targets of a [[cmake]]: the smoke test starts it"
+        yield (
+            ("family",),
+            f"{SERVER} must be in the targets of a [[cmake]]: the smoke test starts it",
+        )
     for index, call in enumerate(recipe.cmake):
         for path, message in _call_rules(call):
             yield ("cmake", index, *path), message

@@ -119,9 +119,9 @@ def _night(session: BuildSession, channel: Channel) -> Night:
 
 def _reason(session: BuildSession, error: Exception) -> str:
     """Why a night failed, as everybody may read it; of a fault of ours the report stays here."""
-    known = crashes.explained(error)
+    known = crashes.as_builder_error(error)
     if known is None:
-        session.log(f"a fault of builder itself: the report is {crashes.report(error)}")
+        session.log(f"a fault of builder itself: the report is {crashes.write_report(error)}")
         known = BuilderError(f"a fault of builder itself: {type(error).__name__}: {error}")
     text = str(known)
     return text if len(text) <= history.LONGEST_REASON else f"{text[: history.LONGEST_REASON]} ..."

@@ -1,4 +1,4 @@
-"""Exceptions that nobody expected: explained where the system is at fault, else reported."""
+"""Unexpected exceptions: an error message where the machine is the cause, else a crash report."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from builder.errors import BuilderError, WorldError
 from builder.tools.files import full_disk, is_disk_full
 
 
-def explained(error: BaseException) -> BuilderError | None:
-    """What an exception means where this machine is at fault; None where builder may be."""
+def as_builder_error(error: BaseException) -> BuilderError | None:
+    """The error that an exception of the operating system means; None for a bug of builder."""
     if isinstance(error, BuilderError):
         return error
     if not isinstance(error, OSError):
@@ -37,8 +37,8 @@ def explained(error: BaseException) -> BuilderError | None:
     return None
 
 
-def report(error: BaseException) -> str:
-    """Write a report of a fault of builder's own; where it is, or its text where none can be."""
+def write_report(error: BaseException) -> str:
+    """Write a crash report; its path, or its text where no file can be written."""
     text = "".join(traceback.format_exception(error))
     try:
         _, state = _directories()
@@ -52,11 +52,11 @@ def report(error: BaseException) -> str:
 
 
 def _directories() -> tuple[Path, Path]:
-    """The cache's and the state's directory: the user's, else the defaults."""
+    """The cache and the state directory, from the settings if they can be read."""
     try:
         from builder import settings
 
         chosen = settings.load()
-    except Exception:  # what reads the settings may be what has failed
+    except Exception:  # reading the settings may be the failure
         return user_cache_path("builder"), user_state_path("builder")
     return chosen.cache_dir, chosen.state_dir

@@ -1,21 +1,25 @@
-"""What happened, as one JSON file an image: written whole or not at all."""
+"""The record of an image: how it was made and its verdict, as one JSON file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from builder.smoke.verdict import Check, Verdict
+from pydantic import BaseModel, ConfigDict
+
+from builder.smoke.verdict import Verdict
 from builder.tools.files import write_json
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(BaseModel):
     """One image that was built and smoke-tested."""
 
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    format: Literal[2] = 2
+    """Of the file; files of format 1 do not state theirs."""
     recipe: str
     key: str
     contract: str
@@ -27,39 +31,50 @@ class Record:
     """RFC 3339, UTC."""
     seconds: Mapping[str, float]
     """By stage."""
-    base: Mapping[str, str] = field(default_factory=dict)
+    base: Mapping[str, str] = {}
     """Digests of the base's images, by name."""
     log: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The record as JSON data."""
-        return asdict(self)
+        return self.model_dump(mode="json")
 
 
 def path_of(state: Path, recipe: str, key: str, digest: str = "") -> Path:
-    """Where the record of an image stands: of the engine's own, or of one that a registry gave,
-    which is known by its digest."""
-    apart = f"-{digest.removeprefix('sha256:')[:12]}" if digest else ""
-    return state / "records" / recipe / f"{key[:12]}{apart}.json"
+    """The file of a record.
+
+    An image that a registry gave may differ from the engine's image of the same key: its record
+    has the ``digest`` in the name.
+    """
+    pulled = f"-{digest.removeprefix('sha256:')[:12]}" if digest else ""
+    return state / "records" / recipe / f"{key[:12]}{pulled}.json"
 
 
 def write(state: Path, record: Record, *, apart: bool = False) -> Path:
-    """Write a record, ``apart`` where a registry gave the image and the engine may have another
-    one of that key; raises ``OSError`` when the disk does not take it."""
+    """Write a record; ``apart`` for an image that a registry gave (see ``path_of``).
+
+    Raises ``OSError`` where the file cannot be written; an earlier file then stays.
+    """
     path = path_of(state, record.recipe, record.key, record.digest if apart else "")
     write_json(path, record.as_json())
     return path
 
 
 def read(state: Path, recipe: str, key: str, digest: str = "") -> Record | None:
-    """The record of an image, or None where there is none of this format."""
+    """The record of an image; None where there is none, or its file cannot be read as one."""
     try:
-        found = json.loads(path_of(state, recipe, key, digest).read_text("utf-8"))
-        verdict = found["verdict"]
-        checks = tuple(Check(**check) for check in verdict["checks"])
-        found["verdict"] = Verdict(**(verdict | {"checks": checks}))
-        found["references"] = tuple(found["references"])
-        record = Record(**found)
-    except (OSError, ValueError, KeyError, TypeError):
+        text = path_of(state, recipe, key, digest).read_text("utf-8")
+        record = Record.model_validate_json(_upgraded(text))
+    except (OSError, ValueError, LookupError, TypeError):
         return None
     return record if record.key == key else None
+
+
+def _upgraded(text: str) -> str:
+    """The JSON of a record in the present format; raises ``ValueError`` or ``LookupError``."""
+    found = json.loads(text)
+    if "format" not in found:  # format 1 called the kind of a check "proof"
+        found["format"] = 2
+        for check in found["verdict"]["checks"]:
+            check["kind"] = check.pop("proof")
+    return json.dumps(found)

@@ -1,4 +1,4 @@
-"""records.table"""
+"""A table with a title, as the terminal and Markdown show it."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ class Overview:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
-    """What does not fit into the table, a line each."""
+    """Lines below the table."""

@@ -432,7 +432,16 @@ def test_a_verified_image_of_another_machine_gets_what_is_missing(
 ) -> None:
     there = image(repository, "k", "1-kkkkkkkkkkkk").digest
     verdict = Verdict(there, (Check("runs", "x", "y", "y", passed=True),), 1, 1)
-    verified = Record("x-1", "k" * 64, "c", (f"{repository.name}:1-k",), there, verdict, "", {})
+    verified = Record(
+        recipe="x-1",
+        key="k" * 64,
+        contract="c",
+        references=(f"{repository.name}:1-k",),
+        digest=there,
+        verdict=verdict,
+        created="",
+        seconds={},
+    )
     bill = referrers.Attachment("application/spdx+json")
     trust = Trust("", (), tmp_path)
 
@@ -443,13 +452,14 @@ def test_a_verified_image_of_another_machine_gets_what_is_missing(
         return sorted(each["artifactType"] for each in referrers.referrers(repository, there))
 
     how = pushing.Pushing(tmp_path, print, trust, missing, there=there, verified=verified)
-    here = replace(verified, digest=f"sha256:{'0' * 64}")
+    here = verified.model_copy(update={"digest": f"sha256:{'0' * 64}"})
     for _ in range(2):
         pushing.push(here, pushing.Tags(repository.name, "1-kkkkkkkkkkkk", ("1",), ()), how)
         assert kinds() == sorted([bill.kind, VERDICT])
         how = replace(how, known=frozenset(repository.tags()))
     other = image(repository, "m").digest
-    night = replace(verified, digest=other, verdict=replace(verdict, digest=other))
+    moved = {"digest": other, "verdict": replace(verdict, digest=other)}
+    night = verified.model_copy(update=moved)
     for _ in range(2):
         pushing.vouch(repository, night, trust, missing, print)
         assert len(referrers.referrers(repository, other)) == 2

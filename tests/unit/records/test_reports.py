@@ -19,7 +19,8 @@ from builder.images.check import smoke_error
 from builder.nightly.history import Night
 from builder.nightly.status import Status
 from builder.publish.remote_image import Served
-from builder.records import reports
+from builder.records import junit as junit_xml
+from builder.records import markdown
 from builder.smoke import gpu
 from builder.smoke.verdict import Check, Verdict
 from builder.tools.docker import gpus
@@ -35,7 +36,7 @@ def verdict(*checks: Check) -> Verdict:
 
 
 def test_junit_counts_what_failed_apart_from_what_could_not_be_tried() -> None:
-    root = ElementTree.fromstring(reports.junit("a-1", verdict(GOOD, BAD, UNTRIED)))
+    root = ElementTree.fromstring(junit_xml.junit("a-1", verdict(GOOD, BAD, UNTRIED)))
     (suite,) = root
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "time")}
     assert counts == {"tests": "3", "failures": "1", "errors": "1", "time": "1.750"}
@@ -49,18 +50,19 @@ def test_junit_counts_what_failed_apart_from_what_could_not_be_tried() -> None:
 
 
 def test_a_summary_names_what_is_wrong_first_and_is_no_markup() -> None:
-    text = reports.summary("a-1", verdict(GOOD, BAD))
+    text = markdown.of_verdict("a-1", verdict(GOOD, BAD))
     assert text.startswith("### a-1: **not verified**")
     assert text.index("FAILED") < text.index("<details>")
     assert r"has \<mtp\> \| x" in text
     assert r"\[a\](b) \`c\`" in text
-    assert "### a-1: verified" in reports.summary("a-1", verdict(GOOD))
+    assert "### a-1: verified" in markdown.of_verdict("a-1", verdict(GOOD))
 
 
 def test_summaries_are_added_to(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n")
-    reports.write("a-1", verdict(GOOD), tmp_path / "deep" / "j.xml", [page, page])
+    junit_xml.write(tmp_path / "deep" / "j.xml", "a-1", verdict(GOOD))
+    markdown.append(markdown.of_verdict("a-1", verdict(GOOD)), [page, page])
     assert page.read_text().count("### a-1") == 2
     assert page.read_text().startswith("before")
     ElementTree.parse(tmp_path / "deep" / "j.xml")
@@ -204,6 +206,6 @@ def test_a_status_fits_a_terminal_and_tells_the_last_night(
     told = "last night 2026-11-21 03:10: failed; last good: 2026-11-20 03:10"
     assert overview.notes[0].endswith(told)
     assert overview.notes[1].endswith("is built, and 1 of 40 checks failed")
-    assert told in reports.markdown(overview)
+    assert told in markdown.of_table(overview)
     (note,) = tables.of_statuses([replace(status, failed=None, problem="")]).notes
     assert note.endswith("last night 2026-11-20 03:10: moved")

@@ -90,7 +90,7 @@ def record_of(made: EngineImage, **changed: Any) -> Record:
         seconds={"plan": 9.0, f"fetch {name}": 1.5, f"build {name}": 60.0, "smoke": 9.0},
         log="/somewhere/private/build.log",
     )
-    return replace(kept, **changed)
+    return kept.model_copy(update=changed)
 
 
 @cache

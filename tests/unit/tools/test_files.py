@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,19 @@ from builder.errors import BusyError, SpaceError, WorldError
 from builder.records import record
 from builder.records.record import Record
 from builder.smoke.verdict import Check, Verdict
-from builder.tools.files import file_lock, named_lock, require_space, workspace
+from builder.tools.files import file_lock, named_lock, require_space, workspace, write_json
 
 VERDICT = Verdict("sha256:1", (Check("runs", "x", "0", "0", True, 0.5),), 10, 20)
-RECORD = Record("x-1", "k" * 64, "c", ("x:1",), "sha256:1", VERDICT, "2026", {"plan": 1.0})
+RECORD = Record(
+    recipe="x-1",
+    key="k" * 64,
+    contract="c",
+    references=("x:1",),
+    digest="sha256:1",
+    verdict=VERDICT,
+    created="2026",
+    seconds={"plan": 1.0},
+)
 
 
 @contextmanager
@@ -213,7 +221,7 @@ def test_the_disk_that_filled_up_is_named(
         "from builder.tools.git import executable as git\n"
         "from builder.tools.files import write_json, workspace\n"
         f"disk = Path({str(disk)!r})\ntry:\n    {code}\n"
-        "except Exception as error:\n    print(repr(crashes.explained(error)))\n"
+        "except Exception as error:\n    print(repr(crashes.as_builder_error(error)))\n"
     )
     said = with_a_disk("size=2m", disk, program)
     assert f"SpaceError('the disk mounted at {disk} is full: 0.0 of its 0.0 GiB" in said
@@ -244,9 +252,9 @@ def test_a_read_only_directory_is_told_before_anything_is_done(tmp_path: Path, n
 
 def test_a_write_that_fails_leaves_the_record_that_was_there(tmp_path: Path) -> None:
     record.write(tmp_path, RECORD)
-    wrong = replace(RECORD, base={"x": object()})  # type: ignore[dict-item]
+    path = record.path_of(tmp_path, RECORD.recipe, RECORD.key)
     with pytest.raises(TypeError):
-        record.write(tmp_path, wrong)
+        write_json(path, RECORD.as_json() | {"base": {"x": object()}})
     assert record.read(tmp_path, "x-1", "k" * 64) == RECORD
     assert len(list((tmp_path / "records" / "x-1").iterdir())) == 1
 

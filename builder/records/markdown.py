@@ -1,0 +1,68 @@
+"""Verdicts and tables as Markdown, for a job's summary page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder.records.table import Overview
+from builder.smoke.verdict import Check, Verdict
+
+CELL_LIMIT = 300  # characters
+STATES = {True: "ok", False: "FAILED", None: "not tried"}
+"""The state of a check, for people."""
+
+
+def of_verdict(name: str, verdict: Verdict) -> str:
+    """The verdict as Markdown: first the checks that did not pass, then all."""
+    bad = [*verdict.failures, *verdict.untried]
+    seconds = sum(check.seconds for check in verdict.checks)
+    state = "verified" if verdict.good else "**not verified**"
+    lines = [
+        f"### {name}: {state}",
+        "",
+        f"{len(verdict.checks)} checks in {seconds:.0f} s: {len(verdict.failures)} failed, "
+        f"{len(verdict.untried)} could not be tried. "
+        f"{verdict.download_size / 1e6:.1f} MB to download, "
+        f"{verdict.unpacked_size / 1e6:.1f} MB unpacked.",
+        "",
+        f"`{verdict.digest}`",
+        "",
+    ]
+    lines += _check_table(bad) if bad else []
+    details = _check_table(verdict.checks)
+    lines += ["<details><summary>All checks</summary>", "", *details, "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+def of_table(overview: Overview) -> str:
+    """A table with its title and notes."""
+    rows = [overview.header, ("---",) * len(overview.header)]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines += [f"| {' | '.join(map(_cell, row))} |" for row in overview.rows]
+    notes = [f"- {_cell(note)}\n" for note in overview.notes]
+    return "\n".join([f"### {overview.title}", "", *lines, "", *notes]) + "\n"
+
+
+def append(text: str, files: Sequence[Path]) -> None:
+    """Append a text to each file; raises ``OSError``."""
+    for file in files:
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(text)
+
+
+def _check_table(checks: Sequence[Check]) -> list[str]:
+    rows = ["| | check | of | expected | found | took |", "|---|---|---|---|---|---|"]
+    for check in checks:
+        cells = (STATES[check.passed], check.kind, check.subject, check.expected, check.found)
+        rows.append("| " + " | ".join(map(_cell, cells)) + f" | {check.seconds:.2f} s |")
+    return [*rows, ""]
+
+
+def _cell(text: str) -> str:
+    """Text for a table cell, with Markdown and HTML escaped."""
+    short = " ".join(text.split())
+    short = short if len(short) <= CELL_LIMIT else short[: CELL_LIMIT - 3] + "..."
+    for character in "\\`*_[]<>|~":
+        short = short.replace(character, "\\" + character)
+    return short
