@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from builder import farm
 from builder.errors import BuilderError, BuildError, WorldError
 from builder.images.bases import ensure_bases
 from builder.images.context import bases_at
 from builder.images.log import new_log
 from builder.images.session import ActiveBuild, BuildSession
-from builder.plan.dockerfile import exec_form
+from builder.plan.dockerfile import render_template
 from builder.plan.rendered import EngineImage
 from builder.tools.docker import buildx
 from builder.tools.docker.buildx import Builder
@@ -35,20 +36,6 @@ RESULT = re.compile(r"(?:\./)?(?:[0-9a-f]/)+[0-9A-Za-z]+")
 FOLDER = re.compile(r"\.|(?:\./)?[0-9a-f](?:/[0-9a-f])*")
 END = bytes(2 * tarfile.BLOCKSIZE)  # after the last file (tar(5), "POSIX ustar Archives")
 TAIL = 8  # lines of a log that show why it failed
-# The results alone, newest use first, as far as so many bytes go: ccache's own limit is one for
-# each of its 256 directories.  A result may go while it is looked at.
-KEEP = """\
-cd /ccache; mkdir /kept
-find . -ignore_readdir_race -type f -path './[0-9a-f]/*' ! -name stats ! -name CACHEDIR.TAG \
--printf '%T@ %s %P\\n' | sort -rn \
-| awk -v limit="$1" '(total += $2) <= limit { print $3 }' >/list
-tar -c --ignore-failed-read -T /list | tar -x -C /kept
-"""
-# Afterwards ccache counts what it has.
-TAKE = """\
-tar -xf "$1" -C /ccache
-CCACHE_DIR=/ccache ccache --cleanup
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +48,7 @@ class Carried:
 
 def mounts_ccache(image: EngineImage) -> bool:
     """Whether a recipe compiles with the compiler cache mounted."""
-    return f"type=cache,id={ID}," in image.text
+    return image.plan.family.uses_ccache
 
 
 def compile_image(image: EngineImage, session: BuildSession) -> str | None:
@@ -94,12 +81,7 @@ def save(
     ``SpaceError``, or ``WorldError`` where the engine does not answer; then ``file`` is what it
     was.
     """
-    dockerfile = (
-        f"FROM base-devel AS kept\n{_once()}"
-        f"RUN --network=none --mount=type=cache,id={identifier},target=/ccache "
-        f"{exec_form(['bash', '-euo', 'pipefail', '-c', KEEP, 'save', f'{limit * 2**30:.0f}'])}\n"
-        "FROM scratch\nCOPY --from=kept /kept/ /\n"
-    )
+    dockerfile = _rendered("ccache-save", mount=identifier, limit=f"{limit * 2**30:.0f}")
     try:
         with atomic_write(file) as waiting:
             what = f"keep the compiler cache in {file}"
@@ -130,12 +112,7 @@ def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: s
         os.link(file.resolve(), context / "kept.tar")
     except OSError:  # another file system
         shutil.copyfile(file, context / "kept.tar")
-    dockerfile = (
-        f"FROM base-devel AS taken\n{_once()}"
-        f"RUN --network=none --mount=type=cache,id={identifier},target=/ccache "
-        "--mount=type=bind,from=kept,target=/from "
-        f"{exec_form(['sh', '-euc', TAKE, 'load', '/from/kept.tar'])}\n"
-    )
+    dockerfile = _rendered("ccache-load", mount=identifier)
     named = [_devel(image, work, builder), f"--build-context=kept={context}"]
     what = f"take the compiler cache of {file}"
     _build(dockerfile, work, what, "type=cacheonly", named, builder, work)
@@ -158,12 +135,10 @@ def _wrong(file: Path) -> str:
         return str(error)
 
 
-def _once() -> str:
-    """What makes a RUN another one than every time before.
-
-    Not ``--no-cache``: that empties the cache mounts of what it builds (moby/buildkit#4250).
-    """
-    return f"ARG ONCE={uuid4().hex}\n"
+def _rendered(name: str, **variables: str) -> str:
+    """A Dockerfile of builder's own, whatever templates the catalog has."""
+    folder = farm.installed() / "dockerfiles"
+    return render_template(folder, f"{name}.Dockerfile.j2", once=uuid4().hex, **variables)
 
 
 def _devel(image: str, work: Path, builder: str) -> str:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -37,7 +38,8 @@ def quoted(value: object) -> str:
     return '"' + re.sub(r'([\\"$])', r"\\\1", str(value)) + '"'
 
 
-def _environment(folder: Path) -> Environment:
+def render_template(folder: Path, name: str, **variables: Any) -> str:
+    """The text of a template of ``folder``; commands and values are written as data."""
     environment = Environment(
         loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
@@ -48,7 +50,7 @@ def _environment(folder: Path) -> Environment:
     )
     environment.globals["layout"] = LAYOUT
     environment.filters |= {"exec": exec_form, "quoted": quoted}
-    return environment
+    return environment.get_template(name).render(**variables)
 
 
 def render(plan: Plan, namespace: str = "") -> EngineImage:
@@ -74,8 +76,7 @@ def render_base(plan: BasePlan) -> BaseImage:
 
 
 def _rendered(plan: Plan | BasePlan) -> str:
-    template = _environment(plan.dockerfiles).get_template(plan.family.template)
-    return template.render(**plan.variables())
+    return render_template(plan.dockerfiles, plan.family.template, **plan.variables())
 
 
 def _require_no_faults(plan: Plan | BasePlan, faults: list[str]) -> None:
