@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -78,7 +78,8 @@ def _build(image: EngineImage, active: ActiveBuild, log: BuildLog, work: Path) -
     active.reporter.log(f"smoke test of {image.plan.name}")
     kept = check(image, candidate, active, work)
     if not kept.verdict.good:
-        record.write(active.settings.state_dir, replace(kept, references=(candidate.reference,)))
+        failed = kept.model_copy(update={"references": (candidate.reference,)})
+        record.write(active.settings.state_dir, failed)
         require_good(kept, candidate.reference)
     ensure_tags(image, candidate.reference, kept.digest)
     record.write(active.settings.state_dir, kept)

@@ -1,4 +1,4 @@
-"""What an image is made of and how it came about, in the formats that others read."""
+"""Bills of materials (CycloneDX, SPDX) and SLSA provenance of an image."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def documents(
     """The bill of materials of a verified image in both formats, and its provenance: JSON texts by
     media type.
 
-    ``image`` is what the image was made from, ``packages`` what dpkg has installed in it (None
-    where it does not say), ``builder`` the URI of who made it.  For the same words of a
-    recipe an image always gets the same texts; nothing in them is of this machine.
+    ``packages`` is the image's dpkg database (None where it has none), ``builder`` the URI of the
+    builder.  The same recipe and image always give the same texts, which contain nothing of the
+    build machine.
     """
     made = bill_of(image, record, packages)
     return {
-        CYCLONEDX: cyclonedx.written(made),
-        SPDX: spdx.written(made),
-        PROVENANCE: provenance.written(made, image, record, builder),
+        CYCLONEDX: cyclonedx.to_json(made),
+        SPDX: spdx.to_json(made),
+        PROVENANCE: provenance.to_json(made, image, record, builder),
     }

@@ -1,8 +1,8 @@
-"""How a bill of materials names what comes from elsewhere.
+"""Package URLs and download locations of the parts of an image.
 
 Package URLs: https://github.com/package-url/purl-spec (purl-types: github, generic, pypi, oci).
-Repositories at a commit: the download locations of SPDX 2.3, 7.7.  No address has a user in it,
-and none leads to a file of the machine that built.
+Repositories at a commit: the download locations of SPDX 2.3, 7.7.  No address contains a user or
+a path of the build machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from builder.tools.web.github import ADDRESS
 
 
 def public(url: str) -> str:
-    """A URL without user and query, which may be tokens; empty for a place of this machine."""
+    """A URL without user and query, which may be tokens; empty for a local path."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         return ""
@@ -30,7 +30,7 @@ def at_commit(url: str, commit: str) -> str:
 
 
 def page(url: str, path: str = "") -> str:
-    """The page of a repository of GitHub's, or one below it ("pull/6"); empty elsewhere."""
+    """The page of a GitHub repository, or ``path`` below it ("pull/6"); empty for other hosts."""
     found = ADDRESS.fullmatch(url)
     if found is None:
         return ""
@@ -38,7 +38,7 @@ def page(url: str, path: str = "") -> str:
 
 
 def commit_purl(url: str, commit: str, name: str) -> str:
-    """The package URL of a commit; ``name`` is said where the repository is not GitHub's."""
+    """The package URL of a commit; ``name`` is used where the repository is not on GitHub."""
     found = ADDRESS.fullmatch(url)
     if found is not None:
         return PackageURL("github", found[1], found[2], commit).to_string()
@@ -47,7 +47,7 @@ def commit_purl(url: str, commit: str, name: str) -> str:
 
 
 def generic_purl(name: str, version: str, qualifiers: dict[str, str] | None = None) -> str:
-    """The package URL of what no package manager has."""
+    """The package URL of something that is in no package manager."""
     return PackageURL("generic", None, name, version or None, qualifiers or None).to_string()
 
 
@@ -57,9 +57,9 @@ def python_purl(name: str, version: str = "") -> str:
 
 
 def image_purl(repository: str, digest: str, tag: str = "") -> str:
-    """The package URL of an image; a name of one part is told without a registry.
+    """The package URL of an image; a name of one part gets no registry.
 
-    ``digest`` may be empty: then only the tag says which image it is.
+    ``digest`` may be empty: then only the tag identifies the image.
     """
     qualifiers = {"tag": tag} if tag else {}
     if "/" in repository:

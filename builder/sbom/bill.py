@@ -1,4 +1,4 @@
-"""The bill of materials of one image: the engine, what was changed of it, and everything else."""
+"""The bill of materials of one image: the engine, its changes, and all other parts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from builder.sbom.debian import Dpkg
 from builder.sbom.parts import Part, bases, debian_packages, engine_of, scripts, wheels
 
 UNKNOWN = "1970-01-01T00:00:00+00:00"
-"""When an image was made whose record does not tell."""
+"""The creation time of an image whose record has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """One image and all that is known of what is in it."""
+    """One image and its known contents."""
 
     repository: str
     """Its name without a tag."""
@@ -35,11 +35,11 @@ class Bill:
     properties: Mapping[str, str]
     engine: Part
     changes: tuple[Change, ...]
-    """What was changed of the engine's source, in order."""
+    """The changes of the engine's source, in order."""
     parts: tuple[Part, ...]
-    """Everything else, sorted."""
+    """All other parts, sorted."""
     gaps: tuple[str, ...]
-    """What the image holds beside that, in words."""
+    """Contents that are not listed, each in a sentence."""
 
     @property
     def purl(self) -> str:
@@ -47,30 +47,27 @@ class Bill:
         return image_purl(self.repository, self.digest, self.tag)
 
     @property
-    def mark(self) -> str:
-        """sha256 of all that it says: two documents have one name only where they say the same."""
+    def fingerprint(self) -> str:
+        """sha256 (hex) of all fields: documents share an identifier only where they are equal."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
     @property
     def applied(self) -> tuple[Change, ...]:
-        """The changes that the image has."""
+        """The changes that were applied."""
         return tuple(change for change in self.changes if change.applied)
 
 
 def bill_of(image: EngineImage, record: Record, dpkg: Dpkg | None) -> Bill:
-    """The bill of materials of a verified image; ``dpkg`` is what it has installed, None: unknown.
-
-    ``image`` is what it was made from, ``record`` of its making.
-    """
+    """The bill of materials of a verified image; ``dpkg``: its package database, if it has one."""
     plan = image.plan
     repository, _, tag = record.references[0].rpartition(":")
-    stands = _stands_on_its_base(plan)
+    base_shipped = _ships_its_base(plan)
     engine = engine_of(plan)
     parts = [
-        *bases(image, record.base, stands),
-        *wheels(image, stands),
-        *scripts(image, stands),
-        *debian_packages(image, dpkg, stands),
+        *bases(image, record.base, base_shipped),
+        *wheels(image, base_shipped),
+        *scripts(image, base_shipped),
+        *debian_packages(image, dpkg, base_shipped),
     ]
     return Bill(
         repository=repository,
@@ -87,19 +84,19 @@ def bill_of(image: EngineImage, record: Record, dpkg: Dpkg | None) -> Bill:
         },
         engine=engine,
         changes=changes_of(plan),
-        # The wheel that is patched may be one of its base's: then it is the engine.
+        # The patched package may be a wheel of the base: it is listed as the engine.
         parts=_each_once(part for part in parts if part.identity != engine.identity),
-        gaps=tuple(_gaps(image, dpkg, stands)),
+        gaps=tuple(_gaps(image, dpkg, base_shipped)),
     )
 
 
-def _stands_on_its_base(plan: Plan) -> bool:
-    """Whether what the base's runtime holds is in the image: it may be made from scratch."""
+def _ships_its_base(plan: Plan) -> bool:
+    """Whether the image contains the base's runtime, or is made from scratch."""
     return "runtime" in plan.family.requires_stages
 
 
 def _each_once(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Sorted; what is there twice is in the image where one of the two is."""
+    """Sorted and without duplicates; a part is shipped where one of its duplicates is."""
     found: dict[str, Part] = {}
     for part in parts:
         before = found.get(part.identity, part)
@@ -111,9 +108,9 @@ def _gaps(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -> Iterator
     if not base_shipped:
         return
     if dpkg is None:
-        yield "Debian packages: the image has no database of them; only those asked for are named"
+        yield "Debian packages: the image has no dpkg database; only the requested ones are listed"
     for below in image.base.chain():
         recipe = below.plan.recipe
         published = getattr(recipe, "published", None)
         if published is not None:
-            yield f"{published.image}: of what it holds, only Debian packages are listed"
+            yield f"{published.image}: only its Debian packages are listed"

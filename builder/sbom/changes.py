@@ -1,4 +1,4 @@
-"""What was changed of an engine's source: patches, pull requests, steps at every start."""
+"""The changes of an engine's source: patches, pull requests, steps at every start."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from builder.recipes.schema import AddPatch, FilePatch, PickPatch, PullPatch, Sc
 from builder.sbom.addresses import at_commit, page, public
 
 UPSTREAM = re.compile(r"([A-Za-z0-9-]+/[A-Za-z0-9._-]+)#([0-9]+)")
-"""GitHub's own way to name an issue or a pull request."""
+"""GitHub's notation for an issue or a pull request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of the source, in the order in which they are made.
+    """One change of the source.
 
-    ``before`` and ``after`` are commits of the repository ``git``, which has no user in it; a
-    program, or added files, are of the commit ``after`` alone.  ``page`` is where people read
-    it, ``diff`` where its text is, both empty where nobody publishes them; ``content`` is the
-    text itself, of a file of ours.  A change that is not ``applied`` was looked for, and what it
-    changes was not there.
+    ``before`` and ``after`` are commits of the repository ``git``, a URL without a user; a script
+    and added files have only ``after``.  ``page`` is the URL of the change for people, ``diff`` the
+    URL of its text, both empty where there is none; ``content`` is the text of a patch file of this
+    repository.  A change that is not ``applied`` is one that the recipe expects to be absent.
     """
 
     kind: Literal["file", "pull", "pick", "script", "add", "start"]
@@ -41,26 +40,26 @@ class Change:
 
     @property
     def location(self) -> str:
-        """``git+URL@COMMIT`` of what was applied; empty where it has no public URL."""
+        """``git+URL@COMMIT`` of the change; empty where it has no public URL."""
         return at_commit(self.git, self.after) if self.git else ""
 
     @property
     def issue(self) -> str:
-        """Where it is discussed, as a URL: what the recipe says, else its own page."""
+        """The URL of the discussion: the recipe's ``upstream``, else the change's own page."""
         found = UPSTREAM.fullmatch(self.upstream)
         return f"https://github.com/{found[1]}/issues/{found[2]}" if found else self.page
 
-    def told(self) -> str:
-        """One line for people: what, from where, why."""
+    def description(self) -> str:
+        """One line for people: name, source and reason."""
         commits = "..".join(commit for commit in (self.before, self.after) if commit)
-        path = self.path if self.kind == "add" else ""  # the others have it in their name
-        place = " ".join(part for part in (self.git, path, commits) if part)
+        path = self.path if self.kind == "add" else ""  # part of the name of the others
+        origin = " ".join(part for part in (self.git, path, commits) if part)
         until = f" (until {self.drop_when})" if self.drop_when else ""
-        return f"{self.name}{f' of {place}' if place else ''}: {self.why}{until}"
+        return f"{self.name}{f' of {origin}' if origin else ''}: {self.why}{until}"
 
 
 def changes_of(plan: Plan) -> tuple[Change, ...]:
-    """Every patch of a plan in order, then what is patched at every start."""
+    """Every patch of a plan in order, then the steps at every start."""
     starts = (
         Change("start", f"at start: {' '.join(step.run)}", step.why, step.drop_when or "")
         for step in plan.recipe.start
@@ -70,7 +69,7 @@ def changes_of(plan: Plan) -> tuple[Change, ...]:
 
 def _change(planned: PlannedPatch) -> Change:
     patch, url = planned.patch, planned.url
-    made = Change(
+    change = Change(
         "file",
         patch.name,
         patch.why,
@@ -81,29 +80,31 @@ def _change(planned: PlannedPatch) -> Change:
     )
     match patch:
         case FilePatch(file=file):
-            return replace(made, path=file, content=planned.content)
+            return replace(change, path=file, content=planned.content)
         case PullPatch(pull=number, base=before, head=after):
-            read = page(url, f"pull/{number}")
-            made = replace(made, kind="pull", before=before, after=after, page=read)
-            return replace(made, diff=_compared(url, before, after, ".diff"))
+            page_url = page(url, f"pull/{number}")
+            change = replace(change, kind="pull", before=before, after=after, page=page_url)
+            return replace(change, diff=_compared(url, before, after, ".diff"))
         case PickPatch(pick=pick):
-            read = _compared(url, pick.after, pick.to)
-            made = replace(made, kind="pick", before=pick.after, after=pick.to, page=read)
+            page_url = _compared(url, pick.after, pick.to)
+            change = replace(change, kind="pick", before=pick.after, after=pick.to, page=page_url)
             if pick.without:
-                return made  # no page has the diff of some commits of a range
-            return replace(made, diff=_compared(url, pick.after, pick.to, ".diff"))
+                return change  # GitHub has no diff that leaves out commits of a range
+            return replace(change, diff=_compared(url, pick.after, pick.to, ".diff"))
         case ScriptPatch(script=script):
-            read = page(url, f"blob/{script.commit}/{script.path}")
-            return replace(made, kind="script", after=script.commit, path=script.path, page=read)
+            page_url = page(url, f"blob/{script.commit}/{script.path}")
+            return replace(
+                change, kind="script", after=script.commit, path=script.path, page=page_url
+            )
         case AddPatch(add=add):
-            read = page(url, f"tree/{add.commit}/{add.path}")
-            return replace(made, kind="add", after=add.commit, path=add.path, page=read)
+            page_url = page(url, f"tree/{add.commit}/{add.path}")
+            return replace(change, kind="add", after=add.commit, path=add.path, page=page_url)
 
 
 def _compared(url: str, before: str, after: str, form: str = "") -> str:
-    """Where GitHub shows, or with ``.diff`` gives, what lies between two commits.
+    """The page of GitHub that compares two commits, or with ``.diff`` its text.
 
-    https://docs.github.com/en/rest/commits/commits#compare-two-commits, as its pages have it: from
-    where the two parted, which is the first one, an ancestor of the second.
+    It compares from the merge base of the two, which is ``before``, an ancestor of ``after``:
+    https://docs.github.com/en/rest/commits/commits#compare-two-commits.
     """
     return page(url, f"compare/{before}...{after}{form}")

@@ -1,8 +1,7 @@
 """A bill of materials as CycloneDX 1.6 JSON (https://cyclonedx.org/docs/1.6/json/).
 
-What was changed of the engine's source is its pedigree: what it descends from, the commits, the
-patches with their text or where it is.  The library knows no compositions: they are added to what
-it gives.
+The changes of the engine's source are its pedigree: ancestor, commits, and patches with their text
+or its URL.  The library has no compositions: they are added to its output.
 """
 
 from __future__ import annotations
@@ -61,20 +60,20 @@ PATCHES = {
     "add": PatchClassification.UNOFFICIAL,
     "start": PatchClassification.MONKEY,
 }
-"""What the specification calls each kind of ours."""
+"""The classification of each kind of change."""
 FIRST = ("$schema", "bomFormat", "specVersion", "serialNumber", "version", "metadata")
-"""What stands at the top of the document, for people."""
+"""Keys at the top of the document, for people."""
 
 _BUILDER = Component(type=ComponentType.APPLICATION, name="builder", version=__version__)
 
 
-def written(bill: Bill) -> str:
-    """The document: for one bill always the same."""
+def to_json(bill: Bill) -> str:
+    """The document; equal bills give equal texts."""
     engine = _engine(bill)
     parts = [_component(part) for part in bill.parts]
     image = _image(bill)
     bom = Bom(
-        serial_number=uuid5(NAMESPACE_URL, f"cyclonedx:{bill.mark}"),
+        serial_number=uuid5(NAMESPACE_URL, f"cyclonedx:{bill.fingerprint}"),
         metadata=BomMetaData(
             timestamp=bill.created,
             component=image,
@@ -87,7 +86,7 @@ def written(bill: Bill) -> str:
     document: dict[str, Any] = dict.fromkeys(FIRST)
     document |= json.loads(JsonV1Dot6(bom).output_as_string())
     document["compositions"] = [
-        # Whether the engine's source has others' code in it was not looked for.
+        # The engine's source may contain third-party code, which is not searched for.
         {"aggregate": "incomplete" if bill.gaps else "complete", "assemblies": [bill.purl]},
         {"aggregate": "unknown", "assemblies": [bill.engine.identity]},
     ]
@@ -126,7 +125,7 @@ def _component(part: Part, pedigree: Pedigree | None = None) -> Component:
         external_references=[ExternalReference(type=kind, url=XsUri(part.origin))]
         if part.origin
         else (),
-        properties=_properties(part.known),
+        properties=_properties(part.all_properties),
         pedigree=pedigree,
     )
 
@@ -140,7 +139,7 @@ def _properties(values: Mapping[str, str]) -> list[Property]:
 
 
 def _engine(bill: Bill) -> Component:
-    """The engine, with its source as it was as the ancestor where it was changed."""
+    """The engine; a changed one has its unchanged source as ancestor."""
     if not bill.applied:
         return _component(bill.engine)
     before = _component(replace(bill.engine, about=""))
@@ -150,15 +149,15 @@ def _engine(bill: Bill) -> Component:
         ancestors=[before],
         commits=commits,
         patches=[_patch(change) for change in bill.applied],
-        # Lists of this model are sorted: the order in which they were applied is told here.
-        notes="\n".join(change.told() for change in bill.applied),
+        # The model sorts its lists; the notes keep the order of application.
+        notes="\n".join(change.description() for change in bill.applied),
     )
     return _component(bill.engine, pedigree)
 
 
 def _commit(change: Change) -> Commit:
-    place = XsUri(change.page or change.location) if change.page or change.location else None
-    return Commit(uid=change.after, url=place, message=change.why)
+    url = XsUri(change.page or change.location) if change.page or change.location else None
+    return Commit(uid=change.after, url=url, message=change.why)
 
 
 def _patch(change: Change) -> Patch:
@@ -166,9 +165,9 @@ def _patch(change: Change) -> Patch:
     if change.content:
         packed = base64.b64encode(change.content).decode()
         text = AttachedText(content=packed, content_type="text/x-diff", encoding=Encoding.BASE_64)
-    place = XsUri(change.diff) if change.diff else None
+    url = XsUri(change.diff) if change.diff else None
     issue = IssueType(
-        type=IssueClassification.DEFECT,  # a reason says what is wrong without the patch
+        type=IssueClassification.DEFECT,  # `why` of a patch describes a defect
         id=change.upstream or change.name,
         name=change.name,
         description=change.why,
@@ -177,6 +176,6 @@ def _patch(change: Change) -> Patch:
     )
     return Patch(
         type=PATCHES[change.kind],
-        diff=Diff(text=text, url=place) if text or place else None,
+        diff=Diff(text=text, url=url) if text or url else None,
         resolves=[issue],
     )

@@ -1,4 +1,4 @@
-"""Debian packages of an image, as its own database tells them."""
+"""Debian packages of an image, from its dpkg database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from builder.tools.docker import containers
 STATUS = "/var/lib/dpkg/status"
 RELEASE = "/etc/os-release"
 ABSENT = re.compile(r"Could not find the file|no such file or directory", re.IGNORECASE)
-"""What the engine says of a path that a container does not have."""
+"""The engine's message for a path that a container does not have."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -31,7 +31,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Dpkg:
-    """What dpkg has installed in an image, sorted, and on which release of which distribution.
+    """The installed packages of an image, sorted, and its distribution.
 
     ``distribution`` and ``release`` are ID and VERSION_ID of os-release(5): "debian", "13".
     """
@@ -42,10 +42,9 @@ class Dpkg:
 
 
 def installed(reference: str, work: Path) -> Dpkg | None:
-    """What an image of the engine has installed; None where it has no database of dpkg's.
+    """The dpkg database of an image of the engine; None where the image has none.
 
-    ``work`` takes the files that are read.  Raises ``UntriedError`` where the engine does not
-    give them.
+    Files are copied to ``work``.  Raises ``UntriedError`` where the engine cannot copy them.
     """
     status = _text(reference, STATUS, work / "dpkg-status")
     if status is None:
@@ -64,19 +63,19 @@ def _text(reference: str, path: str, copy: Path) -> str | None:
 
 
 def parse(status: str, release: str) -> Dpkg:
-    """What the texts of /var/lib/dpkg/status and of os-release tell."""
-    told = dict(_assignments(release))
+    """The database, from the texts of /var/lib/dpkg/status and os-release."""
+    variables = dict(_assignments(release))
     return Dpkg(
-        told.get("ID", "debian"),
-        told.get("VERSION_ID", ""),
+        variables.get("ID", "debian"),
+        variables.get("VERSION_ID", ""),
         tuple(sorted(_packages(status))),
     )
 
 
 def _packages(status: str) -> Iterator[Package]:
-    # As lines: a text of one line would be taken for the name of a file.
+    # Lines, because the library takes a string for a file name.
     for entry in Packages.iter_paragraphs(status.splitlines(), use_apt_pkg=False):
-        # Wanted, flag, state (dpkg-query(1)): what is removed may have left its configuration.
+        # Wanted, flag, state (dpkg-query(1)); removed packages may still have configuration files.
         if entry.get("Status", "").split()[2:] == ["installed"]:
             yield Package(
                 entry["Package"],

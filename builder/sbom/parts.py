@@ -1,7 +1,7 @@
-"""What an image is made of: also what a scanner of its files cannot see.
+"""The parts of an image, including those that a scanner of its files cannot see.
 
-The plan knows the fork and its commit, the patches, the wheels and the bases; the image's own
-database knows its Debian packages.
+The plan has the engine's commit, the wheels, the scripts and the bases; the image's dpkg database
+has its Debian packages.
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ from builder.sbom.debian import Dpkg
 from builder.tools.registry.transport import split
 
 Kind = Literal["engine", "python", "debian", "base", "script"]
-OWN = {"gitCommit": "builder:commit", "builderTree": "builder:tree", "builderKey": "builder:key"}
-"""What those digests are called that are not of a file."""
+PROPERTY_NAMES = {
+    "gitCommit": "builder:commit",
+    "builderTree": "builder:tree",
+    "builderKey": "builder:key",
+}
+"""Digests that are not of a file, and their names as properties."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing that an image is made of.
+    """One part of an image.
 
     ``purl`` is its package URL.  ``digest`` is a DigestSet of in-toto
     (https://github.com/in-toto/attestation, spec/v1/digest_set.md): "sha256" of a file or of an
     image, "gitCommit", and our own "builderTree" for a tree of the repository and "builderKey"
-    for a base.  ``origin`` is where it comes from, as a URL or ``git+URL@COMMIT``.
+    for a base.  ``origin`` is its download location, a URL or ``git+URL@COMMIT``.
     """
 
     kind: Kind
@@ -50,33 +54,34 @@ class Part:
     digest: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
     license: str = ""
-    """SPDX expression; empty: not known."""
+    """SPDX expression; empty: unknown."""
     about: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
     shipped: bool = True
-    """False: it took part in making the image, and is not in it."""
+    """Whether the image contains it; otherwise it was only used by the build."""
 
     @property
     def identity(self) -> str:
-        """What no other part of an image has: a package may be there as two files."""
+        """Unique within an image, which may have a package as two files."""
         exact = self.digest.get("sha256", "")
         return f"{self.purl}#{exact[:12]}" if exact else self.purl
 
     @property
-    def known(self) -> dict[str, str]:
-        """Its properties and our own digests, for formats that know only hashes of files."""
-        own = {OWN[name]: value for name, value in self.digest.items() if name in OWN}
-        return own | dict(self.properties)
+    def all_properties(self) -> dict[str, str]:
+        """Properties, and the digests that are not of a file."""
+        digests = self.digest.items()
+        found = {PROPERTY_NAMES[name]: value for name, value in digests if name in PROPERTY_NAMES}
+        return found | dict(self.properties)
 
 
 def engine_of(plan: Plan) -> Part:
-    """The engine as its source is, before it is patched."""
+    """The engine, as its source is before patches."""
     recipe = plan.recipe
     name, version = recipe.engine, recipe.version
     common = Part("engine", name, version, license=recipe.license, about=recipe.summary)
     match plan.source:
-        case GitCommit(url=url, commit=commit, submodules=whole, moved=moved):
-            left_out = {} if whole else {"builder:submodules": "left out"}
+        case GitCommit(url=url, commit=commit, submodules=submodules, moved=moved):
+            left_out = {} if submodules else {"builder:submodules": "left out"}
             elsewhere = {
                 f"builder:submodule:{path}": addresses.public(place)
                 for path, place in moved.items()
@@ -105,14 +110,14 @@ def engine_of(plan: Plan) -> Part:
                 properties={"builder:path": recipe.source.path},
             )
         case Installed(name=project, version=known):
-            # Of the base; a version with * in it is looked for, and not known here.
+            # A version with * is a pattern: the exact one is known only in the base.
             exact = "" if "*" in known else known
             purl = addresses.python_purl(project, exact)
             return replace(common, purl=purl, properties={"builder:installed": known})
 
 
 def bases(image: EngineImage, digests: Mapping[str, str], shipped: bool) -> Iterator[Part]:
-    """What the image stands on; ``digests`` are those of our own images, by their names."""
+    """The bases of the image; ``digests`` are those of their images, by name."""
     for below in image.base.chain():
         plan = below.plan
         names = f"builder-base/{plan.name}:"
@@ -128,15 +133,15 @@ def bases(image: EngineImage, digests: Mapping[str, str], shipped: bool) -> Iter
             shipped=shipped,
         )
         if isinstance(plan.root, BootstrappedRoot):
-            drawn = f"packages of {plan.root.suite} as of {plan.root.as_of}"
-            part = replace(part, properties={**part.properties, "builder:root": drawn})
+            packages = f"packages of {plan.root.suite} as of {plan.root.as_of}"
+            part = replace(part, properties={**part.properties, "builder:root": packages})
         yield part
         if plan.base is None and plan.root is not None and plan.root.way == "registry":
             yield _published(plan.root.image, plan.root.digest, shipped)
 
 
 def _published(image: str, digest: str, shipped: bool) -> Part:
-    """An image that somebody else publishes; without a digest it is not known which one."""
+    """An image that somebody else publishes; ``digest`` may be empty: unknown."""
     repository, _, tag = image.rpartition(":")
     return Part(
         "base",
@@ -153,7 +158,7 @@ def _with_bases(image: EngineImage) -> list[EngineImage | BaseImage]:
 
 
 def wheels(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
-    """The files of PyPI; ``base_shipped``: what the bases' runtimes hold is in the image."""
+    """The files of PyPI; ``base_shipped``: the image contains the runtimes of its bases."""
     for each in _with_bases(image):
         plan = each.plan
         shipped = base_shipped or isinstance(plan, Plan)
@@ -170,10 +175,10 @@ def wheels(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
 
 
 def _stays(plan: Plan | BasePlan, context: str, name: str) -> bool:
-    """Whether a wheel ends in the image, or only took part in making it.
+    """Whether a wheel is in the image, or only used by the build.
 
-    Of a CUDA toolkit those stay whose libraries are linked and shipped; they are the target
-    platform's.
+    The image contains the wheels of a CUDA toolkit that have its runtime libraries; they are for
+    the target platform.
     """
     if isinstance(plan, BasePlan) and plan.recipe.wheel:
         if plan.platforms.cross:
@@ -183,7 +188,7 @@ def _stays(plan: Plan | BasePlan, context: str, name: str) -> bool:
 
 
 def scripts(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
-    """The programs of builder's own that images hold, or that took part in making one."""
+    """The scripts of builder that the image contains, or that the build ran."""
     starts = bool(image.plan.recipe.start)
     kept = {"healthcheck", *(["start.py"] if starts else [])}
     for each in _with_bases(image):
@@ -200,7 +205,7 @@ def scripts(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
 
 
 def debian_packages(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[Part]:
-    """What dpkg has installed, and by name what was asked for and is not among it."""
+    """The installed packages, then by name the requested ones that are not installed."""
     vendor = dpkg.distribution if dpkg else "debian"
     distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else (image.suite() or "")
     for package in dpkg.packages if dpkg else ():
@@ -212,10 +217,10 @@ def debian_packages(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -
             _deb(vendor, package.name, package.version, known),
             properties={"builder:source": f"{package.source} {package.source_version}"},
         )
-    there = {package.name for package in dpkg.packages} if dpkg else set()
-    for name, shipped in sorted(_asked_for(image, unlisted=dpkg is None and base_shipped)):
+    listed = {package.name for package in dpkg.packages} if dpkg else set()
+    for name, shipped in sorted(_requested(image, unlisted=dpkg is None and base_shipped)):
         plain, _, architecture = name.partition(":")
-        if plain not in there:
+        if plain not in listed:
             platforms = image.plan.platforms
             arch = architecture or (platforms.target if shipped else platforms.build)
             purl = _deb(vendor, plain, "", {"arch": arch, "distro": distro})
@@ -223,13 +228,15 @@ def debian_packages(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -
 
 
 def _deb(vendor: str, name: str, version: str, qualifiers: dict[str, str]) -> str:
-    told = {key: value for key, value in qualifiers.items() if value}
-    return PackageURL("deb", vendor, name, version or None, told).to_string()
+    known = {key: value for key, value in qualifiers.items() if value}
+    return PackageURL("deb", vendor, name, version or None, known).to_string()
 
 
-def _asked_for(image: EngineImage, *, unlisted: bool) -> set[tuple[str, bool]]:
-    """Debian packages that the recipes name for the build; those of the image where it does not
-    list its own.  Each with whether it is in the image."""
+def _requested(image: EngineImage, *, unlisted: bool) -> set[tuple[str, bool]]:
+    """Debian packages that the recipes request, each with whether the image contains it.
+
+    Runtime packages only where they are ``unlisted``: the image has no dpkg database.
+    """
     build = set(image.plan.recipe.debian.build)
     runtime = set(image.plan.recipe.debian.runtime)
     for below in image.base.chain():

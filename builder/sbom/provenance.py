@@ -1,4 +1,4 @@
-"""How an image came about, as SLSA provenance in a statement of in-toto.
+"""SLSA provenance of an image, as an in-toto statement.
 
 https://slsa.dev/spec/v1.0/provenance; https://github.com/in-toto/attestation, spec/v1:
 statement.md, resource_descriptor.md, digest_set.md, field_types.md.
@@ -22,16 +22,18 @@ from builder.sbom.parts import Part
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:builder:recipe:v1"
-"""``builder build RECIPE``.  externalParameters: ``recipe``, its name, and ``version``, the
-engine's; internalParameters: ``key``, the sha256 of everything that decides the image,
-``contract``, that of its checks, and ``platforms``, the one that compiled and the target.
-What the recipe pins is among resolvedDependencies."""
+"""``builder build RECIPE``.
+
+externalParameters: ``recipe`` and ``version``, the names of the recipe and of the engine's version.
+internalParameters: ``key``, the sha256 of all inputs of the image; ``contract``, the sha256 of what
+the smoke test checks; ``platforms``, of the compiler and of the image.
+resolvedDependencies has the recipe's pins."""
 LOCAL = "urn:builder:local"
-"""The builder that is nobody's but the one who ran it: no platform vouches for it."""
+"""A builder that no platform vouches for."""
 
 
 def platform(environment: Mapping[str, str]) -> str:
-    """Who runs this, as a URI: GitHub's workflow at its commit's ref, else ``LOCAL``.
+    """The URI of the builder: GitHub's workflow at its commit's ref, else ``LOCAL``.
 
     https://docs.github.com/en/actions/reference/workflows-and-actions/variables
     """
@@ -40,8 +42,8 @@ def platform(environment: Mapping[str, str]) -> str:
     return f"{server}/{workflow}" if server and workflow else LOCAL
 
 
-def written(bill: Bill, image: EngineImage, record: Record, builder: str = LOCAL) -> str:
-    """The statement on an image, unsigned; ``builder`` is the URI of who made it."""
+def to_json(bill: Bill, image: EngineImage, record: Record, builder: str = LOCAL) -> str:
+    """The statement on an image, unsigned; ``builder`` is the URI of the builder."""
     plan = image.plan
     platforms = {"build": plan.platforms.build, "target": plan.platforms.target}
     statement = {
@@ -89,7 +91,7 @@ def _timestamp(moment: datetime) -> str:
 
 def _dependencies(bill: Bill) -> Iterator[dict[str, Any]]:
     yield _part(bill.engine)
-    # What runs at every start is a file that a patch has added, or one of the base.
+    # A start step runs a file that is a dependency already: of a patch, or of the base.
     yield from (_change(change) for change in bill.changes if change.kind != "start")
     yield from map(_part, bill.parts)
 

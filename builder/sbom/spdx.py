@@ -1,8 +1,8 @@
 """A bill of materials as SPDX 2.3 JSON (https://spdx.github.io/spdx-spec/v2.3/).
 
-The image is the package that the document describes; it contains the engine and every part that
-is in it, descends from its bases, and needed the rest to be built.  Every patch is a package of
-its own that was applied to the engine.
+The document describes one package, the image: it contains the engine and the shipped parts,
+descends from its bases, and has the other parts as build dependencies.  Every patch is a package
+that was applied to the engine.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ PURPOSES: dict[Kind, PackagePurpose] = {
     "base": PackagePurpose.CONTAINER,
     "script": PackagePurpose.FILE,
 }
-NO_LICENSE_TEXT = "Not an SPDX license: its text is with the source that this package names."
+NO_LICENSE_TEXT = "Not an SPDX license: the text is in the source that this package names."
 
 
-def written(bill: Bill) -> str:
-    """The document: for one bill always the same."""
+def to_json(bill: Bill) -> str:
+    """The document; equal bills give equal texts."""
     text = StringIO()
     write_document_to_stream(document(bill), text, validate=False, drop_duplicates=False)
     return text.getvalue() + "\n"
@@ -62,7 +62,7 @@ def document(bill: Bill) -> Document:
             spdx_version="SPDX-2.3",
             spdx_id=DOCUMENT,
             name=f"{bill.repository}:{bill.tag}",
-            document_namespace=f"urn:uuid:{uuid5(NAMESPACE_URL, f'spdx:{bill.mark}')}",
+            document_namespace=f"urn:uuid:{uuid5(NAMESPACE_URL, f'spdx:{bill.fingerprint}')}",
             creators=[Actor(ActorType.TOOL, f"builder-{__version__}")],
             created=bill.created,
             document_comment="\n".join(f"Not listed: {gap}" for gap in bill.gaps) or None,
@@ -109,7 +109,7 @@ def _image(bill: Bill) -> Package:
         files_analyzed=False,
         checksums=[_sha256(bill.digest.removeprefix("sha256:"))],
         summary=bill.summary,
-        comment=_told(bill.properties),
+        comment=_comment(bill.properties),
         external_references=[_purl(bill.purl)],
         primary_package_purpose=PackagePurpose.CONTAINER,
     )
@@ -126,7 +126,7 @@ def _package(part: Part) -> Package:
         license_declared=_license(part.license),
         summary=part.about or None,
         source_info=part.origin or None,
-        comment=_told(part.known),
+        comment=_comment(part.all_properties),
         external_references=[_purl(part.purl)],
         primary_package_purpose=PURPOSES[part.kind],
     )
@@ -143,20 +143,20 @@ def _patch(identifier: str, change: Change) -> Package:
         checksums=[_sha256(digest)] if digest else [],
         homepage=change.page or None,
         summary=change.why,
-        source_info=change.told(),
+        source_info=change.description(),
         primary_package_purpose=PackagePurpose.SOURCE,
     )
 
 
 def _identifier(part: Part) -> str:
-    """An identifier of letters, digits, . and - alone: two names may look the same in it."""
+    """An identifier of letters, digits, . and -; a hash keeps similar names apart."""
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", f"{part.name}-{part.version}").strip("-")
     exact = hashlib.sha256(part.identity.encode()).hexdigest()[:8]
     return f"SPDXRef-{part.kind}-{plain}-{exact}"
 
 
 def _location(origin: str) -> str | SpdxNoAssertion:
-    """Where a package is had; the library knows no addresses without a domain."""
+    """The download location; NOASSERTION where the library refuses the address."""
     known = bool(origin) and not validate_download_location(origin)
     return origin if known else SpdxNoAssertion()
 
@@ -174,5 +174,5 @@ def _sha256(digest: str) -> Checksum:
     return Checksum(ChecksumAlgorithm.SHA256, digest)
 
 
-def _told(properties: Mapping[str, str]) -> str | None:
+def _comment(properties: Mapping[str, str]) -> str | None:
     return "\n".join(f"{name}: {value}" for name, value in properties.items() if value) or None
