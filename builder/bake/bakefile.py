@@ -1,6 +1,6 @@
-"""docker-bake.json: targets and groups, written so that buildx reads what was meant.
+"""docker-bake.json: targets and groups, without a string that bake would evaluate.
 
-https://docs.docker.com/build/bake/reference/; in its JSON every string is a template of HCL's.
+https://docs.docker.com/build/bake/reference/.  Every string of the JSON is an HCL template.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from builder.tools.docker import buildx
 FILE = "docker-bake.json"
 CONTEXTS = "contexts"
 VARIABLE = "CONTEXTS"
-"""The file's variable: where its contexts are, for who moves them."""
+"""The variable of the file for the directory of its contexts, which may be moved."""
 NOW = "${timestamp()}"
-"""A label that says when it was baked, by the clock of who bakes."""
+"""The value of a label: the time of the bake, by the clock of the machine that bakes."""
 
 Target = dict[str, Any]
 
@@ -28,7 +28,7 @@ Target = dict[str, Any]
 def target(
     folder: Path, laid_out: Context, stage: str, tag: str, labels: Mapping[str, str]
 ) -> Target:
-    """A target of the bake file; its output is left to who bakes."""
+    """A target of the bake file; --load or --push of the bake decides on the output."""
 
     def placed(where: str | Path) -> str:
         path = Path(where)
@@ -36,29 +36,29 @@ def target(
             return literal(str(where))
         return f"${{{VARIABLE}}}/{literal(str(path.relative_to(folder / CONTEXTS)))}"
 
-    told = {name: text if text == NOW else literal(text) for name, text in labels.items()}
+    evaluated = {name: text if text == NOW else literal(text) for name, text in labels.items()}
     target: Target = {
         "context": placed(laid_out.folder),
         "dockerfile": "Dockerfile",
         "target": stage,
         "platforms": laid_out.platform.split(","),
         "tags": [literal(tag)],
-        "labels": told,
-        "annotations": annotations_of(told),
+        "labels": evaluated,
+        "annotations": annotations_of(evaluated),
         "contexts": {name: placed(where) for name, where in laid_out.named.items()},
         "args": {name: literal(text) for name, text in laid_out.build_arguments.items()},
         "secret": [
             buildx.fields(f"id={name}", f"src={placed(path)}")
             for name, path in sorted(laid_out.secrets.items())
         ],
-        # An image and nothing beside it, as a build of its own makes it.
+        # The manifest of an image, as `builder build` makes it, and not an index.
         "attest": ["type=provenance,disabled=true"],
     }
     return {key: value for key, value in target.items() if value}
 
 
 def written_here(file: Path) -> bool:
-    """Whether a bake file is one of ours."""
+    """Whether builder wrote a bake file."""
     try:
         return VARIABLE in json.loads(file.read_text("utf-8"))["variable"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -66,12 +66,12 @@ def written_here(file: Path) -> bool:
 
 
 def identifier(name: str) -> str:
-    """A name as bake takes it for a target: without dots."""
+    """A name as a target: bake allows no dots."""
     return name.replace(".", "_")
 
 
 def literal(text: str) -> str:
-    """Text in which bake evaluates nothing: every string of its JSON is a template of HCL's.
+    """Text with HCL's template markers escaped.
 
     https://github.com/hashicorp/hcl/blob/main/hclsyntax/spec.md, "Template Literals".
     """
@@ -81,7 +81,7 @@ def literal(text: str) -> str:
 def write(
     file: Path, folder: Path, targets: Mapping[str, Target], groups: Mapping[str, Sequence[str]]
 ) -> None:
-    """Write the bake file, and have buildx read it; raises ``BuildError`` where it reads less."""
+    """Write the bake file; raises ``BuildError`` where buildx refuses or misreads it."""
     where = str(folder / CONTEXTS)
     written = {
         "variable": {VARIABLE: {"default": literal(where)}},
@@ -91,12 +91,12 @@ def write(
     file.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     read = buildx.print_bake(file, list(groups), {VARIABLE: str(file.parent / CONTEXTS)})
     for name, target in targets.items():
-        for what in _otherwise(target, read["target"].get(name, {})):
-            raise BuildError(f"buildx reads the target {name} otherwise than it is meant", what)
+        for difference in _differences(target, read["target"].get(name, {})):
+            raise BuildError(f"buildx misreads the bake target {name}", difference)
 
 
-def _otherwise(target: Target, read: Target) -> Iterator[str]:
-    """What buildx read of a target in another way than it was written."""
+def _differences(target: Target, read: Target) -> Iterator[str]:
+    """Where a target that buildx read differs from the written one."""
     if [literal(tag) for tag in read.get("tags", [])] != target["tags"]:
         yield f"tags: {read.get('tags')}"
     for part in ("labels", "args"):

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from builder.bake import bakefile
-from builder.bake.bake import lock_of
 from builder.bake.bakefile import NOW
+from builder.bake.directory import lock_name
 from builder.errors import BuildError
 from builder.images.context import Context
 from builder.tools.docker.blobs import blobs_of
@@ -176,7 +176,7 @@ def test_contexts_of_somebody_else_stay(builder: Builder, recipe: Path, tmp_path
     (tmp_path / "own" / "contexts" / "mine").mkdir(parents=True)
     done = builder("bake", "--output", tmp_path / "own", "--catalog", recipe)
     assert done.returncode == 4
-    assert "not of a bake file" in done.stderr
+    assert "was not written by builder" in done.stderr
     assert (tmp_path / "own" / "contexts" / "mine").is_dir()
     assert {path.name for path in (tmp_path / "own").iterdir()} == {"contexts"}
 
@@ -192,7 +192,7 @@ def test_files_of_somebody_else_stay(
     file.write_text(text)
     done = builder("bake", "--output", file.parent, "--catalog", recipe)
     assert (done.returncode, file.read_text()) == (4, text)
-    assert f"{file} is there, and not of a bake file" in done.stderr
+    assert f"{file} exists and was not written by builder" in done.stderr
 
 
 def test_one_run_at_a_time_bakes_into_a_directory(
@@ -200,7 +200,7 @@ def test_one_run_at_a_time_bakes_into_a_directory(
 ) -> None:
     folder, cache = tmp_path / "baked", tmp_path / "cache"
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(cache))
-    with named_lock(cache, lock_of(folder)):
+    with named_lock(cache, lock_name(folder)):
         done = builder("bake", "--output", folder, "--catalog", recipe)
     assert done.returncode == 9
     assert "another run on this machine is at work" in done.stderr
