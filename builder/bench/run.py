@@ -15,6 +15,7 @@ from builder import __version__
 from builder.bench.measuring import Settings, measure
 from builder.bench.results import Benchmark, Point
 from builder.errors import SmokeError, UntriedError, WorldError
+from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.recipes.schema import Serve
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client, UnansweredError
@@ -78,8 +79,8 @@ def of_image(
     subject = {
         "image": target.reference,
         "digest": target.image.digest,
-        "recipe": target.image.labels.get("builder.recipe", ""),
-        "key": target.image.labels.get("builder.key", ""),
+        "recipe": target.image.labels.get(LABEL_RECIPE, ""),
+        "key": target.image.labels.get(LABEL_KEY, ""),
         "flags": [*given(target.serve, load), *target.extra],
     }
     return _benchmark(subject, model, machine(seen), {**settings.as_json(), "fill": fill}, points)

@@ -29,7 +29,9 @@ class ImageLayout:
     home: str = "/home/engine"
     healthcheck: str = "/usr/local/bin/healthcheck"
     start: str = "/opt/builder/start.py"
-    """The entrypoint of an image with ``[[start]]``; its plan, start.json, is beside it."""
+    """The entrypoint of an image with ``[[start]]``."""
+    start_plan: str = "/opt/builder/start.json"
+    """The steps of ``[[start]]``, and how the base starts."""
     cuda: str = "/usr/local/cuda"
 
     @property

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from builder import smoke
 from builder.errors import BuilderError, SmokeError, UntriedError
+from builder.families.layout import LABEL_KEY
 from builder.images.bases import ensure_bases
 from builder.images.log import new_log
 from builder.images.names import BASE_DIGEST, BASE_NAME
 from builder.images.session import ActiveBuild, BuildOptions, Reporter, Timings
 from builder.images.stages import extended_image
-from builder.plan.rendered import KEY_LABEL, EngineImage
+from builder.plan.rendered import EngineImage
 from builder.publish.remote_image import CREATED
 from builder.recipes.schema import Recipe
 from builder.records import record
@@ -127,7 +128,7 @@ def find_verified(image: EngineImage, settings: Settings) -> Record | None:
     kept = record.read(settings.state_dir, image.plan.name, image.key)
     if found is None or kept is None or kept.digest != found.digest or not kept.verdict.good:
         return None
-    if found.labels.get(KEY_LABEL) != image.key:
+    if found.labels.get(LABEL_KEY) != image.key:
         return None
     current = (contract_of(image.plan.recipe), image.references)
     return kept if (kept.contract, kept.references) == current else None

@@ -8,10 +8,11 @@ from typing import Any
 
 from builder import smoke
 from builder.errors import WorldError
+from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.images.check import check_again, find_verified, subject_of
 from builder.images.names import ensure_tags, find_image
 from builder.images.session import BuildSession
-from builder.plan.rendered import KEY_LABEL, EngineImage
+from builder.plan.rendered import EngineImage
 from builder.plan.resolve import complete
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
@@ -49,7 +50,7 @@ def smoke_test(session: BuildSession, target: str, recipe: str | None = None) ->
     if recipe is None and _is_recipe(session, target):
         return _smoke_test_recipe(session, target)
     found = _any_image(target)
-    named = recipe or found.labels.get("builder.recipe", "")
+    named = recipe or found.labels.get(LABEL_RECIPE, "")
     known = recipe is not None or named in session.catalog.engines
     with workspace(session.settings.cache_dir) as work:
         subject = _subject_of_image(session, target, found, named if known else None)
@@ -70,10 +71,10 @@ def _subject_of_image(
         session.log("no recipe describes this image: only the checks for every image are made")
         return smoke.Subject(reference, found.digest, gpu_test=session.options.gpu_test)
     image = session.resolve(recipe)
-    if found.labels.get(KEY_LABEL) != image.key:
+    if found.labels.get(LABEL_KEY) != image.key:
         session.log(f"the image was not built from {image.plan.name} as it is now")
     subject = subject_of(image, session.options, reference, found.digest)
-    key = {KEY_LABEL: found.labels.get(KEY_LABEL, "")}
+    key = {LABEL_KEY: found.labels.get(LABEL_KEY, "")}
     return replace(subject, labels={**subject.labels, **key})
 
 
@@ -103,7 +104,7 @@ def served(session: BuildSession, target: str) -> tuple[str, docker.Image, Recip
         image = session.resolve(target)
         return *_built_image(image), image.plan.recipe
     found = _any_image(target)
-    recipe = session.catalog.engine(found.labels.get("builder.recipe", target)).recipe
+    recipe = session.catalog.engine(found.labels.get(LABEL_RECIPE, target)).recipe
     return target, found, complete(recipe)
 
 

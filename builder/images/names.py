@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from builder.plan.rendered import KEY_LABEL, EngineImage
+from builder.families.layout import LABEL_KEY
+from builder.plan.rendered import EngineImage
 from builder.publish.remote_image import CREATED
 from builder.tools.docker import engine as docker
 
@@ -25,7 +26,7 @@ def find_candidate(image: EngineImage) -> docker.Image | None:
 
 def _of_key(image: EngineImage, reference: str) -> docker.Image | None:
     found = docker.image(reference)
-    return found if found and found.labels.get(KEY_LABEL) == image.key else None
+    return found if found and found.labels.get(LABEL_KEY) == image.key else None
 
 
 def ensure_tags(image: EngineImage, source: str, digest: str) -> None:

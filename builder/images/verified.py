@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import BuilderError, RegistryError, SmokeError, UntriedError
+from builder.families.layout import LABEL_KEY
 from builder.images.check import check_pulled, contract_of, require_good
 from builder.images.session import BuildSession
 from builder.plan.rendered import EngineImage
 from builder.publish.referrers import referrers
 from builder.publish.remote_image import pulled, served
-from builder.publish.verdicts import KEY, attached_verdicts, trust_of
+from builder.publish.verdicts import attached_verdicts, trust_of
 from builder.records import record
 from builder.records.record import Record
 from builder.tools.registry.client import Repository
@@ -96,11 +97,11 @@ def _require_single(repository: Repository, own: str, digest: str) -> None:
 def _require_key(repository: Repository, own: str, digest: str, key: str) -> None:
     """Raise ``RegistryError`` where an image does not even claim to be of that key."""
     there = served(repository, digest)
-    told = there.labels.get(KEY, "") if there else ""
+    told = there.labels.get(LABEL_KEY, "") if there else ""
     if told != key:
         raise RegistryError(
             f"{repository.name}:{own} has a different build key",
-            f"its label {KEY} is {told or 'absent'}; the recipe's key is {key}",
+            f"its label {LABEL_KEY} is {told or 'absent'}; the recipe's key is {key}",
             "delete that tag in the registry, or replace it: "
             "`builder push --replace --reason TEXT`",
         )

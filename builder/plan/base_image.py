@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from builder.errors import FetchError, RecipeError
+from builder.families.layout import LABEL_KEY
 from builder.plan import published_image
 from builder.plan.dockerfile import render_base
 from builder.plan.inputs import RegistryRoot, RootChoice
-from builder.plan.rendered import KEY_LABEL, BaseImage
+from builder.plan.rendered import BaseImage
 from builder.plan.resolve import bootstrapped_root, plan_base
 from builder.platforms import Platforms
 from builder.recipes.catalog import Catalog
@@ -22,7 +23,7 @@ from builder.tools.log import Log
 def in_engine(image: BaseImage, stage: str) -> bool:
     """Whether the engine has the complete image of a base's stage."""
     found = docker.image(image.references[stage])
-    return found is not None and found.labels.get(KEY_LABEL) == image.key
+    return found is not None and found.labels.get(LABEL_KEY) == image.key
 
 
 def root_recipe(catalog: Catalog, base: str) -> BaseRecipe:

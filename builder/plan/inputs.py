@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from builder import families
+from builder.families.layout import LABEL_ARCHITECTURES, LABEL_PATCHES, LABEL_RECIPE
 from builder.families.package_paths import PackagePaths
 from builder.platforms import Platforms
 from builder.recipes.lockfile import PinnedFile
@@ -251,15 +252,15 @@ class Plan:
             "org.opencontainers.image.revision": self.source_identity,
             "org.opencontainers.image.source": recipe.url or where(recipe.source),
             "org.opencontainers.image.licenses": recipe.license,
-            "builder.recipe": recipe.name,
-            "builder.architectures": " ".join(recipe.cuda.arch),
+            LABEL_RECIPE: recipe.name,
+            LABEL_ARCHITECTURES: " ".join(recipe.cuda.arch),
         }
         if recipe.url:
             labels["org.opencontainers.image.url"] = recipe.url
         applied = [patch.name for patch in self.patches if patch.patch.expect == "applies"]
         applied += [f"at start: {' '.join(step.run)}" for step in recipe.start]
         if applied:
-            labels["builder.patches"] = ", ".join(applied)
+            labels[LABEL_PATCHES] = ", ".join(applied)
         return labels
 
     def variables(self) -> Mapping[str, Any]:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from builder.families.layout import LABEL_BASE, LABEL_KEY
 from builder.plan.inputs import BasePlan, Plan
 
 FORMAT = 1
 """Version of the key's format: raise it when the same inputs result in another image."""
-KEY_LABEL = "builder.key"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class BaseImage:
     @property
     def labels(self) -> dict[str, str]:
         """The labels of its images."""
-        return {"builder.base": self.plan.name, KEY_LABEL: self.key}
+        return {LABEL_BASE: self.plan.name, LABEL_KEY: self.key}
 
     def chain(self) -> Iterator[BaseImage]:
         """This base, the one that it extends, and so on."""
@@ -101,7 +101,7 @@ class EngineImage:
     @property
     def labels(self) -> dict[str, str]:
         """The labels that follow from the recipe, and the key."""
-        return self.plan.labels() | {KEY_LABEL: self.key}
+        return self.plan.labels() | {LABEL_KEY: self.key}
 
     def suite(self) -> str | None:
         """The Debian suite of its bases' root, or None."""

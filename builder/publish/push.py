@@ -17,11 +17,12 @@ from typing import Any
 
 from builder import settings
 from builder.errors import BuilderError, RegistryError
+from builder.families.layout import LABEL_KEY
 from builder.publish.referrers import Attachment, attach_all, referrers
 from builder.publish.remote_image import served
 from builder.publish.tag_history import By, Move, note
 from builder.publish.upload import upload
-from builder.publish.verdicts import KEY, VERDICT, Trust, attached_verdicts, statement_of
+from builder.publish.verdicts import VERDICT, Trust, attached_verdicts, statement_of
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
 from builder.tools.log import Log
@@ -339,10 +340,10 @@ def move(
             "no tag was moved: `builder tag history` shows what there was",
         )
     image = None if "artifactType" in wanted.parsed() else served(repository, wanted.digest)
-    if image is None or KEY not in image.labels:
+    if image is None or LABEL_KEY not in image.labels:
         raise RegistryError(
             f"{repository.name}:{to} is not labeled as an image of builder's",
-            f"it is {wanted.digest}, without the label {KEY}",
+            f"it is {wanted.digest}, without the label {LABEL_KEY}",
             "no tag was moved",
         )
     now = repository.head_digest(tag)

@@ -15,7 +15,6 @@ from builder.records.record import Record
 from builder.settings import Settings
 from builder.tools.registry import cosign
 
-KEY = "builder.key"
 VERDICT = "application/vnd.builder.verdict.v1+json"
 TEXT = "builder.verdict"
 SIGNATURE = "builder.verdict.signature"

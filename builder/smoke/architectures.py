@@ -7,13 +7,14 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
+from builder.families.layout import LAYOUT
 from builder.recipes.schema import LibraryProbe
 from builder.smoke.contents import Contents, File
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 from builder.tools.elf import ElfFile
 
-ENGINE = "/opt/engine/"
+ENGINE = f"{LAYOUT.engine}/"
 GLIBC = re.compile(r"GLIBC_(.+)")
 
 

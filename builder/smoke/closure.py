@@ -10,6 +10,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
+from builder.families.layout import LAYOUT
 from builder.smoke.contents import Contents, File
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
@@ -17,7 +18,7 @@ from builder.tools.elf import ElfFile
 
 # What NVIDIA's container runtime mounts from the host.
 DRIVER = re.compile(r"lib(?:cuda|nvidia-[a-z-]+|nvcuvid)\.so(?:\.\d+)*$")
-ENGINE = "/opt/engine/"
+ENGINE = f"{LAYOUT.engine}/"
 BUILD_DIRECTORIES = ("/build", "/src", "/wheel", "/tmp", "/root", "/home")  # noqa: S108
 VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_\d")
 TRIPLETS = {"x86-64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
+from builder.families.layout import LAYOUT
 from builder.recipes.schema import Recipe
 from builder.smoke import secrets
 from builder.smoke.contents import Contents, ExtendedImage
@@ -13,7 +14,6 @@ from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 
 PLATFORM = "linux/amd64"
-USER = "10001:10001"  # of macros.j2
 # NVIDIA, CUDA Toolkit release notes, "CUDA Toolkit and Minimum Required Driver Version for CUDA
 # Minor Version Compatibility"; RTX 50xx needs 570 whatever the toolkit.
 DRIVERS = {12: "570", 13: "580"}
@@ -33,7 +33,7 @@ def check(
     image, config = recipe.image, contents.config
     before = extended.config if extended else {}
     yield _equal("platform", PLATFORM, contents.platform)
-    whom = (before.get("User") or "root") if extended else USER
+    whom = (before.get("User") or "root") if extended else LAYOUT.user
     yield _equal("user", image.user or whom, config.get("User") or "root")
     starts = image.entrypoint or before.get("Entrypoint") or []
     yield _equal("entrypoint", _told(starts), _told(config.get("Entrypoint") or []))

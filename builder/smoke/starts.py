@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from builder.families.layout import LAYOUT
 from builder.recipes.schema import Recipe
 from builder.smoke.contents import Contents, ExtendedImage
 from builder.smoke.verdict import Check
 from builder.tools.docker import containers
 
-PLAN = "/opt/builder/start.json"
+PLAN = LAYOUT.start_plan
 STOP = "BUILDER_START=only"
 SAYS = "start: stopping before"
 GRACE = 60.0  # seconds beside those of the steps: an interpreter starts

@@ -9,9 +9,8 @@ import pytest
 
 from builder.families import ENGINES
 from builder.families.layout import LAYOUT
-from builder.plan.inputs import Plan
 from support.catalogs import load, rendered
-from support.fixtures import REPOSITORY
+from support.environment import REPOSITORY
 
 SCRIPTS = REPOSITORY / "dockerfiles" / "scripts"
 
@@ -20,7 +19,8 @@ def test_the_start_script_is_installed_where_the_entrypoint_names_it() -> None:
     tree = ast.parse((SCRIPTS / "overlay.py").read_text())
     names = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     assert str(Path(LAYOUT.start).parent) in names
-    assert Path(LAYOUT.start).name in names
+    assert {Path(LAYOUT.start).name, Path(LAYOUT.start_plan).name} <= set(names)
+    assert Path(LAYOUT.start_plan).parent == Path(LAYOUT.start).parent
 
 
 def test_no_template_states_the_layout_itself() -> None:
@@ -35,5 +35,4 @@ def test_a_family_says_whether_it_compiles_with_ccache(family: str) -> None:
     catalog = load(REPOSITORY)
     names = [e.name for e in catalog.engines.values() if e.recipe and e.recipe.family == family]
     found = rendered(REPOSITORY, names[0])
-    assert isinstance(found.plan, Plan)
     assert found.plan.family.uses_ccache is ("type=cache,id=builder-ccache," in found.text)
