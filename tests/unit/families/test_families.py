@@ -1,4 +1,4 @@
-"""Families that are not one cmake call: what each refuses, and that no flag is forgotten."""
+"""Families that are not one cmake call: what each refuses, and that no flag is lost."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 
 from builder.families import ggml_python
 from builder.plan.dockerfile import link_lints
-from builder.plan.explain import explained
 from builder.plan.inputs import Plan
 from support.catalogs import load, rendered
 from support.environment import REPOSITORY
 
 COMMIT = "0123456789" * 4
+
+
 HEAD = """
 engine  = "x"
 version = "1"
@@ -33,18 +34,36 @@ tags       = ["1"]
 [[probe]]
 option = "--x"
 """
+
+
 GIT = f'[source]\ngit = "https://git.example.invalid/x"\ncommit = "{COMMIT}"\n'
+
+
 WHEEL = f'[source]\npypi = "vllm"\nversion = "1.0"\nsha256 = "{"0" * 64}"\n'
+
+
 OVERLAY = '[overlay]\npackage = "vllm"\nversion = "1.0"\n'
+
+
 CALL = '[[cmake]]\ntargets = ["a"]\n'
+
+
 START = '[[start]]\nrun = ["x"]\nwhy = "x"\n'
+
+
 ADDED = (
     f'[[patch]]\nwhy = "x"\n[patch.add]\ngit = "https://git.example.invalid/y"\n'
     f'commit = "{COMMIT}"\npath = "p"\nto = "p"\n'
     '[patch.add.distribution]\nname = "p"\nversion = "1.0"\n'
 )
+
+
 FILE = '[[patch]]\nfile = "x.patch"\nwhy = "x"\n'
+
+
 LOCKED = '[python]\nlock = "lock.toml"\n'
+
+
 RUNS = 'entrypoint = ["x"]'
 
 
@@ -187,6 +206,8 @@ license = "MIT"
 family  = "{family}"
 {parts}
 """
+
+
 DIGEST = f'digest = "sha256:{"0" * 64}"\n'
 
 
@@ -233,20 +254,6 @@ def test_bases(catalog: Path, family: str, parts: str, said: str) -> None:
     )
     found = "\n".join(str(problem) for problem in load(catalog).problems())
     assert said in found if said else not found
-
-
-def test_explain_tells_what_must_be_printed_and_what_is_installed() -> None:
-    told = explained(load(REPOSITORY), "vllm-0.20.0-genesis")
-    (start,) = told["starts"]
-    assert "kv_cache_utils=applied" in start["prints"]
-    plugin = (
-        "genesis-vllm-plugin 7.0.0.dev0, vllm.general_plugins: genesis_v7 = genesis_v7:register"
-    )
-    assert [patch["installed_as"] for patch in told["patches"]] == ["", plugin]
-    (patch,) = explained(load(REPOSITORY), "vllm-0.20.2")["patches"]
-    assert patch["prints"] == ["Site A=applied", "Site B=applied"]
-    checks = "\n".join(explained(load(REPOSITORY), "vllm-nightly")["checks"])
-    assert "vllm/_C.abi3.so or vllm/_C_stable_libtorch.abi3.so is there" in checks
 
 
 def test_what_runs_at_start_is_data(catalog: Path) -> None:

@@ -1,0 +1,85 @@
+"""The bill of materials of a real image, and of images that can have none."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
+from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+from builder.errors import UntriedError
+from builder.sbom.debian import installed
+from support.bills import (
+    properties,
+)
+from support.commands import Builder
+
+pytestmark = pytest.mark.docker
+
+
+def test_the_packages_are_those_that_dpkg_tells(
+    hello: dict[str, Any],
+    images: dict[str, str],
+    builder: Builder,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("BUILDER_STATE_DIR", str(hello["state"]))
+    asked = subprocess.run(
+        [
+            *("docker", "run", "--rm", "--network=none", "--entrypoint=dpkg-query"),
+            *(images["good"], "-W", "-f", "${Package} ${Version} ${Architecture}\n"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = set(asked.stdout.splitlines())
+    assert len(told) > 50
+    done = builder("sbom", "hello-sm120")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["metadata"]["component"]["hashes"][0]["content"] in hello["digest"]
+    listed = {
+        f"{each['name']} {each['version']} {re.search('arch=([a-z0-9]+)', each['purl'])[1]}"
+        for each in document["components"]
+        if each.get("purl", "").startswith("pkg:deb/") and "version" in each
+    }
+    assert listed == told
+    # The base's digest is that of the image's own label.
+    (digest,) = hello["base"].values()
+    (cuda,) = [each for each in document["components"] if each["name"] == "cuda-13.0"]
+    assert ("builder:image", digest) in properties(cuda)
+    file = tmp_path / "out" / "hello.json"
+    assert builder("sbom", "hello-sm120", "--format", "spdx", "--output-file", file).stdout == ""
+    parsed = JsonLikeDictParser().parse(json.loads(file.read_text()))
+    assert validate_full_spdx_document(parsed) == []
+    unwritable = builder("sbom", "hello-sm120", "--output-file", file / "below-a-file")
+    assert unwritable.returncode == 4
+    assert "cannot be written" in unwritable.stderr
+
+
+def test_an_image_without_dpkg_says_so(made: set[str], tmp_path: Path) -> None:
+    name = "builder-test/without-dpkg:1"
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("alone"))
+    made.add(name)
+    subprocess.run(["docker", "import", "-", name], input=packed.getvalue(), check=True)
+    assert installed(name, tmp_path) is None
+    with pytest.raises(UntriedError, match="cannot read"):
+        installed("builder-test/that-is-not-there:1", tmp_path)
+
+
+def test_there_is_no_bill_of_what_was_not_verified(builder: Builder) -> None:
+    done = builder("sbom", "hello-sm120", "--format", "provenance")
+    assert done.returncode == 4
+    assert "there is no verified image" in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,54 @@
+"""The tables of `status`, as a terminal and a summary page show them."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from builder.cli import console, tables
+from builder.nightly.history import Night
+from builder.nightly.status import Status
+from builder.publish.remote_image import Served
+from builder.records import markdown
+
+
+def test_a_status_fits_a_terminal_and_tells_the_last_night(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    good = Night("vllm-nightly", "nightly", "moved", "2026-11-20T03:10:00+00:00", 1.0)
+    reason = "vllm-nightly-3f2a91c0d1aa is built, and 1 of 40 checks failed\nclosure: " + "x" * 200
+    failed = replace(good, outcome="failed", started="2026-11-21T03:10:00+00:00", reason=reason)
+    served = Served(f"sha256:{'7' * 64}", "2026-11-20T03:52:00+00:00", {})
+    status = Status(
+        "vllm-tokenspeed-preview",
+        "registry.example.org:5000/farm/vllm-sm120",
+        "tokenspeed-preview",
+        channel=True,
+        served=served,
+        upstream="vllm/vllm-openai:nightly",
+        commit=f"sha256:{'a' * 64}",
+        commits=12,
+        days=11,
+        limit=13,
+        good=good,
+        failed=failed,
+        problem="what upstream has is not known: " + "y" * 200,
+    )
+    said = io.StringIO()
+    terminal = Console(file=said, force_terminal=True, width=120, soft_wrap=True, no_color=True)
+    monkeypatch.setattr(console, "out", terminal)
+    overview = tables.of_statuses([status])
+    console.table(overview.header, overview.rows)
+    lines = [*Text.from_ansi(said.getvalue()).plain.splitlines(), *overview.notes]
+    assert len(lines) == 5
+    assert max(map(len, lines)) <= 120
+    told = "last night 2026-11-21 03:10: failed; last good: 2026-11-20 03:10"
+    assert overview.notes[0].endswith(told)
+    assert overview.notes[1].endswith("is built, and 1 of 40 checks failed")
+    assert told in markdown.of_table(overview)
+    (note,) = tables.of_statuses([replace(status, failed=None, problem="")]).notes
+    assert note.endswith("last night 2026-11-20 03:10: moved")

@@ -1,0 +1,21 @@
+"""A recipe explained: what its patches print and install."""
+
+from __future__ import annotations
+
+from builder.plan.explain import explained
+from support.catalogs import load
+from support.environment import REPOSITORY
+
+
+def test_explain_tells_what_must_be_printed_and_what_is_installed() -> None:
+    told = explained(load(REPOSITORY), "vllm-0.20.0-genesis")
+    (start,) = told["starts"]
+    assert "kv_cache_utils=applied" in start["prints"]
+    plugin = (
+        "genesis-vllm-plugin 7.0.0.dev0, vllm.general_plugins: genesis_v7 = genesis_v7:register"
+    )
+    assert [patch["installed_as"] for patch in told["patches"]] == ["", plugin]
+    (patch,) = explained(load(REPOSITORY), "vllm-0.20.2")["patches"]
+    assert patch["prints"] == ["Site A=applied", "Site B=applied"]
+    checks = "\n".join(explained(load(REPOSITORY), "vllm-nightly")["checks"])
+    assert "vllm/_C.abi3.so or vllm/_C_stable_libtorch.abi3.so is there" in checks

@@ -1,0 +1,38 @@
+"""Verdicts as Markdown, for the summary page of a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from builder.records import junit as junit_xml
+from builder.records import markdown
+from builder.smoke.verdict import Check, Verdict
+
+GOOD = Check("runs", "server --version", "exit status 0", "0", True, 0.25)
+
+
+BAD = Check("option", "--spec-type", "has <mtp> | x", "none\x00 [a](b) `c`", False, 0.5)
+
+
+def verdict(*checks: Check) -> Verdict:
+    return Verdict("sha256:" + "0" * 64, checks, 10_000_000, 20_000_000)
+
+
+def test_a_summary_names_what_is_wrong_first_and_is_no_markup() -> None:
+    text = markdown.of_verdict("a-1", verdict(GOOD, BAD))
+    assert text.startswith("### a-1: **not verified**")
+    assert text.index("FAILED") < text.index("<details>")
+    assert r"has \<mtp\> \| x" in text
+    assert r"\[a\](b) \`c\`" in text
+    assert "### a-1: verified" in markdown.of_verdict("a-1", verdict(GOOD))
+
+
+def test_summaries_are_added_to(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n")
+    junit_xml.write(tmp_path / "deep" / "j.xml", "a-1", verdict(GOOD))
+    markdown.append(markdown.of_verdict("a-1", verdict(GOOD)), [page, page])
+    assert page.read_text().count("### a-1") == 2
+    assert page.read_text().startswith("before")
+    ElementTree.parse(tmp_path / "deep" / "j.xml")

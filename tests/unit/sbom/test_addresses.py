@@ -1,0 +1,54 @@
+"""Package URLs and download locations, without users or local paths."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
+from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+from builder import sbom
+from builder.sbom.addresses import commit_purl, image_purl, public
+from support.bills import (
+    DIGEST,
+    DPKG,
+    in_catalog,
+    record_of,
+)
+from support.environment import REPOSITORY
+
+
+def test_addresses() -> None:
+    commit = "ab" * 20
+    assert commit_purl("ssh://git@github.com/Me/Fork.git", commit, "x") == (
+        f"pkg:github/me/fork@{commit}"
+    )
+    assert commit_purl("https://git.example.org/fork", commit, "x") == (
+        f"pkg:generic/x@{commit}?vcs_url=git%2Bhttps://git.example.org/fork%40{commit}"
+    )
+    assert public("https://user:word@host:8443/a?b=c") == "https://host:8443/a"
+    assert image_purl("localhost:5000/me/x", DIGEST) == (
+        f"pkg:oci/x@{DIGEST}?repository_url=localhost:5000/me/x"
+    )
+    assert image_purl("me/x", DIGEST, "1").endswith("?repository_url=docker.io/me/x&tag=1")
+    assert image_purl("x", DIGEST) == f"pkg:oci/x@{DIGEST}"
+
+
+def test_neither_a_token_in_a_url_nor_a_place_of_this_machine_is_told(tmp_path: Path) -> None:
+    text = (REPOSITORY / "recipes" / "atomic-b8995.toml").read_text()
+    for url in ("https://ghp_secret@git.example.org/me/fork.git", "file:///ghp_secret/fork"):
+        changed = re.sub(r'git    = "[^"]*"', f'git    = "{url}"', text)
+        assert url in changed
+        made = in_catalog(tmp_path, "atomic-b8995", changed)
+        found = sbom.documents(made, record_of(made), DPKG)
+        for document in found.values():
+            assert "ghp_secret" not in document
+            assert "2e81dc5f634501c744b69a65a8eeb84ba42e82ee" in document
+        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(found[sbom.CYCLONEDX]) is None
+        parsed = JsonLikeDictParser().parse(json.loads(found[sbom.SPDX]))
+        assert validate_full_spdx_document(parsed) == []
+    assert "git.example.org" not in found[sbom.SPDX]

@@ -1,0 +1,150 @@
+"""The parts of an image: wheels, Debian packages, bases, and what is not listed."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from builder import sbom
+from builder.platforms import Platforms
+from builder.recipes.lockfile import PinnedFile
+from builder.sbom.debian import parse
+from support.bills import (
+    DPKG,
+    cyclonedx,
+    engine_of,
+    in_catalog,
+    of_catalog,
+    properties,
+    record_of,
+    scopes,
+    spdx,
+)
+from support.environment import REPOSITORY
+
+
+def test_what_only_took_part_in_the_build_is_told_apart() -> None:
+    shipped = {"nvidia-cublas", "nvidia-cuda-runtime", "libc6", "cuda-13.0", "healthcheck"}
+    left = {"nvidia-cuda-nvcc", "nvidia-nvvm", "g++", "cmake", "jobs"}
+    document = cyclonedx("llama-cpp-python-0.3.36")
+    found = scopes(document)
+    assert {found[name] for name in shipped | {"fastapi"}} == {"required"}
+    assert {found[name] for name in left | {"scikit_build_core"}} == {"excluded"}
+    names = {each["SPDXID"]: each["name"] for each in spdx("llama-cpp-python-0.3.36")["packages"]}
+    relations = spdx("llama-cpp-python-0.3.36")["relationships"]
+    built_with = {
+        names[each["spdxElementId"]]
+        for each in relations
+        if each["relationshipType"] == "BUILD_DEPENDENCY_OF"
+    }
+    assert built_with == {name for name, scope in found.items() if scope == "excluded"}
+    (image,) = [
+        each
+        for each in document["dependencies"]
+        if each["ref"] == document["metadata"]["component"]["bom-ref"]
+    ]
+    required = {each["bom-ref"] for each in document["components"] if each["scope"] == "required"}
+    assert set(image["dependsOn"]) == required
+
+
+def test_a_wheel_of_both_the_build_and_the_image_stands_there_once_as_the_images() -> None:
+    found = of_catalog("llama-cpp-python-0.3.36")
+    both = (PinnedFile("both", "1.0", "12" * 32),)
+    for contexts in (["build-wheels", "runtime-wheels"], ["runtime-wheels", "build-wheels"]):
+        plan = replace(found.plan, packages=dict.fromkeys(contexts, both))
+        made = replace(found, plan=plan)
+        document = json.loads(sbom.documents(made, record_of(made), DPKG)[sbom.CYCLONEDX])
+        wheels = [each for each in document["components"] if each["name"] == "both"]
+        assert [each["scope"] for each in wheels] == ["required"]
+
+
+def test_of_a_cross_build_the_targets_libraries_are_in_the_image() -> None:
+    made = of_catalog("hello-sm120-0.1.0", Platforms("arm64"))
+    document = json.loads(sbom.documents(made, record_of(made), DPKG)[sbom.CYCLONEDX])
+    found = {
+        each["scope"]: each["hashes"][0]["content"]
+        for each in document["components"]
+        if each["name"] == "nvidia-cublas"
+    }
+    wheels = tomllib.loads((REPOSITORY / "recipes/bases/cuda-13.0.toml").read_text())["wheel"]
+    (cublas,) = [wheel["sha256"] for wheel in wheels if wheel["name"] == "nvidia-cublas"]
+    assert found == {"required": cublas["amd64"], "excluded": cublas["arm64"]}
+    assert "pkg:deb/debian/cmake?arch=arm64&distro=debian-13" in {
+        each.get("purl") for each in document["components"]
+    }
+
+
+def test_the_wheel_that_is_patched_is_the_engine_and_stands_there_once() -> None:
+    document = cyclonedx("vllm-0.20.2-wheel")
+    assert [each["type"] for each in document["components"] if each["name"] == "vllm"] == [
+        "application"
+    ]
+
+
+def test_debian_packages_are_those_that_are_installed() -> None:
+    assert [(each.name, each.version, each.source) for each in DPKG.packages] == [
+        ("ca-certificates", "20250419", "ca-certificates"),
+        ("libc6", "2.41-12+deb13u1", "glibc"),
+        ("libgcc-s1", "1:14.2.0-19+b1", "gcc-14"),
+    ]
+    (gcc,) = [
+        each for each in cyclonedx("hello-sm120-0.1.0")["components"] if each["name"] == "libgcc-s1"
+    ]
+    assert gcc["purl"] == "pkg:deb/debian/libgcc-s1@1:14.2.0-19%2Bb1?arch=amd64&distro=debian-13"
+    assert ("builder:source", "gcc-14 14.2.0-19") in properties(gcc)
+    assert parse("", "").packages == ()
+
+
+def test_what_an_image_does_not_list_is_said() -> None:
+    def completeness(document: dict[str, Any]) -> str:
+        image = document["metadata"]["component"]["bom-ref"]
+        (found,) = [each for each in document["compositions"] if each["assemblies"] == [image]]
+        return str(found["aggregate"])
+
+    assert completeness(cyclonedx("hello-sm120-0.1.0")) == "complete"
+    unlisted = cyclonedx("hello-sm120-0.1.0", None)
+    assert completeness(unlisted) == "incomplete"
+    assert any(name == "builder:gap" for name, _ in properties(unlisted["metadata"]["component"]))
+    assert scopes(unlisted)["libgomp1"] == "required"
+    document = spdx("hello-sm120-0.1.0", None)
+    assert any(each["relatedSpdxElement"] == "NOASSERTION" for each in document["relationships"])
+    # Somebody else's image: its own parts are not known.
+    assert completeness(cyclonedx("vllm-0.20.2")) == "incomplete"
+    # A file alone, from scratch: no base is in it, and no package.
+    alone = cyclonedx("hami-core-pr188", None)
+    assert completeness(alone) == "complete"
+    assert [name for name, scope in scopes(alone).items() if scope == "required"] == ["hami-core"]
+
+
+def test_an_archive_and_a_range_of_commits_are_told(tmp_path: Path) -> None:
+    text = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
+    digest, after, to = "34" * 32, "56" * 20, "78" * 20
+    source = f'archive = "https://example.org/hello-1.tar.gz"\nsha256 = "{digest}"\n'
+    pick = f'pick = {{ after = "{after}", to = "{to}", git = "https://github.com/me/hello" }}'
+    source += f'[[patch]]\n{pick}\nwhy = "it greets nobody"\n'
+    made = in_catalog(
+        tmp_path,
+        "hello-sm120-0.1.0",
+        text.replace('path = "engines/hello-sm120"\n', source),
+    )
+    found = sbom.documents(made, record_of(made), DPKG)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(found[sbom.CYCLONEDX]) is None
+    engine = engine_of(json.loads(found[sbom.CYCLONEDX]))
+    assert engine["hashes"] == [{"alg": "SHA-256", "content": digest}]
+    assert engine["externalReferences"] == [
+        {"type": "distribution", "url": "https://example.org/hello-1.tar.gz"}
+    ]
+    assert engine["purl"] == (
+        f"pkg:generic/hello-sm120@0.1.0?checksum=sha256:{digest}"
+        "&download_url=https://example.org/hello-1.tar.gz"
+    )
+    (patch,) = engine["pedigree"]["patches"]
+    assert patch["diff"]["url"] == f"https://github.com/me/hello/compare/{after}...{to}.diff"
+    packages = {each["name"]: each for each in json.loads(found[sbom.SPDX])["packages"]}
+    assert packages["hello-sm120"]["downloadLocation"] == "https://example.org/hello-1.tar.gz"
