@@ -1,4 +1,4 @@
-"""What a user asks of a bisect, as commits: whether it can be answered, and what is known of it."""
+"""Turns a request to bisect into a state: a new question, or one that continues."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ABBREVIATED = re.compile(r"[0-9a-f]{7,40}")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a user asks; without ends it is what was asked before."""
+class Request:
+    """The options of a user; without ends, the previous question continues."""
 
     good: str | None = None
     bad: str | None = None
@@ -32,167 +32,177 @@ class Asked:
 
 
 def count(commits: int) -> str:
-    """So many commits, for people."""
+    """``1 commit`` or ``2 commits``."""
     return "1 commit" if commits == 1 else f"{commits} commits"
 
 
 def source_of(entry: Entry[Recipe]) -> str:
-    """The repository whose commits a recipe can be built from.
+    """The URL of the git repository that a recipe is built from.
 
-    Raises ``RecipeError`` where there is none.
+    Raises ``RecipeError`` if there is none.
     """
     source = entry.recipe.source
     if not isinstance(source, GitSource):
         raise RecipeError(
-            f"the source of {entry.name} is no git repository",
-            hint="only [source] git is: of a release try versions one by one",
+            f"the source of {entry.name} is not a git repository",
+            hint="only [source] git can be bisected; try releases one by one",
         )
     if families.ENGINES[entry.recipe.family].extends_base:
         raise RecipeError(
-            f"the engine of {entry.name} is in its base, {entry.recipe.base}, at every commit",
-            hint="only what is built from its source can be bisected",
+            f"the engine of {entry.name} comes from its base, {entry.recipe.base}",
+            hint="only an engine that is built from its source can be bisected",
         )
     return source.git
 
 
 def state_of(
     builds: BuildSession,
-    at: SourceSession,
+    sources: SourceSession,
     entry: Entry[Recipe],
     url: str,
-    asked: Asked,
+    request: Request,
     *,
-    anew: bool,
+    restart: bool,
 ) -> State:
-    """What is known of the question, or nothing yet; ``anew``: nothing, whatever is known.
+    """The state that a request begins with; nothing is written.
 
-    ``anew`` asks what was asked before, but for what is said now; where both ends are said, it is
-    another question.  Nothing is written.
-    Raises ``QuestionError`` where another one is not answered yet, what is asked for again was
-    evaluated with another recipe, or the directory of its test is gone; ``FetchError`` for an end
-    that does not exist.
+    Without ``restart`` an unfinished bisect continues.  With it the progress is discarded, and
+    options that are not given keep their previous values, unless both ends are given.
+    Raises ``QuestionError`` if a different bisect is unfinished, the recipe has changed since, or
+    the directory of the test is gone; ``FetchError`` for an end that does not exist.
     """
-    whole = asked.good is not None and asked.bad is not None
-    known = None if anew and whole else bisect_state.read(builds.settings.state_dir, entry.name)
+    complete = request.good is not None and request.bad is not None
+    known = (
+        None if restart and complete else bisect_state.read(builds.settings.state_dir, entry.name)
+    )
     inputs = bisect_state.inputs_of(builds.catalog, entry)
     if known is None:
-        state = State(_question(at, entry, url, asked, inputs))
-    elif anew:
-        state = State(_again(at, url, asked, known.question, inputs))
+        state = State(_question(sources, entry, url, request, inputs))
+    elif restart:
+        state = State(_restarted(sources, url, request, known.question, inputs))
     else:
-        state = _gone_on_with(builds, at, url, asked, known, inputs)
+        state = _continued(builds, sources, url, request, known, inputs)
     _require_folder(builds, state.question)
     return state
 
 
 def _question(
-    at: SourceSession, entry: Entry[Recipe], url: str, asked: Asked, inputs: str
+    sources: SourceSession, entry: Entry[Recipe], url: str, request: Request, inputs: str
 ) -> Question:
-    if asked.good is None or asked.bad is None:
-        raise QuestionError(f"no bisect of {entry.name} is under way", hint="say --good A --bad B")
-    good, bad = (_end(at, url, name) for name in (asked.good, asked.bad))
-    folder = str(Path.cwd()) if asked.test is not None else ""
-    way = (asked.test, folder, asked.build_fails, asked.first_parent)
+    if request.good is None or request.bad is None:
+        raise QuestionError(
+            f"there is no unfinished bisect of {entry.name}", hint="start one: --good A --bad B"
+        )
+    good, bad = (_end(sources, url, name) for name in (request.good, request.bad))
+    folder = str(Path.cwd()) if request.test is not None else ""
+    way = (request.test, folder, request.build_fails, request.first_parent)
     return Question(entry.name, good, bad, *way, inputs)
 
 
-def _again(at: SourceSession, url: str, asked: Asked, old: Question, inputs: str) -> Question:
-    """What was asked before, but for what is said now."""
+def _restarted(
+    sources: SourceSession, url: str, request: Request, old: Question, inputs: str
+) -> Question:
+    """The previous question, with the options that are given now."""
     test, folder = old.test, old.folder
-    if asked.test is not None:
-        test, folder = asked.test, str(Path.cwd())
+    if request.test is not None:
+        test, folder = request.test, str(Path.cwd())
     return replace(
         old,
-        good=_end(at, url, asked.good) if asked.good is not None else old.good,
-        bad=_end(at, url, asked.bad) if asked.bad is not None else old.bad,
+        good=_end(sources, url, request.good) if request.good is not None else old.good,
+        bad=_end(sources, url, request.bad) if request.bad is not None else old.bad,
         test=test,
         folder=folder,
-        build_fails=asked.build_fails if asked.build_fails != "skip" else old.build_fails,
-        first_parent=asked.first_parent or old.first_parent,
+        build_fails=request.build_fails if request.build_fails != "skip" else old.build_fails,
+        first_parent=request.first_parent or old.first_parent,
         inputs=inputs,
     )
 
 
 def _require_folder(builds: BuildSession, question: Question) -> None:
-    """A test means what it meant where it was asked for: names in it may lead from there."""
+    """Raise ``QuestionError`` if the test's directory is gone; relative paths in it start there."""
     if question.test is None:
         return
     if not Path(question.folder).is_dir():
         raise QuestionError(
             f"the directory that the test of {question.recipe} runs in is gone",
             question.folder,
-            "put it back, or begin anew with --restart --test COMMAND",
+            "restore it, or start again with --restart --test COMMAND",
         )
     if Path(question.folder) != Path.cwd():
-        builds.log(f"the test runs in {question.folder}, where the bisect began")
+        builds.log(f"the test runs in {question.folder}, where the bisect started")
 
 
-def _gone_on_with(
-    builds: BuildSession, at: SourceSession, url: str, asked: Asked, known: State, inputs: str
+def _continued(
+    builds: BuildSession,
+    sources: SourceSession,
+    url: str,
+    request: Request,
+    known: State,
+    inputs: str,
 ) -> State:
-    """What is known, where it answers what is asked."""
+    """The known state; raises ``QuestionError`` if it belongs to another question or recipe."""
     old = known.question
-    _require_same(at, url, asked, old)
+    _require_same(sources, url, request, old)
     if old.inputs != inputs:
         raise QuestionError(
-            f"{old.recipe}, its base or a patch has changed since its bisect began",
+            f"{old.recipe}, its base or a patch has changed since its bisect started",
             "its commits were evaluated with the earlier recipe",
-            "undo the change, or begin anew with --restart",
+            "undo the change, or start again with --restart",
         )
-    builds.log(f"going on between {old.good} and {old.bad}: {count(len(known.steps))} evaluated")
+    builds.log(f"continuing between {old.good} and {old.bad}: {count(len(known.steps))} evaluated")
     return known
 
 
-def _require_same(at: SourceSession, url: str, asked: Asked, old: Question) -> None:
-    """Raise ``QuestionError`` unless what is asked is what was asked, or nothing in particular."""
-    ends = ((asked.good, old.good), (asked.bad, old.bad))
-    bare = asked == Asked()
-    same = all(name is None or _is_end(at, url, name, end) for name, end in ends)
-    same &= asked.test == old.test and asked.build_fails == old.build_fails
-    if bare or (same and asked.first_parent == old.first_parent):
+def _require_same(sources: SourceSession, url: str, request: Request, old: Question) -> None:
+    """Raise ``QuestionError`` unless a request repeats the old question, or gives no options."""
+    ends = ((request.good, old.good), (request.bad, old.bad))
+    bare = request == Request()
+    same = all(name is None or _is_end(sources, url, name, end) for name, end in ends)
+    same &= request.test == old.test and request.build_fails == old.build_fails
+    if bare or (same and request.first_parent == old.first_parent):
         return
     test = f"by --test {old.test!r}" if old.test is not None else "by the smoke test"
     more = [f"--build-fails {old.build_fails}"] if old.build_fails != "skip" else []
     more += ["--first-parent"] if old.first_parent else []
     raise QuestionError(
-        f"another bisect of {old.recipe} is not at its end",
+        f"another bisect of {old.recipe} is unfinished",
         ", ".join([f"it is between {old.good} and {old.bad}", test, *more]),
-        f"go on with `builder bisect {old.recipe}`, or begin anew with --restart",
+        f"continue it with `builder bisect {old.recipe}`, or start again with --restart",
     )
 
 
-def _is_end(at: SourceSession, url: str, name: str, end: End) -> bool:
-    """Whether a name means an end; a branch that has moved on still does."""
-    return name in {end.name, end.commit} or _end(at, url, name).commit == end.commit
+def _is_end(sources: SourceSession, url: str, name: str, end: End) -> bool:
+    """Whether a name means an end; a branch does, even if it has moved since."""
+    return name in {end.name, end.commit} or _end(sources, url, name).commit == end.commit
 
 
-def _end(at: SourceSession, url: str, name: str) -> End:
+def _end(sources: SourceSession, url: str, name: str) -> End:
     try:
-        return End(name, track.resolve(url, checked_ref(name), at.repositories).commit)
+        return End(name, track.resolve(url, checked_ref(name), sources.repositories).commit)
     except FetchError as error:
         if ABBREVIATED.fullmatch(name):
-            raise type(error)(error.what, error.why, "of a commit give all 40 digits") from error
+            raise type(error)(error.what, error.why, "give all 40 digits of a commit") from error
         raise
 
 
-def roots_between(at: SourceSession, question: Question) -> list[str]:
-    """Where the histories of the ends part, if not at the good one: git-bisect needs it good.
+def merge_bases(sources: SourceSession, question: Question) -> list[str]:
+    """The merge bases of the ends, unless the good end is the only one: they must be good too.
 
-    Raises ``QuestionError`` where there is nothing between the ends.
+    Raises ``QuestionError`` if there is nothing between the ends.
     """
     good, bad = question.good, question.bad
     if good.commit == bad.commit:
         raise QuestionError(f"{good} and {bad} are the same commit")
-    roots = at.repositories.sound(
-        lambda: roots_of(at.repositories.scratch, good.commit, bad.commit)
+    roots = sources.repositories.sound(
+        lambda: roots_of(sources.repositories.scratch, good.commit, bad.commit)
     )
     if not roots:
         raise QuestionError(f"{good} and {bad} have no common history")
     if bad.commit in roots:
         raise QuestionError(
             f"the bad end, {bad}, is older than the good one, {good}",
-            "what is looked for is the first bad commit after a good one",
-            "for the commit that mended something, give the broken one as --good, and a --test "
-            "that fails where it is mended",
+            "a bisect finds the first bad commit after a good one",
+            "to find the commit that fixed something, give a broken commit as --good, and a --test "
+            "that fails where it is fixed",
         )
     return [] if good.commit in roots else roots

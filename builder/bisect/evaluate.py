@@ -1,4 +1,4 @@
-"""One commit of a bisect, evaluated: built and smoke-tested, or given to the user's own test."""
+"""Evaluates one commit of a bisect: builds and smoke-tests it, or runs the user's own test."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from builder.upstream.snapshot import Frozen
 
 PREFIX = "bisect"
 GOOD, SKIP = 0, 125  # git-bisect(1), "Bisect run"
-OF_THE_SHELL = {
-    126: ["as a shell ends where it may not run a command"],
-    127: ["as a shell ends where it finds no such command"],
+SHELL_ERRORS = {
+    126: ["126: command not executable"],
+    127: ["127: command not found"],
 }
-SHOWN = 10  # last lines of what a test printed
-GRACE = 10.0  # seconds that a test, and what it started, has to end
+SHOWN = 10  # last lines of a test's output
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class UserTest:
-    """A shell command that judges an image, run in ``folder``."""
+    """A shell command that decides on an image, run in ``folder``."""
 
     command: str
     folder: Path
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """How commits are evaluated; without a test by the smoke test of their images."""
+class Method:
+    """How commits are evaluated; without ``test`` by the smoke test of their images."""
 
     test: UserTest | None
     build_fails: BuildFails
@@ -56,7 +56,7 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A commit in the place of a recipe's pin, ready to be built."""
+    """A recipe that is pinned to a commit, ready to be built."""
 
     builds: BuildSession
     frozen: Frozen
@@ -64,23 +64,23 @@ class Candidate:
 
     @property
     def commit(self) -> str:
-        """The commit."""
+        """All 40 digits."""
         return self.frozen.target.commit
 
 
 def candidate(
-    builds: BuildSession, at: SourceSession, entry: Entry[Recipe], commit: str
+    builds: BuildSession, sources: SourceSession, entry: Entry[Recipe], commit: str
 ) -> Candidate:
-    """A recipe at a commit whose history is there, without the patches that it has already.
+    """A recipe at a commit whose history is mirrored, without patches that it already contains.
 
-    Raises ``PatchError`` where another one does not fit, ``GoneError`` where a part of the
-    commit's tree is gone, ``FetchError`` where it cannot be had now.
+    Raises ``PatchError`` if another patch does not fit, ``GoneError`` if a part of the commit's
+    tree is gone, ``FetchError`` if it cannot be fetched now.
     """
-    number = int(at.repositories.scratch.text("rev-list", "--count", commit))
+    number = int(sources.repositories.scratch.text("rev-list", "--count", commit))
     target = Target(commit, commit, "commit")
     version = f"{PREFIX}-{commit[:SHORT]}"
     frozen = snapshot.at_commit(builds.catalog, entry, target, number, version)
-    frozen, unfit = snapshot.fitted(frozen, at)
+    frozen, unfit = snapshot.fitted(frozen, sources)
     if unfit:
         raise PatchError(_line(unfit[0]))
     at_commit = replace(builds, catalog=frozen.catalog)
@@ -93,7 +93,7 @@ def _line(found: Finding) -> str:
 
 
 def trace(subject: Candidate) -> Trace:
-    """What the engine has, before it is built, of what the build will bring or replace."""
+    """The image names that a build will create or move, and those that exist before it."""
     image = subject.image
     version = f"{image.repository}:{image.plan.recipe.version}"
     patterns = (version, f"{image.repository}:*-{image.short_key}")
@@ -105,24 +105,24 @@ def _names(patterns: tuple[str, ...]) -> list[str]:
 
 
 def sweep(left: Trace) -> None:
-    """Take away the names that were not there before; an image goes with its last name."""
+    """Remove the names that did not exist before; an image goes with its last name."""
     for name in _names(left.patterns):
         if name not in left.there:
             docker.untag(name)
 
 
-def evaluate(subject: Candidate, how: How) -> Evaluation:
+def evaluate(subject: Candidate, method: Method) -> Evaluation:
     """Build a commit, smoke-test it, and evaluate it.
 
-    What cannot be built is skipped, or bad where ``how`` says so.  Raises ``WorldError``,
-    ``SpaceError``, ``FetchError`` and ``BusyError``, which say nothing of the commit, nor does
-    ``UntriedError``: the build broke down, or the test broke off.
+    A commit that cannot be built is skipped, or bad if ``method`` says so.  Raises ``WorldError``,
+    ``SpaceError``, ``FetchError`` and ``BusyError``, which say nothing about the commit, and
+    ``UntriedError`` if the build ran out of memory or network, or the test ended abnormally.
     """
     started, log_before = time.monotonic(), _log_of(subject)
-    found = _smoke_tested(subject, how)
-    image = _image(subject) if how.test is not None and found.word != "skip" else ""
-    if how.test is not None and image:
-        found = _tested(subject, how.test, image)
+    found = _smoke_tested(subject, method)
+    image = _image(subject) if method.test is not None and found.verdict != "skip" else ""
+    if method.test is not None and image:
+        found = _user_tested(subject, method.test, image)
     return replace(
         found,
         built=_log_of(subject) != log_before,
@@ -131,7 +131,7 @@ def evaluate(subject: Candidate, how: How) -> Evaluation:
     )
 
 
-def _smoke_tested(subject: Candidate, how: How) -> Evaluation:
+def _smoke_tested(subject: Candidate, method: Method) -> Evaluation:
     """The result of the build and the smoke test."""
     try:
         pipeline.build(subject.image, subject.builds.options, subject.builds.reporter)
@@ -139,18 +139,18 @@ def _smoke_tested(subject: Candidate, how: How) -> Evaluation:
         return Evaluation("bad", _first(error))
     except BreakdownError as error:
         raise UntriedError(
-            f"the build of {subject.commit[:SHORT]} broke down, which says nothing of the commit",
+            f"the build of {subject.commit[:SHORT]} broke down: no verdict on the commit",
             error.why,
-            f"{error.hint}; the same command goes on from there, and with --skip "
-            f"{subject.commit[:SHORT]} without it",
+            f"{error.hint}; the same command continues, and skips the commit with --skip "
+            f"{subject.commit[:SHORT]}",
         ) from error
     except BuildError as error:
-        return Evaluation(how.build_fails, f"cannot be built: {_telling(error)}")
+        return Evaluation(method.build_fails, f"cannot be built: {_reason(error)}")
     except (PatchError, GoneError) as error:
         return Evaluation("skip", error.what)
     except UntriedError as error:
-        # A test needs no more than the image.
-        testable = how.test is not None and _image(subject)
+        # The user's test needs only the image.
+        testable = method.test is not None and _image(subject)
         return Evaluation("good" if testable else "skip", f"cannot be tried: {_first(error)}")
     return Evaluation("good", "built and verified")
 
@@ -159,14 +159,14 @@ def _first(error: BuilderError) -> str:
     return (error.why or error.what).splitlines()[0]
 
 
-def _telling(error: BuilderError) -> str:
-    """The line that says why, not the one that says which command failed."""
+def _reason(error: BuilderError) -> str:
+    """The first line with an error message, not the one that names the failed command."""
     lines = error.why.splitlines()
     return next((line for line in lines if "error" in line.lower()), _first(error))
 
 
 def _image(subject: Candidate) -> str:
-    """The name of the image, good or not; empty where there is none."""
+    """The reference of the image, whatever its verdict; empty if there is none."""
     image = subject.image
     kept = record.read(subject.builds.settings.state_dir, image.plan.name, image.key)
     if kept is None:
@@ -176,27 +176,27 @@ def _image(subject: Candidate) -> str:
 
 
 def _log_of(subject: Candidate) -> str:
-    """The newest log of the build."""
+    """The newest log of the build; empty if there is none."""
     folder = subject.builds.settings.state_dir / "logs"
     return max(map(str, folder.glob(f"{subject.frozen.name}-*.log")), default="")
 
 
-def _tested(subject: Candidate, test: UserTest, image: str) -> Evaluation:
-    """What the user's test says of an image: good with 0, skip with 125, bad with 1 to 124.
+def _user_tested(subject: Candidate, test: UserTest, image: str) -> Evaluation:
+    """The verdict of the user's test on an image: 0 is good, 125 skip, 1 to 124 bad.
 
-    git-bisect(1), "Bisect run", takes 126 and 127 for bad, where the good end does not have them
-    too, and gives up over what is more.  Ours gives up over both: they are the shell's, for a
-    command that it may not run or does not find, and ``docker run`` gives them on.
+    git-bisect(1), "Bisect run", takes 126 and 127 as bad, unless the good end has them too, and
+    stops at higher codes.  Ours stops at 126 and 127 as well: they are the shell's codes for a
+    command that is not executable or not found, and ``docker run`` passes them on.
     """
     if not test.folder.is_dir():
         raise UntriedError(
             f"the directory that the test runs in is gone: {test.folder}",
-            hint="put it back: the same command goes on from there",
+            hint="restore it: the same command continues",
         )
     name = f"test-{subject.frozen.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
     log = subject.builds.settings.state_dir / "logs" / name
     log.parent.mkdir(parents=True, exist_ok=True)
-    subject.builds.log(f"testing {image}; what it prints goes to {log}")
+    subject.builds.log(f"testing {image}, with the output in {log}")
     status = _ran(test, {"IMAGE": image, "COMMIT": subject.commit}, log)
     lines = log.read_text("utf-8", errors="replace").splitlines()
     for line in lines[-SHOWN:]:
@@ -204,15 +204,15 @@ def _tested(subject: Candidate, test: UserTest, image: str) -> Evaluation:
     if status == GOOD:
         return Evaluation("good", "the test ended with 0", log=str(log))
     if status == SKIP:
-        return Evaluation("skip", "the test ended with 125: it cannot tell", log=str(log))
+        return Evaluation("skip", "the test ended with 125", log=str(log))
     if 0 < status < SKIP:
         why = next(filter(None, reversed(lines)), "")
         return Evaluation("bad", ": ".join(filter(None, (_ended(status), why))), log=str(log))
     raise UntriedError(
-        f"{_ended(status)} on {subject.commit[:SHORT]}: that is no verdict",
-        "\n".join([*lines[-SHOWN:], *OF_THE_SHELL.get(status, ())]),
-        "the commits evaluated so far are kept: the same command goes on from there, and --restart "
-        "--test COMMAND begins anew with another test",
+        f"{_ended(status)} on {subject.commit[:SHORT]}: no verdict",
+        "\n".join([*lines[-SHOWN:], *SHELL_ERRORS.get(status, ())]),
+        "the progress is kept: the same command continues; --restart --test COMMAND starts again "
+        "with another test",
     )
 
 
@@ -223,9 +223,9 @@ def _ended(status: int) -> str:
 
 
 def _ran(test: UserTest, variables: Mapping[str, str], log: Path) -> int:
-    """Run a test with its output in a file: what it leaves running cannot keep us waiting.
+    """Run a test with its output in a file, so that processes it leaves behind do not block us.
 
-    Where we are stopped, it is stopped with all that it started.
+    If we are stopped, the test is stopped with all its processes.
     """
     with (
         log.open("wb") as output,
@@ -247,16 +247,16 @@ def _ran(test: UserTest, variables: Mapping[str, str], log: Path) -> int:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a group of processes: what has not heeded SIGTERM after a while is killed.
+    """Stop a process group: SIGTERM first, then SIGKILL after ``GRACE`` seconds.
 
-    The shell that leads it is often the first to go.
+    The group may outlive the shell that leads it.
     """
     until = time.monotonic() + GRACE
     with suppress(ProcessLookupError):
         try:
             os.killpg(process.pid, signal.SIGTERM)
             while time.monotonic() < until:
-                process.poll()  # who has ended stays in its group until somebody has asked
+                process.poll()  # reaps the leader: a zombie stays in its group
                 os.killpg(process.pid, 0)
                 time.sleep(0.05)
         finally:

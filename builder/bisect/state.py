@@ -1,16 +1,19 @@
-"""What a bisect asks, and what it knows so far: one file a recipe, written whole or not at all.
+"""The state of a bisect: its question and the commits evaluated so far, one file for each recipe.
 
-git's own state is not kept.  Git gets every evaluated commit anew whenever a bisect goes on, so
-that nothing of git's can be half written, and the mirrors may go and come back in between.
+git's own state is not kept.  A bisect that goes on gives git every evaluated commit again, so that
+no state of git's can be half written, and the mirrors may be deleted in between.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from builder.errors import BuilderError
 from builder.plan.resolve import resolve_patches
@@ -19,19 +22,20 @@ from builder.recipes.schema import Recipe
 from builder.tools.files import write_json
 from builder.tools.git.bisection import Commit, Word
 
-SHORT = 9  # digits of a commit that people are shown
+SHORT = 9  # digits of a commit in messages
+STRICT = ConfigDict(strict=True, extra="forbid")
 BuildFails = Literal["skip", "bad"]
 
 
 class QuestionError(BuilderError):
-    """What is asked has no answer: the ends are not what they are said to be."""
+    """The question of a bisect cannot be answered as it was given."""
 
     exit_code: ClassVar[int] = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class End:
-    """One end of what is looked through: as it was named, and the commit that this was."""
+    """One end of the range: the name that was given, and its commit at that time."""
 
     name: str
     commit: str
@@ -41,9 +45,9 @@ class End:
         return short if self.name == self.commit else f"{self.name} ({short})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class Question:
-    """What decides the answer."""
+    """Everything that the answer depends on."""
 
     recipe: str
     good: End
@@ -51,27 +55,27 @@ class Question:
     test: str | None
     """A shell command that decides; None: the smoke test does."""
     folder: str
-    """The directory that it runs in, wherever the bisect goes on; empty without a test."""
+    """The directory that the test runs in; empty without a test."""
     build_fails: BuildFails
-    """What a commit is that does not compile."""
+    """The verdict on a commit that does not compile."""
     first_parent: bool
     inputs: str
-    """sha256 of what is built beside the commit, as ``inputs_of`` gives it."""
+    """sha256 of the other inputs of the builds, from ``inputs_of``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class Evaluation:
-    """What a commit is, and why; ``why`` is one line."""
+    """The verdict on a commit, and the reason in one line."""
 
-    word: Word
+    verdict: Word
     why: str
     built: bool = False
-    """Whether something was compiled for it."""
+    """Whether this commit was compiled."""
     seconds: float = 0.0
     log: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class Step:
     """A commit that was evaluated."""
 
@@ -79,57 +83,59 @@ class Step:
     evaluation: Evaluation
 
     @property
-    def word(self) -> Word:
+    def verdict(self) -> Word:
         """Good, bad or skip."""
-        return self.evaluation.word
+        return self.evaluation.verdict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class Trace:
-    """What the engine may have of a commit: the names of images that are like ``patterns``.
-
-    Those that were ``there`` before are not ours.
-    """
+    """The image names that the build of a commit may leave in the engine."""
 
     commit: str
     patterns: tuple[str, ...]
+    """Patterns of the names."""
     there: tuple[str, ...]
+    """Names that existed before; they are not removed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class State:
-    """A question, what is known, and what is being tried."""
+    """A question, the commits evaluated so far, and the trace of the current one."""
 
     question: Question
     steps: tuple[Step, ...] = ()
     trace: Trace | None = None
 
     def step(self, commit: str) -> Step | None:
-        """The step of a commit, or None."""
+        """The step of a commit; None if it is not evaluated yet."""
         return next((step for step in self.steps if step.commit.name == commit), None)
 
     def with_step(self, step: Step) -> State:
-        """The state with one more commit evaluated."""
+        """The state with one more step."""
         return replace(self, steps=(*self.steps, step))
 
 
+STATE = TypeAdapter(State)
+
+
 def path_of(state_dir: Path, recipe: str) -> Path:
-    """Where the state of a recipe's bisect stands."""
+    """The file of a recipe's state."""
     return state_dir / "bisect" / f"{recipe}.json"
 
 
 def under_way(state_dir: Path) -> set[str]:
-    """The recipes of which a state stands, readable or not."""
+    """The recipes that have a state file, readable or not."""
     return {file.stem for file in path_of(state_dir, "*").parent.glob("*.json")}
 
 
 def write(state_dir: Path, state: State) -> None:
-    """Keep a state; raises ``OSError`` when the disk does not take it."""
-    write_json(path_of(state_dir, state.question.recipe), asdict(state))
+    """Write a state; raises ``OSError`` if that fails."""
+    write_json(path_of(state_dir, state.question.recipe), STATE.dump_python(state, mode="json"))
 
 
 def keep(state_dir: Path, state: State) -> None:
-    """Keep a state, or forget it where nothing is known: then it would only be in the way."""
+    """Write a state, or delete the file if there is no progress to keep."""
     if state.steps or state.trace is not None:
         write(state_dir, state)
     else:
@@ -137,48 +143,42 @@ def keep(state_dir: Path, state: State) -> None:
 
 
 def read(state_dir: Path, recipe: str) -> State | None:
-    """The state of a recipe's bisect, or None where none is under way.
+    """The state of a recipe's bisect, or None if there is none.
 
-    Raises ``QuestionError`` where it cannot be read.
+    Raises ``QuestionError`` if it cannot be read.
     """
     file = path_of(state_dir, recipe)
     try:
-        return _parsed(json.loads(file.read_text("utf-8")))
+        return STATE.validate_json(file.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise QuestionError(
-            f"what is known of the bisect of {recipe} cannot be read",
-            f"{file}: {error}",
-            f"`builder bisect {recipe} --reset` forgets it",
-        ) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise _damaged(file, recipe, ": ".join(filter(None, (place, first["msg"])))) from error
+    except OSError as error:
+        raise _damaged(file, recipe, error.strerror or str(error)) from error
 
 
-def _parsed(found: dict[str, Any]) -> State:
-    asked = found["question"]
-    ends = {name: End(**asked[name]) for name in ("good", "bad")}
-    steps = [
-        Step(Commit(**step["commit"]), Evaluation(**step["evaluation"])) for step in found["steps"]
-    ]
-    trace = found["trace"] and Trace(
-        found["trace"]["commit"],
-        tuple(found["trace"]["patterns"]),
-        tuple(found["trace"]["there"]),
+def _damaged(file: Path, recipe: str, reason: str) -> QuestionError:
+    return QuestionError(
+        f"the state of the bisect of {recipe} cannot be read",
+        f"{file}: {reason}",
+        f"`builder bisect {recipe} --reset` discards it",
     )
-    return State(Question(**(asked | ends)), tuple(steps), trace)
 
 
 def forget(state_dir: Path, recipe: str) -> None:
-    """Take a state away, readable or not; absence is no error."""
+    """Delete a state, readable or not; absence is no error."""
     path_of(state_dir, recipe).unlink(missing_ok=True)
 
 
 def inputs_of(catalog: Catalog, entry: Entry[Recipe]) -> str:
-    """sha256 of a recipe, its bases and its patches: judgements hold for these.
+    """sha256 of a recipe, its bases and its patches: evaluations hold for these inputs.
 
-    Raises ``RecipeError`` when one of them cannot be read.
+    Raises ``RecipeError`` if one of them cannot be read.
     """
     texts = [entry.text, *(catalog.base(n).text for n in catalog.chain(entry.recipe.base))]
     patches = [patch.inputs() for patch in resolve_patches(entry, catalog.root)]
-    told = json.dumps([texts, patches], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()
+    inputs = json.dumps([texts, patches], sort_keys=True)
+    return hashlib.sha256(inputs.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The command that finds the commit of an upstream which broke an engine."""
+"""The command `builder bisect`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from builder.cli.options import (
 
 if TYPE_CHECKING:
     from builder.bisect.run import Outcome
+    from builder.tools.git.bisection import Commit
 
 
 class BuildFails(StrEnum):
-    """What a commit is that does not compile."""
+    """The verdict on a commit that does not compile."""
 
     SKIP = "skip"
     BAD = "bad"
@@ -49,15 +50,15 @@ def bisect(
         typer.Option(
             metavar="COMMAND",
             help="A shell command that decides instead of the smoke test. It runs in the directory "
-            "where the bisect began, with the image in $IMAGE and the commit in $COMMIT. Exit code "
-            "0: good; 125: skip; 1 to 124: bad; any other stops the bisect.",
+            "where the bisect started, with the image in $IMAGE and the commit in $COMMIT. Exit "
+            "code 0: good; 125: skip; 1 to 124: bad; any other stops the bisect.",
         ),
     ] = None,
     build_fails: Annotated[
         BuildFails,
         typer.Option(
             metavar="skip|bad",
-            help="How to treat a commit that does not compile. With bad, the bisect finds the "
+            help="The verdict on a commit that does not compile. With bad, the bisect finds the "
             "commit that broke the build.",
         ),
     ] = BuildFails.SKIP,
@@ -111,14 +112,14 @@ def bisect(
     looks right. If the good end is no ancestor of the bad one, their merge base is tried too.
 
     After Ctrl-C, a crash, a broken network or a build that ran out of memory, the same command
-    goes on where it stopped, and so does `builder bisect RECIPE`. The images of the commits are
+    continues where it stopped, and so does `builder bisect RECIPE`. The images of the commits are
     removed, except those that existed before; the logs are kept.
 
     The exit code is 0 when the first bad commit is found, 8 when only skipped commits are left or
-    a build or the test broke off, and 2 when an end is not as good or bad as given.
+    a build or the test ended abnormally, and 2 when an end is not as good or bad as given.
     """
     from builder.bisect import run as bisect_run
-    from builder.bisect.ask import Asked
+    from builder.bisect.ask import Request
     from builder.smoke.gpu import GpuTest
 
     progress = reporter()
@@ -128,12 +129,12 @@ def bisect(
         bisect_run.reset(builds, recipe, keep=keep_images)
         return
     if status:
-        _tell(bisect_run.known(builds, recipe), as_json)
+        _tell(bisect_run.status(builds, recipe), as_json)
         return
-    asked = Asked(good, bad, test, build_fails.value, first_parent)
+    request = Request(good, bad, test, build_fails.value, first_parent)
     options = bisect_run.Options(trust_ends, tuple(skip or ()), keep_images, restart)
     with progress:
-        outcome = bisect_run.bisect(builds, recipe, asked, options)
+        outcome = bisect_run.bisect(builds, recipe, request, options)
     _tell(outcome, as_json)
     bisect_run.finish(builds, outcome)
 
@@ -147,7 +148,7 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
         return
     rows = [
         (
-            step.word,
+            step.verdict,
             step.commit.name[:9],
             step.commit.date,
             step.commit.subject,
@@ -164,14 +165,12 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
     if outcome.state == "open":
         console.line(f"{count(outcome.left)} left, about {outcome.left.bit_length()} to try")
     if outcome.first_bad is not None:
-        _tell_first_bad(outcome)
+        _tell_first_bad(outcome, outcome.first_bad)
 
 
-def _tell_first_bad(outcome: Outcome) -> None:
+def _tell_first_bad(outcome: Outcome, found: Commit) -> None:
     from builder.cli import console
 
-    found = outcome.first_bad
-    assert found is not None
     console.line(f"\n{found.name} is the first bad commit")
     console.line(f"  {found.subject}\n  {found.author}, {found.date}")
     for step in outcome.steps:
@@ -181,10 +180,7 @@ def _tell_first_bad(outcome: Outcome) -> None:
 
 
 def _described(outcome: Outcome) -> dict[str, Any]:
-    steps = [
-        {**asdict(step.commit), "verdict": step.word, **_without_word(asdict(step.evaluation))}
-        for step in outcome.steps
-    ]
+    steps = [{**asdict(step.commit), **asdict(step.evaluation)} for step in outcome.steps]
     first_bad = outcome.first_bad
     return {
         **asdict(outcome.question),
@@ -196,7 +192,3 @@ def _described(outcome: Outcome) -> dict[str, Any]:
         "steps": steps,
         "log": outcome.log,
     }
-
-
-def _without_word(evaluation: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in evaluation.items() if name != "word"}
