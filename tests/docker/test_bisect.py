@@ -152,7 +152,7 @@ def test_the_first_bad_commit_is_found_however_often_it_is_killed(farm: Farm) ->
     assert (known["state"], len(known["steps"])) == ("open", 3)
     done = farm.run("--json")
     found = json.loads(done.stdout)
-    assert f"going on between {commits[0][:9]} and {commits[9][:9]}" in done.stderr
+    assert f"continuing between {commits[0][:9]} and {commits[9][:9]}" in done.stderr
     assert found["first_bad"]["subject"] == f"step {BREAKS}"
     assert found["steps"][:3] == known["steps"]
     evaluated = words(found["steps"], commits)
@@ -224,8 +224,8 @@ def test_ends_that_are_not_what_they_are_said_to_be(farm: Farm) -> None:
     done = farm.run(
         "--good", mended, "--bad", "main", "--trust-ends", "--build-fails", "bad", status=2
     )
-    assert f"{commits[9][:9]} step 10 is bad, where {mended[:9]} and main" in done.stderr
-    assert "choose a good commit that is an ancestor of the bad one" in done.stderr
+    assert f"the merge base of {mended[:9]} and main ({commits[11][:9]}) is bad" in done.stderr
+    assert "give a good commit that is an ancestor of the bad one" in done.stderr
     assert not farm.kept.exists()
     # What does not compile is bad, where that is what is looked for.
     ends = [
@@ -267,7 +267,7 @@ def test_what_befalls_a_build_is_no_verdict(farm: Farm) -> None:
     killed, bad = upstream.head(), upstream.commit("no change", **{"more.h": ""})
     ends = ["--good", good, "--bad", bad, "--trust-ends", "--build-fails", "bad"]
     done = farm.run(*ends, status=8)
-    assert f"the build of {killed[:9]} broke down, which says nothing of the commit" in done.stderr
+    assert f"the build of {killed[:9]} broke down: no verdict on the commit" in done.stderr
     assert "Killed signal terminated program" in done.stderr
     assert "a compile job ran out of memory: use fewer jobs" in done.stderr
     assert farm.kept.exists()
