@@ -1,10 +1,10 @@
-"""The cost of a smoke test: seconds and memory, as ratios of one run.
+"""The cost of a smoke test, as rows of the README's table "Measured".
 
     ./farm build hello-sm120 && .venv/bin/python bench/smoke.py [IMAGE...] [--json]
 
-Static: everything that is read from the layers, over a bare ``docker image save`` of the same
-image into nothing; peak memory of the process that does it.  Verdict: all checks without a GPU,
-the server's among them, by the recipe that the image's label names.
+Static: the checks that read the layers, over a bare ``docker image save`` of the same image to
+/dev/null, and the peak memory of their process.  Verdict: all checks without a GPU, including the
+server's, by the recipe in the image's label.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from builder import smoke
 from builder.tools.docker import engine as docker
@@ -33,12 +34,12 @@ def save(image: str) -> float:
 
 
 def peak() -> float:
-    """MiB that this process has had at most (proc(5), status, VmHWM)."""
+    """Peak memory of this process in MiB (proc(5), status, VmHWM)."""
     found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text("utf-8"))
     return int(found[1]) / 1024 if found else 0.0
 
 
-def static(image: str) -> dict[str, float]:
+def static_checks(image: str) -> dict[str, float]:
     """The static checks of an image, in this process."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -50,8 +51,8 @@ def static(image: str) -> dict[str, float]:
     }
 
 
-def measure(image: str) -> dict[str, object]:
-    """All figures of one image; the static checks in a process of their own, for its memory."""
+def measure(image: str, catalog: Path) -> dict[str, Any]:
+    """All figures of one image; the static checks run in their own process, for its memory."""
     alone = save(image)
     done = subprocess.run(
         [sys.executable, __file__, "--static", image], check=True, stdout=subprocess.PIPE
@@ -59,6 +60,7 @@ def measure(image: str) -> dict[str, object]:
     static = json.loads(done.stdout)
     started = time.monotonic()
     command = [sys.executable, "-m", "builder", "smoke", image, "--no-gpu", "--json"]
+    command.append(f"--catalog={catalog}")
     whole = subprocess.run(command, cwd=REPOSITORY, check=False, stdout=subprocess.PIPE)
     checks = json.loads(whole.stdout)["verdict"]["checks"]
     return {
@@ -74,22 +76,34 @@ def measure(image: str) -> dict[str, object]:
     }
 
 
+def rows(figures: dict[str, Any]) -> dict[str, str]:
+    """The figures by the rows of the README that they belong to."""
+    name = f"{figures['image']} ({figures['unpacked_mb']} MB)"
+    static = f"{figures['static_s']} s; {figures['static_over_save']}; {figures['peak_mib']} MiB"
+    return {
+        f"static checks of {name}: seconds; over a bare `docker image save`; memory": static,
+        f"all checks of {name} without a GPU": f"{figures['verdict_s']} s",
+    }
+
+
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("images", nargs="*", default=["hello-sm120:0.1.0"])
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--catalog", type=Path, default=REPOSITORY)
+    parser.add_argument("--json", action="store_true", help="print all figures")
     parser.add_argument("--static", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.static:
-        print(json.dumps(static(options.images[0])))
+        print(json.dumps(static_checks(options.images[0])))
         return
-    rows = [measure(image) for image in options.images]
+    figures = [measure(image, options.catalog) for image in options.images]
     if options.json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps(figures, indent=2))
         return
-    for row in rows:
-        print("  ".join(f"{name} {value}" for name, value in row.items()))
+    for found in figures:
+        for row, figure in rows(found).items():
+            print(f"| {row} | {figure} |")
 
 
 if __name__ == "__main__":
