@@ -19,7 +19,7 @@ from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.recipes.schema import Serve
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client, UnansweredError
-from builder.servers.server import NotServingError, Server, ServeSpec, given, launched
+from builder.servers.server import NotServingError, Server, ServeSpec, arguments_of, launched
 from builder.tools.docker import containers, gpus
 from builder.tools.docker import engine as docker
 from builder.tools.log import Log
@@ -61,7 +61,7 @@ def of_image(
     points: list[Point] = []
     seen: tuple[gpus.Gpu, ...] = ()
     for context in contexts:
-        load = ServeSpec(
+        spec = ServeSpec(
             target.model,
             context,
             target.draft,
@@ -70,18 +70,18 @@ def of_image(
             limited=False,
         )
         log(f"context of {context} tokens: starting {target.reference}")
-        with launched(target.reference, target.serve, target.port, load) as server:
+        with launched(target.reference, target.serve, target.port, spec) as server:
             _ready(server, target)
             seen = gpus.seen(server.container) if offered else ()
             filled = replace(settings, fill=int(context * fill))
             points.append(_point(server.client, target.serve, filled, "", context, log))
-    load = ServeSpec(target.model, 0, target.draft, gpus=gpus.ALL if offered else None)
+    spec = ServeSpec(target.model, 0, target.draft, gpus=gpus.ALL if offered else None)
     subject = {
         "image": target.reference,
         "digest": target.image.digest,
         "recipe": target.image.labels.get(LABEL_RECIPE, ""),
         "key": target.image.labels.get(LABEL_KEY, ""),
-        "flags": [*given(target.serve, load), *target.extra],
+        "flags": [*arguments_of(target.serve, spec), *target.extra],
     }
     return _benchmark(subject, model, machine(seen), {**settings.as_json(), "fill": fill}, points)
 

@@ -1,1 +1,1 @@
-"""host."""
+"""This machine: checked by `builder doctor`, and set up by `./farm`."""

@@ -1,4 +1,4 @@
-"""What this machine has and lacks for building, and what to do about it."""
+"""Checks what this machine has for building, and advises on what is missing."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from builder.tools.docker import engine as docker
 from builder.tools.files import nearest_existing
 from builder.tools.git import executable as git
 
-ENOUGH_DISK = 30.0  # GiB: base 6, a real engine's build tree and layers 12, room to breathe
+ENOUGH_DISK = 30.0  # GiB: base 6, build tree and layers of an engine 12, the rest as reserve
 ENOUGH_MEMORY = 6.0  # GiB: two nvcc jobs
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """One property of the machine.
 
-    ``lacks`` stops builds; ``could`` is better mended, or only needed for some uses.
+    ``lacks`` prevents builds; ``could`` is optional, or only needed for some uses.
     """
 
     what: str
@@ -38,7 +38,7 @@ class Finding:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Look at everything; needs no engine to answer."""
+    """Check everything; also works without an engine."""
     yield from _engine()
     yield from _builders()
     yield _git()
@@ -66,12 +66,12 @@ def _engine() -> Iterator[Finding]:
         "engine", "has", f"Docker {engine.version}, {engine.driver}, linux/{engine.architecture}"
     )
     if engine.containerd_store:
-        yield Finding("image store", "has", "containerd: digests are the registry's")
+        yield Finding("image store", "has", "containerd: images keep their registry digests")
     else:
         yield Finding(
             "image store",
             "lacks",
-            "the classic one: it has no manifest digests",
+            "the classic store, which has no manifest digests",
             'put {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json',
         )
     yield _disk("disk of the engine", engine.root)
@@ -82,7 +82,7 @@ def _engine() -> Iterator[Finding]:
             "GPU runtime",
             "could",
             f"none among {', '.join(engine.runtimes)}",
-            "building needs none; to run on a GPU here, install nvidia-container-toolkit",
+            "not needed for builds; to run on a GPU here, install nvidia-container-toolkit",
         )
 
 
@@ -122,7 +122,7 @@ def _memory() -> Finding:
 
 def _cores() -> Finding:
     count = os.cpu_count() or 1
-    advice = "a real engine takes half an hour or more" if count < 4 else ""
+    advice = "compiling an engine takes half an hour or more" if count < 4 else ""
     return Finding("cores", "could" if advice else "has", str(count), advice)
 
 
@@ -130,7 +130,7 @@ def _disk(what: str, folder: Path) -> Finding:
     free = shutil.disk_usage(nearest_existing(folder)).free / 2**30
     found = f"{free:.1f} GiB free at {folder}"
     if free < ENOUGH_DISK:
-        advice = f"a real engine needs up to {ENOUGH_DISK:.0f} GiB: `docker system df`"
+        advice = f"an engine needs up to {ENOUGH_DISK:.0f} GiB: `docker system df`"
         return Finding(what, "could" if free > ENOUGH_DISK / 3 else "lacks", found, advice)
     return Finding(what, "has", found)
 
@@ -144,7 +144,7 @@ def _root_tools() -> Finding:
         "mmdebstrap",
         "could",
         "not installed",
-        "needed only where no registry can be reached: apt-get install mmdebstrap",
+        "only needed without a registry: apt-get install mmdebstrap",
     )
 
 
@@ -157,7 +157,7 @@ def _emulation() -> Finding:
         "emulation",
         "could",
         "no qemu-x86_64 in binfmt_misc",
-        "compiling needs none; the runtime stage's apt-get does: install qemu-user-static",
+        "not needed to compile, but for apt-get in the runtime stage: install qemu-user-static",
     )
 
 
@@ -169,7 +169,7 @@ def _logins() -> Finding:
         config = {}
     names = sorted({*config.get("auths", {}), *config.get("credHelpers", {})})
     if config.get("credsStore"):
-        names.append(f"whatever {config['credsStore']} keeps")
+        names.append(f"those in {config['credsStore']}")
     if names:
         return Finding("registry login", "has", ", ".join(names))
-    return Finding("registry login", "could", "none", "only pushing needs one: docker login")
+    return Finding("registry login", "could", "none", "only needed to push: docker login")

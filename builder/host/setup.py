@@ -1,8 +1,8 @@
-"""Sets up what a fresh machine lacks: the Docker engine with buildx, git, and mmdebstrap.
+"""Sets up a new machine: the Docker engine with buildx, git, and mmdebstrap.
 
-Run by ``./farm`` as ``python -m builder.host.setup``.  Every step is announced and none is
-repeated: what answers is left alone.  On Debian and Ubuntu as root it installs packages of the
-distribution and starts the engine; anywhere else it says what to install.
+Run by ``./farm`` as ``python -m builder.host.setup``.  Every step is announced, and what is
+installed already is left alone.  As root on Debian or Ubuntu it installs the distribution's
+packages and starts the engine; on other machines it says what to install.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ DAEMON_JSON = Path("/etc/docker/daemon.json")
 ENGINE_LOG = Path("/var/log/dockerd.log")
 PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "containerd")
 # bookworm's docker.io is 20.10 and has no buildx. These four of trixie need no newer libc.
-BOOKWORM_TAKES_FROM = "trixie"
-NEWER_TOOL = "cosign"  # bookworm has none
+NEWER_SUITE = "trixie"
+NEWER_TOOL = "cosign"  # not in bookworm
 PID_FILES = {
     "dockerd": Path("/var/run/docker.pid"),
     "containerd": Path("/var/run/docker/containerd/containerd.pid"),
 }
-START_PATIENCE = 60.0  # seconds
+START_TIMEOUT = 60.0  # seconds
 
 
 def log(message: str) -> None:
-    """Announce a step on the standard error."""
+    """Announce a step on standard error."""
     sys.stderr.write(f"farm: {message}\n")
     sys.stderr.flush()
 
 
 def run(command: Sequence[str], what: str) -> None:
-    """Run a command of the system; raises ``WorldError`` with what it printed when it fails."""
+    """Run a command; raises ``WorldError`` with its last lines if it fails."""
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run(
         command,
@@ -58,7 +58,7 @@ def run(command: Sequence[str], what: str) -> None:
 
 
 def engine_answers() -> bool:
-    """Whether an engine answers a client that has buildx."""
+    """Whether an engine answers."""
     try:
         docker.engine()
     except BuilderError:
@@ -78,7 +78,7 @@ def has_buildx() -> bool:
 
 
 def _may_install() -> str | None:
-    """The distribution's identifier where this process may install its packages."""
+    """The distribution's ID if this process may install its packages, else None."""
     distribution = apt.os_release().get("ID", "")
     return distribution if distribution in {"debian", "ubuntu"} and os.geteuid() == 0 else None
 
@@ -89,7 +89,7 @@ def install_engine(distribution: str) -> None:
     log("reading the package lists")
     run(["apt-get", "-qq", "update"], "apt-get update")
     if distribution == "debian" and codename == "bookworm":
-        _install_newer(BOOKWORM_TAKES_FROM, PACKAGES)
+        _install_newer(NEWER_SUITE, PACKAGES)
     else:
         packages = ["docker.io", "docker-buildx"]
         log(f"installing {' '.join(packages)}")
@@ -100,13 +100,13 @@ INSTALL = ("apt-get", "-qq", "install", "--yes", "--no-install-recommends")
 
 
 def _install_newer(suite: str, packages: Sequence[str]) -> None:
-    """Install packages of a newer suite; apt keeps no trace of that suite."""
+    """Install packages of a newer suite, without adding the suite to apt's configuration."""
     sources = apt.sources_for(suite)
     if sources is None:
         raise WorldError(
-            "no Debian source of this machine could be read",
-            "looked in /etc/apt/sources.list and /etc/apt/sources.list.d",
-            "install Docker with buildx by hand",
+            "no apt source of this machine could be read",
+            "searched /etc/apt/sources.list and /etc/apt/sources.list.d",
+            "install Docker with buildx manually",
         )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -123,33 +123,32 @@ def _install_newer(suite: str, packages: Sequence[str]) -> None:
             f"-oDir::Cache::srcpkgcache={folder / 'srcpkgcache'}",
             "-oAPT::Sandbox::User=root",
         ]
-        log(f"fetching {' '.join(packages)} of {suite}")
+        log(f"downloading {' '.join(packages)} from {suite}")
         run(["apt-get", "-qq", *options, "update"], f"apt-get update of {suite}")
         fetch = f'cd {folder / "debs"} && exec "$@"'
         run(
             ["sh", "-c", fetch, "fetch", "apt-get", "-qq", *options, "download", *packages],
-            f"fetching packages of {suite}",
+            f"downloading packages from {suite}",
         )
         debs = [str(deb) for deb in sorted((folder / "debs").glob("*.deb"))]
-        log("installing them with what they need")
+        log("installing them with their dependencies")
         run([*INSTALL, *debs], f"installing {packages[0]}")
 
 
 def use_containerd_store() -> None:
-    """Have a new engine keep its images in containerd, where they keep their OCI digests."""
+    """Configure a new engine to store images in containerd, which keeps their OCI digests."""
     if DAEMON_JSON.exists():
         return
-    log(f"writing {DAEMON_JSON}: images are kept by containerd")
+    log(f"writing {DAEMON_JSON}: images are stored in containerd")
     DAEMON_JSON.parent.mkdir(parents=True, exist_ok=True)
     DAEMON_JSON.write_text(json.dumps({"features": {"containerd-snapshotter": True}}) + "\n")
 
 
-def forget_the_dead(name: str, pid_file: Path) -> None:
-    """Remove a pid file that is a link, or whose process is gone, a zombie, or another program.
+def remove_stale_pid(name: str, pid_file: Path) -> None:
+    """Remove a pid file if it is a link, or if its process is gone, a zombie, or another program.
 
-    An engine that was killed leaves its pid file behind, and a new one refuses to start while a
-    process of that number exists, whatever it is (proc(5) for the fields).  The engine would write
-    its number into the file that a link names.
+    A killed engine leaves its pid file behind, and a new one refuses to start while any process
+    has that number (proc(5) for the fields).  Through a link, the engine would write to its target.
     """
     if pid_file.is_symlink():
         pid_file.unlink()
@@ -163,7 +162,7 @@ def forget_the_dead(name: str, pid_file: Path) -> None:
 
 
 def start_engine() -> None:
-    """Start the engine and wait until it answers; raises ``WorldError`` when it does not."""
+    """Start the engine and wait until it answers; raises ``WorldError`` if it does not."""
     started: subprocess.Popen[bytes] | None = None
     if Path("/run/systemd/system").is_dir():
         log("starting docker.service")
@@ -172,7 +171,7 @@ def start_engine() -> None:
         program = shutil.which("dockerd") or "/usr/sbin/dockerd"
         log(f"starting {program} (log: {ENGINE_LOG})")
         for name, pid_file in PID_FILES.items():
-            forget_the_dead(name, pid_file)
+            remove_stale_pid(name, pid_file)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         with open(ENGINE_LOG, "ab", opener=lambda name, _: os.open(name, flags, 0o640)) as output:
             started = subprocess.Popen(
@@ -183,7 +182,7 @@ def start_engine() -> None:
                 start_new_session=True,
                 cwd="/",
             )
-    deadline = time.monotonic() + START_PATIENCE
+    deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         if SOCKET.exists() and engine_answers():
             return
@@ -194,32 +193,32 @@ def start_engine() -> None:
     raise WorldError(
         "the engine does not start"
         if started is not None and started.poll() is not None
-        else f"the engine did not answer within {START_PATIENCE:.0f} s",
+        else f"the engine did not answer within {START_TIMEOUT:.0f} s",
         "\n".join(tail),
         f"see {ENGINE_LOG} or `journalctl -u docker`",
     )
 
 
 def set_up(for_tests: bool) -> None:
-    """Make the engine answer, and install git and mmdebstrap where that can be done.
+    """Install and start the engine; install git and mmdebstrap where possible.
 
-    ``for_tests`` adds what only the tests need: a registry to push to, a signer of images.
+    ``for_tests`` adds the programs that only the tests need: docker-registry and cosign.
     """
     distribution = _may_install()
     if not has_buildx():
         if distribution is None:
             raise WorldError(
                 "there is no docker with buildx on this machine",
-                "it can be installed here only as root on Debian or Ubuntu",
+                "it can only be installed as root on Debian or Ubuntu",
                 "install Docker Engine and its buildx plugin, then run this again",
             )
         install_engine(distribution)
         use_containerd_store()
         if not has_buildx():
-            raise WorldError("docker buildx still does not answer after the installation")
+            raise WorldError("docker buildx does not work after the installation")
     if not engine_answers():
         if distribution is None:
-            docker.engine()  # raises, and says what to do
+            docker.engine()  # raises with a hint
         if shutil.which("dockerd") is None and not Path("/usr/sbin/dockerd").exists():
             install_engine(str(distribution))
             use_containerd_store()
@@ -229,9 +228,9 @@ def set_up(for_tests: bool) -> None:
 
 
 def _install_tools(distribution: str, for_tests: bool) -> None:
-    """Install what is missing of the programs that are named like their packages."""
+    """Install missing programs, each from the package of the same name."""
     tools = ["git", "mmdebstrap", *(["docker-registry"] if for_tests else [])]
-    if for_tests and distribution == "debian":  # Ubuntu has none
+    if for_tests and distribution == "debian":  # not in Ubuntu
         tools.append(NEWER_TOOL)
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if not missing:
@@ -240,13 +239,13 @@ def _install_tools(distribution: str, for_tests: bool) -> None:
     run(["apt-get", "-qq", "update"], "apt-get update")
     if NEWER_TOOL in missing and apt.os_release().get("VERSION_CODENAME", "") == "bookworm":
         missing.remove(NEWER_TOOL)
-        _install_newer(BOOKWORM_TAKES_FROM, [NEWER_TOOL])
+        _install_newer(NEWER_SUITE, [NEWER_TOOL])
     if missing:
         run([*INSTALL, *missing, "debian-archive-keyring"], f"installing {missing[0]}")
 
 
 def main() -> None:
-    """Set the machine up; exit with the error's code and one message when it cannot be done."""
+    """Set up the machine; on failure exit with the error's code and message."""
     try:
         set_up(for_tests="--for-tests" in sys.argv[1:])
     except BuilderError as error:

@@ -1,1 +1,1 @@
-"""Servers of engines: how they are started, spoken to, and given a model to serve."""
+"""Servers of engines: started in a container, asked over HTTP, with a model to serve."""

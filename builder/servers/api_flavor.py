@@ -1,6 +1,6 @@
-"""How servers are spoken to: all speak OpenAI's API, and differ in the rest.
+"""The APIs of the servers: all have OpenAI's, and differ in the rest.
 
-Facts of llama.cpp's ``tools/server/README.md``, of llama-cpp-python's ``server/app.py``, and of
+Sources: llama.cpp's ``tools/server/README.md``, of llama-cpp-python's ``server/app.py``, and
 OpenAI's API reference.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """Paths and the names of the fields, there and back."""
+    """Paths and field names of the requests to tokenize and to detokenize."""
 
     tokenize: str
     text: str
@@ -30,7 +30,7 @@ class ApiFlavor:
     completions: str = "/v1/completions"
     chat: str = "/v1/chat/completions"
     device_page: str | None = None
-    """Where it tells by what it computes; None where only its log does."""
+    """Page with the compute backend; None if only the log shows it."""
 
 
 LLAMA = Tokenizer("/tokenize", "content", "/detokenize", "content")

@@ -1,4 +1,4 @@
-"""Asks a server, and waits no longer and reads no more than it was told to."""
+"""An HTTP client for servers of engines, with limits for time and size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = 200  # characters of an answer in an error
 
 
 class UnansweredError(Exception):
-    """A server did not answer, or not with what was asked for; the text says what it did."""
+    """A server did not answer as expected; the text says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class Stream:
     events: tuple[Event, ...]
     seconds: float
     finished: bool
-    """Whether it said that it was done, as OpenAI's API does: ``data: [DONE]``."""
+    """Whether it ended with ``data: [DONE]``, as in OpenAI's API."""
 
     @property
     def text(self) -> str:
-        """What was generated, whatever the form of the pieces."""
+        """The generated text."""
         return "".join(piece_of(event.data) for event in self.events)
 
 
 class Client:
-    """Speaks HTTP to one server; ``key`` is an API key, never shown."""
+    """Sends requests to one server; ``key`` is an API key, which is never shown."""
 
     def __init__(self, url: str, key: str = "") -> None:
         self.url = url.rstrip("/")
@@ -59,8 +59,8 @@ class Client:
 
     def text(self, path: str, seconds: float) -> str:
         """The text of a page; raises ``UnansweredError``."""
-        with self._asked("GET", path, None, seconds) as (reply, deadline):
-            return b"".join(_blocks(reply, deadline, path)).decode(errors="replace")
+        with self._request("GET", path, None, seconds) as (response, deadline):
+            return b"".join(_blocks(response, deadline, path)).decode(errors="replace")
 
     def post(self, path: str, body: Mapping[str, Any], seconds: float) -> Any:
         """The JSON of an answer; raises ``UnansweredError``."""
@@ -71,8 +71,8 @@ class Client:
         started = time.monotonic()
         events: list[Event] = []
         finished = False
-        with self._asked("POST", path, body, seconds) as (reply, deadline):
-            for line in _lines(_blocks(reply, deadline, path)):
+        with self._request("POST", path, body, seconds) as (response, deadline):
+            for line in _lines(_blocks(response, deadline, path)):
                 name, _, data = line.partition(b":")
                 if name != b"data":
                     continue
@@ -84,25 +84,25 @@ class Client:
         return Stream(tuple(events), time.monotonic() - started, finished)
 
     def status(self, path: str, seconds: float) -> int:
-        """The status of a page; raises ``UnansweredError`` where there is none."""
+        """The HTTP status of a page; raises ``UnansweredError`` if there is no response."""
         import requests
 
         try:
-            reply = requests.get(
+            response = requests.get(
                 self.url + path, headers=self._headers, timeout=seconds, stream=True
             )
         except requests.RequestException as error:
             raise UnansweredError(f"GET {path}: {_short(error)}") from error
-        with reply:
-            return reply.status_code
+        with response:
+            return response.status_code
 
     def _json(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
-        with self._asked(method, path, body, seconds) as (reply, deadline):
-            text = b"".join(_blocks(reply, deadline, path))
+        with self._request(method, path, body, seconds) as (response, deadline):
+            text = b"".join(_blocks(response, deadline, path))
         return _parsed(text, path)
 
     @contextmanager
-    def _asked(
+    def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
     ) -> Iterator[tuple[Response, float]]:
         import requests
@@ -117,12 +117,14 @@ class Client:
                 headers=self._headers,
                 timeout=seconds,
                 stream=True,
-            ) as reply:
-                if reply.status_code != 200:
-                    said = b"".join(_blocks(reply, deadline, path))[:SHOWN]
-                    shown = said.decode(errors="replace")
-                    raise UnansweredError(f"{method} {path}: status {reply.status_code}: {shown}")
-                yield reply, deadline
+            ) as response:
+                if response.status_code != 200:
+                    start = b"".join(_blocks(response, deadline, path))[:SHOWN]
+                    shown = start.decode(errors="replace")
+                    raise UnansweredError(
+                        f"{method} {path}: status {response.status_code}: {shown}"
+                    )
+                yield response, deadline
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise UnansweredError(f"{method} {path}: {_short(error)}") from error
 
@@ -136,10 +138,10 @@ def _short(error: Exception) -> str:
     return f"the connection broke before the end of the answer ({type(error).__name__})"
 
 
-def _blocks(reply: Response, deadline: float, path: str) -> Iterator[bytes]:
-    """An answer as it comes; raises ``UnansweredError`` where it is too long, or takes too long."""
+def _blocks(response: Response, deadline: float, path: str) -> Iterator[bytes]:
+    """The blocks of a body; raises ``UnansweredError`` if it is too long or takes too long."""
     size = 0
-    while block := reply.raw.read1(BLOCK, decode_content=True):
+    while block := response.raw.read1(BLOCK, decode_content=True):
         size += len(block)
         if size > MOST:
             raise UnansweredError(f"{path}: the answer is longer than {MOST >> 20} MiB")
@@ -151,8 +153,8 @@ def _blocks(reply: Response, deadline: float, path: str) -> Iterator[bytes]:
 def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
     waiting = b""
     for block in blocks:
-        *whole, waiting = (waiting + block).split(b"\n")
-        yield from whole
+        *complete, waiting = (waiting + block).split(b"\n")
+        yield from complete
     if waiting:
         yield waiting
 
@@ -168,18 +170,18 @@ def _parsed(text: bytes, path: str) -> Any:
 def _object(text: bytes, path: str) -> dict[str, Any]:
     found = _parsed(text, path)
     if not isinstance(found, dict):
-        raise UnansweredError(f"{path}: a piece of the stream is no object: {found!r}")
+        raise UnansweredError(f"{path}: an event of the stream is not an object: {found!r}")
     if "error" in found:
         raise UnansweredError(f"{path}: the stream ended with an error: {found['error']}")
     return found
 
 
 def piece_of(data: Mapping[str, Any]) -> str:
-    """The text in one answer or one piece of a stream, in any of the forms that servers use."""
+    """The text of an answer or of one event of a stream, in any format that servers use."""
     choices = data.get("choices")
     if isinstance(choices, list):
         choice = choices[0] if choices and isinstance(choices[0], dict) else {}
         part = choice.get("delta") or choice.get("message") or choice
-        thought = part.get("reasoning_content") or part.get("reasoning") or ""
-        return str(thought) + str(part.get("content") or part.get("text") or "")
+        reasoning = part.get("reasoning_content") or part.get("reasoning") or ""
+        return str(reasoning) + str(part.get("content") or part.get("text") or "")
     return str(data.get("content") or "")

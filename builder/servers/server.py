@@ -1,4 +1,4 @@
-"""A server of an image: started sealed off, waited for, spoken to through its own loopback."""
+"""A server of an image: started without network, and asked over the container's loopback."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from builder.servers.client import Client, UnansweredError
 from builder.tools.docker.containers import Container, Start, started
 from builder.tools.docker.exec_proxy import exec_proxy
 
-PAUSE = 0.25  # seconds between two looks
-LOOK = 10.0  # seconds for one look at the health page
+PAUSE = 0.25  # seconds between two health checks
+HEALTH_TIMEOUT = 10.0  # seconds for one health check
 LOG_LINES = 15
-LOCK = "--mlock"  # llama.cpp's: the model stays in memory
+LOCK = "--mlock"  # llama.cpp: keeps the model in memory
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # as llama-gguf-split names them
 
 
 class NotServingError(Exception):
-    """A server ended, or was not healthy in time; the text says how, with the end of its log."""
+    """A server ended, or was not healthy in time; the text has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeSpec:
-    """What a server is given to serve, and how.
+    """The model that a server serves, and how it is started.
 
-    ``model`` and ``draft`` are files of the host; the server sees their directories read-only.
+    ``model`` and ``draft`` are files of the host, mounted read-only.
     """
 
     model: Path
@@ -42,48 +42,45 @@ class ServeSpec:
     gpus: str | None = None
     driver_stub: Path | None = None
     verbose: bool = False
-    """Told to log more, as the recipe says."""
+    """Add the recipe's arguments for a verbose log."""
     limited: bool = True
-    """Held to the recipe's limit of memory, which is meant for the tiny model."""
+    """Apply the recipe's memory limit, which is meant for the test model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that was started."""
+    """A started server."""
 
     container: Container
     client: Client
     api_flavor: ApiFlavor
 
     def wait(self, seconds: float) -> float:
-        """Wait until its health page answers 200; the seconds that it took.
+        """Wait until its health page returns 200; the seconds that it took.
 
-        Raises ``NotServingError``.
+        Raises like ``require_running``, and ``NotServingError`` after ``seconds``.
         """
-        begun = time.monotonic()
-        said = "it does not listen"
-        while time.monotonic() - begun < seconds:
-            self.must_run()
+        start = time.monotonic()
+        last = "it does not listen"
+        while time.monotonic() - start < seconds:
+            self.require_running()
             try:
-                status = self.client.status(self.api_flavor.health, LOOK)
+                status = self.client.status(self.api_flavor.health, HEALTH_TIMEOUT)
                 if status == 200:
-                    return time.monotonic() - begun
-                said = f"{self.api_flavor.health} answers {status}"
+                    return time.monotonic() - start
+                last = f"{self.api_flavor.health} answers {status}"
             except UnansweredError as error:
-                said = str(error)
+                last = str(error)
             time.sleep(PAUSE)
-        raise NotServingError(f"not healthy after {seconds:.0f} s ({said}); {self._log()}")
+        raise NotServingError(f"not healthy after {seconds:.0f} s ({last}); {self._log()}")
 
-    def must_run(self) -> None:
-        """Raises ``NotServingError`` where it has ended.
-
-        ``UntriedError`` where it is for another platform.
-        """
+    def require_running(self) -> None:
+        """Raise ``NotServingError`` if it has ended; ``UntriedError`` on another platform."""
         state = self.container.state()
         if not state.running and "exec format error" in self.container.log():
             raise UntriedError("the engine cannot run programs of the image's platform")
         if state.out_of_memory:
-            raise NotServingError(f"killed: it took more memory than it may; {self._log()}")
+            raise NotServingError(f"killed: it used more memory than its limit; {self._log()}")
         if not state.running:
             raise NotServingError(f"ended with exit status {state.status}; {self._log()}")
 
@@ -94,41 +91,41 @@ class Server:
 
 
 @contextmanager
-def launched(reference: str, serve: Serve, port: int, load: ServeSpec) -> Iterator[Server]:
-    """A server of the image with a model, in a container without network; gone at the end.
+def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterator[Server]:
+    """Start the image's server in a container without network; it is removed at the end.
 
-    Raises ``UntriedError`` when no container can be started or spoken to.
+    Raises ``UntriedError`` if no container can be started or reached.
     """
-    told = arguments(serve, load)
+    command = arguments(serve, spec)
     start = Start(
-        arguments=told,
+        arguments=command,
         env=serve.env,
-        volumes=_volumes(load),
-        memory=serve.memory if load.limited else None,
-        locks_memory=LOCK in told,
-        driver_stub=load.driver_stub,
-        gpus=load.gpus,
+        volumes=_volumes(spec),
+        memory=serve.memory if spec.limited else None,
+        locks_memory=LOCK in command,
+        driver_stub=spec.driver_stub,
+        gpus=spec.gpus,
     )
     with started(reference, start) as container, exec_proxy(container, port) as url:
         yield Server(container, Client(url), API_FLAVORS[serve.api_flavor])
 
 
-def arguments(serve: Serve, load: ServeSpec) -> list[str]:
-    """What the server is told after its entrypoint."""
+def arguments(serve: Serve, spec: ServeSpec) -> list[str]:
+    """The arguments after the entrypoint."""
     places = {
-        "{model}": f"/model/{load.model.name}",
-        "{draft}": f"/draft/{load.draft.name}" if load.draft else "",
-        "{context}": str(load.context),
+        "{model}": f"/model/{spec.model.name}",
+        "{draft}": f"/draft/{spec.draft.name}" if spec.draft else "",
+        "{context}": str(spec.context),
     }
-    return [_filled(argument, places) for argument in given(serve, load)] + list(load.extra)
+    return [_filled(argument, places) for argument in arguments_of(serve, spec)] + list(spec.extra)
 
 
-def given(serve: Serve, load: ServeSpec) -> list[str]:
-    """The recipe's arguments for such a load, with the names of what will stand there."""
+def arguments_of(serve: Serve, spec: ServeSpec) -> list[str]:
+    """The recipe's arguments, with their placeholders."""
     words = [*serve.arguments]
-    words += serve.gpu if load.gpus is not None else []
-    words += serve.verbose if load.verbose else []
-    return words + (serve.draft if load.draft is not None else [])
+    words += serve.gpu if spec.gpus is not None else []
+    words += serve.verbose if spec.verbose else []
+    return words + (serve.draft if spec.draft is not None else [])
 
 
 def _filled(argument: str, places: dict[str, str]) -> str:
@@ -137,14 +134,14 @@ def _filled(argument: str, places: dict[str, str]) -> str:
     return argument
 
 
-def _volumes(load: ServeSpec) -> dict[str, Path]:
-    """The files themselves, behind links: a cache of models links into elsewhere."""
-    volumes = _parts("/model", load.model)
-    return volumes | (_parts("/draft", load.draft) if load.draft else {})
+def _volumes(spec: ServeSpec) -> dict[str, Path]:
+    """The mounts of the models, links followed: model caches link to files elsewhere."""
+    volumes = _parts("/model", spec.model)
+    return volumes | (_parts("/draft", spec.draft) if spec.draft else {})
 
 
 def _parts(folder: str, file: Path) -> dict[str, Path]:
-    """A model and, where it is split, its other parts, by their places."""
+    """The mounts of a model; of a split model, all its parts."""
     split = SPLIT.search(file.name)
     pattern = f"{file.name[: split.start()]}-*-of-{split[2]}.gguf" if split else file.name
     parts = sorted(file.parent.glob(pattern)) if split else [file]

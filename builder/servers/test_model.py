@@ -1,7 +1,7 @@
-"""A llama model of random weights: half a megabyte, made on the spot, large enough to serve.
+"""The test model: a llama model with random weights, half a megabyte, generated when needed.
 
-Written with the ``gguf`` package of llama.cpp.  Its text means nothing, and is always printable:
-byte and control tokens have zero rows in ``output.weight``, so that they never win.
+Written with llama.cpp's ``gguf`` package.  Its text is meaningless but always printable: byte and
+control tokens have zero rows in ``output.weight``, so that they are never chosen.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _vocabulary() -> tuple[list[bytes], list[float], list[int]]:
 
 
 def write(path: Path, seed: int = 1) -> None:
-    """Write the model: the same bytes for the same seed."""
+    """Write the model; the same seed gives the same bytes."""
     import gguf
     import numpy as np
 

@@ -48,36 +48,35 @@ ARCHITECTURES = ("120",)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An image of the engine, and what it must be."""
+    """An image of the engine, and what it is checked against."""
 
     reference: str
     digest: str
     recipe: Recipe | None = None
     """None: only the checks that hold for every image are made."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels that it must have."""
+    """Labels that the image must have."""
     devel: str | None = None
-    """The base's image to compile in: it has the driver's stub, without which an engine with
-    ``vmm = true`` does not start."""
+    """The base's image to compile in, with the driver's stub; an engine with ``vmm = true`` does
+    not start without it."""
     gpu_test: gpu.GpuTest | None = None
-    """What is tried with a GPU; None: nothing."""
+    """The checks on a GPU; None: none."""
     extended: ExtendedImage | None = None
     """The image that it was laid over: somebody else's, and not checked."""
 
 
 def check_image(subject: Subject, work: Path) -> Verdict:
-    """Check an image without network, and with a GPU where one is to be tried.
+    """Run all checks of an image, without network; with a GPU only if ``gpu_test`` asks for it.
 
-    ``work`` is a directory for what is needed on the way.
-    What cannot be tried is a check of its own that says so.  Raises ``UntriedError`` when not
-    even the image can be read.
+    ``work`` is a directory for temporary files.  A check that cannot be run has ``passed`` None.
+    Raises ``UntriedError`` if the image itself cannot be read.
     """
     containers.reap()
     started = time.monotonic()
     contents = _read(subject, work)
-    told = f"{len(contents.layers)} layers, {len(contents.files)} files"
+    found = f"{len(contents.layers)} layers, {len(contents.files)} files"
     seconds = round(time.monotonic() - started, 3)
-    checks = [Check("image", "its layers", "can be read", told, True, seconds)]
+    checks = [Check("image", "its layers", "can be read", found, True, seconds)]
     checks += _timed(_static(subject, contents))
     if subject.recipe is not None:
         checks += _timed(_dynamic(subject.recipe, subject, contents, work))
@@ -85,7 +84,7 @@ def check_image(subject: Subject, work: Path) -> Verdict:
 
 
 def _read(subject: Subject, work: Path) -> Contents:
-    """What the image holds; read twice where a probe's file turns out to be a link."""
+    """The contents of the image; read twice if the file of a probe is a link."""
     wanted = _wanted(subject.recipe)
     blobs = blobs_of(subject.reference, work)
     contents = reading.read(blobs, work, wanted)
@@ -98,9 +97,9 @@ def _read(subject: Subject, work: Path) -> Contents:
 def _behind_links(
     recipe: Recipe | None, contents: Contents, wanted: reading.Wanted
 ) -> reading.Wanted:
-    """What is wanted, with the files that links of such names lead to."""
-    behind = {contents.resolve(path) for path in wanted.texts}
-    texts = {path for path in behind if path and not wanted.text(path)}
+    """``wanted``, with the targets of wanted files that are links."""
+    targets = {contents.resolve(path) for path in wanted.texts}
+    texts = {path for path in targets if path and not wanted.text(path)}
     libraries = {
         posixpath.basename(file.path)
         for probe in _symbol_probes(recipe)
@@ -127,7 +126,7 @@ def _probes(recipe: Recipe) -> list[tuple[str, Probe]]:
 
 
 def _wanted(recipe: Recipe | None) -> reading.Wanted:
-    """What must be kept of the image's files for the recipe's probes."""
+    """The texts and symbols that the recipe's probes look at."""
     probes = [probe for _, probe in _probes(recipe)] if recipe else []
     texts = {probe.file for probe in probes if isinstance(probe, FileProbe)}
     if recipe is not None and recipe.start:
@@ -142,14 +141,14 @@ def _wanted(recipe: Recipe | None) -> reading.Wanted:
 
 
 def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
-    """What is read from the layers: no program of the image is run."""
+    """The checks of the layers: no program of the image is run."""
     recipe, extended = subject.recipe, subject.extended
     rules = Rules(recipe.accept if recipe else ())
     arch = recipe.cuda.arch if recipe else ARCHITECTURES
     own = contents.above(extended) if extended else contents
     if extended:
-        told = f"{len(contents.files) - len(own.files)} files of {extended.layers} layers"
-        yield Check("foundation", "what it is laid over", "is not checked", told, True)
+        skipped = f"{len(contents.files) - len(own.files)} files of {extended.layers} layers"
+        yield Check("extended", "the image that it extends", "is not checked", skipped, True)
     artifact = recipe is not None and recipe.artifact is not None
     if not artifact:
         if not extended or any(parsed.code for _, parsed in own.elves()):
@@ -170,15 +169,15 @@ def _dynamic(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -
     try:
         stub = _stub(recipe, subject, work)
     except UntriedError as error:
-        yield Check("runs", "a stub of the driver", "is there", str(error), None)
+        yield Check("runs", "a stub of the driver", "exists", str(error), None)
         return
-    sealed = answers.Sandbox(subject.reference, stub)
+    sandbox = answers.Sandbox(subject.reference, stub)
     for patch, probe in _probes(recipe):
-        checks = _tried(probe, recipe, sealed, contents)
+        checks = _check_probe(probe, recipe, sandbox, contents)
         yield from _of_patch(patch, checks) if patch else checks
-    begins = starts.check(recipe, subject.reference, contents, subject.extended)
-    yield from _ended(begins, "start", "the steps, stopping before the engine")
-    yield from _ended(
+    steps = starts.check(recipe, subject.reference, contents, subject.extended)
+    yield from _guarded(steps, "start", "the steps before the engine")
+    yield from _guarded(
         loads.check(recipe, subject.reference, subject.devel, work), "loads", "LD_PRELOAD"
     )
     yield from serves.check(recipe, subject.reference, work, stub)
@@ -200,25 +199,25 @@ def _stub(recipe: Recipe, subject: Subject, work: Path) -> Path | None:
     return stub
 
 
-def _tried(
-    probe: Probe, recipe: Recipe, sealed: answers.Sandbox, contents: Contents
+def _check_probe(
+    probe: Probe, recipe: Recipe, sandbox: answers.Sandbox, contents: Contents
 ) -> Iterator[Check]:
     match probe:
         case RunProbe():
-            checks = answers.check_run(probe, sealed)
+            checks = answers.check_run(probe, sandbox)
         case OptionProbe():
-            checks = answers.check_option(probe, recipe, sealed)
+            checks = answers.check_option(probe, recipe, sandbox)
         case LibraryProbe():
             checks = architectures.check_library(probe, contents)
         case FileProbe():
             checks = files.check_file(probe, contents)
         case PythonProbe():
             checks = files.check_python(probe, contents)
-    return _ended(checks, "runs", answers.subject_of(probe))
+    return _guarded(checks, "runs", answers.subject_of(probe))
 
 
-def _ended(checks: Iterator[Check], kind: str, subject: str) -> Iterator[Check]:
-    """Checks that run programs: one that never ends failed, one that cannot begin is untried."""
+def _guarded(checks: Iterator[Check], kind: str, subject: str) -> Iterator[Check]:
+    """A timeout becomes a failed check, a program that cannot be started an untried one."""
     try:
         yield from checks
     except containers.TimedOutError as error:

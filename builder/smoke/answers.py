@@ -1,4 +1,4 @@
-"""Check: the programs of the image answer, sealed off, and say what the recipe says they do."""
+"""Check: programs of the image run in a sandbox and print what the recipe's probes expect."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from builder.smoke import help_text
 from builder.smoke.verdict import Check
 from builder.tools.docker import containers
 
-TIMEOUT = 120.0  # seconds for a program to answer
+TIMEOUT = 120.0  # seconds for a program to end
 
 
 class Sandbox:
-    """Runs programs of one image, sealed off; each ``--help`` is asked for once."""
+    """Runs programs of one image without network; runs each ``--help`` once."""
 
     def __init__(self, reference: str, driver_stub: Path | None) -> None:
         self.reference = reference
@@ -41,7 +41,7 @@ class Sandbox:
         )
 
     def help(self, entrypoint: tuple[str, ...]) -> str:
-        """What ``--help`` prints; raises ``UntriedError``."""
+        """The output of ``--help``; raises ``UntriedError``."""
         if entrypoint not in self._helps:
             program, *arguments = entrypoint
             self._helps[entrypoint] = self.run(program, [*arguments, "--help"]).output
@@ -49,13 +49,13 @@ class Sandbox:
 
 
 def excerpt(text: str, limit: int = 300) -> str:
-    """What a program printed, shortened for a table."""
+    """The output of a program, shortened for a table."""
     words = " ".join(text.split())
     return words if len(words) <= limit else words[: limit // 2] + " ... " + words[-limit // 2 :]
 
 
 def subject_of(probe: Probe) -> str:
-    """What a probe is called in a table."""
+    """The subject of a probe in a table."""
     match probe:
         case RunProbe():
             return " ".join(probe.run)
@@ -69,11 +69,11 @@ def subject_of(probe: Probe) -> str:
             return probe.python
 
 
-def check_run(probe: RunProbe, sealed: Sandbox) -> Iterator[Check]:
-    """Run the program; its exit status, and each text that it must or must not print."""
+def check_run(probe: RunProbe, sandbox: Sandbox) -> Iterator[Check]:
+    """The program's exit status, and the texts that it must and must not print."""
     program, *arguments = probe.run
     subject = subject_of(probe)
-    done = sealed.run(program, arguments)
+    done = sandbox.run(program, arguments)
     ended = done.status == probe.status
     yield Check(
         "runs",
@@ -84,37 +84,42 @@ def check_run(probe: RunProbe, sealed: Sandbox) -> Iterator[Check]:
     )
     for text in probe.contains:
         passed = text in done.output
-        yield Check("says", subject, text, text if passed else excerpt(done.output), passed)
+        found = text if passed else excerpt(done.output)
+        yield Check("output", subject, f"contains {text}", found, passed)
     for pattern in probe.matches:
-        found = re.search(pattern, done.output)
-        said = excerpt(found[0] if found else done.output)
-        yield Check("says", subject, f"/{pattern}/", said, found is not None)
+        match = re.search(pattern, done.output)
+        found = excerpt(match[0] if match else done.output)
+        yield Check("output", subject, f"matches {pattern}", found, match is not None)
     for text in probe.excludes:
         passed = text not in done.output
-        yield Check("says not", subject, text, "not there" if passed else text, passed)
+        found = "not there" if passed else text
+        yield Check("output", subject, f"does not contain {text}", found, passed)
 
 
-def check_option(probe: OptionProbe, recipe: Recipe, sealed: Sandbox) -> Iterator[Check]:
-    """The option is in ``--help``, with the values that the recipe names and without others."""
+def check_option(probe: OptionProbe, recipe: Recipe, sandbox: Sandbox) -> Iterator[Check]:
+    """``--help`` lists the option, with and without the values that the recipe names."""
     entrypoint = recipe.image.entrypoint if probe.program is None else [probe.program]
-    said = sealed.help(tuple(entrypoint))
-    text = help_text.option_text(said, probe.option)
+    help_output = sandbox.help(tuple(entrypoint))
+    text = help_text.option_text(help_output, probe.option)
     subject = subject_of(probe)
-    there = text is not None
+    listed = text is not None
     if probe.absent:
-        yield Check("option", subject, "is not there", excerpt(text or "not there"), not there)
+        yield Check("option", subject, "is not listed", excerpt(text or "not listed"), not listed)
         return
-    yield Check("option", subject, "is there", "is there" if text else excerpt(said), there)
-    listed = help_text.values(text or "")
-    shown = ", ".join(sorted(listed)) if listed else excerpt(text or "")
+    found = "is listed" if text else excerpt(help_output)
+    yield Check("option", subject, "is listed", found, listed)
+    values = help_text.values(text or "")
+    shown = ", ".join(sorted(values)) if values else excerpt(text or "")
     for value in probe.has:
-        yield Check("option", subject, f"has {value}", shown, _has(text, listed, value))
+        yield Check("option", subject, f"has {value}", shown, _has(text, values, value))
     for value in probe.missing:
-        yield Check("option", subject, f"lacks {value}", shown, not _has(text, listed, value))
+        yield Check(
+            "option", subject, f"does not have {value}", shown, not _has(text, values, value)
+        )
 
 
-def _has(text: str | None, listed: frozenset[str] | None, value: str) -> bool:
-    """Whether a value is listed; where there is no list, whether its text has the word."""
-    if listed is not None:
-        return value in listed
+def _has(text: str | None, values: frozenset[str] | None, value: str) -> bool:
+    """Whether a value is listed; without a list, whether the option's text has the word."""
+    if values is not None:
+        return value in values
     return bool(text and re.search(rf"(?<![\w-]){re.escape(value)}(?![\w-])", text))

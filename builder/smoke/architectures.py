@@ -1,4 +1,4 @@
-"""Check: the engine's libraries hold machine code for the GPUs that the recipe names."""
+"""Check: the engine's libraries contain machine code for the GPUs that the recipe names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _machine_code(code: ElfFile) -> set[str]:
 
 
 def satisfied(expected: str, found: set[str]) -> bool:
-    """Whether machine code for ``expected`` is there; without a suffix any variant will do.
+    """Whether machine code for ``expected`` is there; without a suffix, any variant is enough.
 
     llama.cpp's cmake turns 120 into 120a, and both run on compute capability 12.0.
     """
@@ -40,16 +40,16 @@ def satisfied(expected: str, found: set[str]) -> bool:
 
 
 def expected_of(architectures: Sequence[str]) -> list[str]:
-    """``sm_120`` and so on, of the ``[cuda] arch`` that ask for machine code."""
-    asked = [arch for arch in architectures if not arch.endswith("-virtual")]
-    return [f"sm_{re.sub('-real$', '', arch)}" for arch in asked]
+    """``sm_120`` and so on: the entries of ``[cuda] arch`` that ask for machine code."""
+    wanted = [arch for arch in architectures if not arch.endswith("-virtual")]
+    return [f"sm_{re.sub('-real$', '', arch)}" for arch in wanted]
 
 
 def check(architectures: Sequence[str], contents: Contents, rules: Rules) -> Iterator[Check]:
-    """Every ELF file of the image that holds GPU code, against what the recipe asks for.
+    """Every ELF file of the image with GPU code has the architectures that the recipe asks for.
 
-    The engine's own files need just the variant that is asked for; of a library of the base any
-    variant will do (cuBLAS has sm_120 where an engine has sm_120a).
+    The engine's own files need exactly that variant; for a library of the base any variant is
+    enough (cuBLAS has sm_120 where an engine has sm_120a).
     """
     expected = expected_of(architectures)
     with_code = [(file, parsed) for file, parsed in contents.elves() if parsed.code]
@@ -61,10 +61,10 @@ def check(architectures: Sequence[str], contents: Contents, rules: Rules) -> Ite
         found = _machine_code(parsed)
         own = file.path.startswith(ENGINE)
         names = expected if own else [name.rstrip("af") for name in expected]
-        lacks = not all(satisfied(name, found) for name in names)
-        said = [(file.path, _summary(parsed))] if lacks else []
-        fine = _summary(parsed)
-        yield rules.check("architectures", file.path, " ".join(names), said, fine)
+        summary = _summary(parsed)
+        complete = all(satisfied(name, found) for name in names)
+        offenders = [] if complete else [(file.path, summary)]
+        yield rules.check("architectures", file.path, " ".join(names), offenders, summary)
     for file in contents.files.values():
         if file.malformed:
             damage = [(file.path, file.malformed)]
@@ -72,7 +72,7 @@ def check(architectures: Sequence[str], contents: Contents, rules: Rules) -> Ite
 
 
 def matching(contents: Contents, name: str) -> list[tuple[File, ElfFile]]:
-    """The ELF files whose path ends in ``name``, or that a link of that path leads to."""
+    """The ELF files whose path, or a link to them, ends in ``name``."""
     found: dict[str, tuple[File, ElfFile]] = {}
     for path in contents.files:
         if path.endswith("/" + name.lstrip("/")):
@@ -83,7 +83,7 @@ def matching(contents: Contents, name: str) -> list[tuple[File, ElfFile]]:
 
 
 def check_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
-    """What a recipe's ``[[probe]] library`` says."""
+    """The checks of a recipe's ``[[probe]] library``."""
     names = [probe.library, *probe.alternatives]
     libraries = next(filter(None, (matching(contents, name) for name in names)), [])
     if not libraries:
@@ -100,27 +100,27 @@ def check_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
         for name in probe.needs_not:
             passed = name not in parsed.needed
             yield Check("library", file.path, f"does not need {name}", needed, passed)
-        offered = file.symbols or frozenset()
+        defined = file.symbols or frozenset()
         for name in probe.symbols:
-            there = name in offered
-            said = name if there else f"not among {len(offered)} names"
-            yield Check("library", file.path, f"offers {name}", said, there)
+            there = name in defined
+            shown = name if there else f"not among {len(defined)} symbols"
+            yield Check("library", file.path, f"defines {name}", shown, there)
         for name in probe.symbols_not:
-            there = name in offered
-            said = name if there else "not there"
-            yield Check("library", file.path, f"does not offer {name}", said, not there)
+            there = name in defined
+            shown = name if there else "not there"
+            yield Check("library", file.path, f"does not define {name}", shown, not there)
         for pattern, least in probe.symbols_at_least.items():
-            count = len(fnmatch.filter(offered, pattern))
-            expected = f"offers at least {least} names like {pattern}"
+            count = len(fnmatch.filter(defined, pattern))
+            expected = f"defines at least {least} symbols like {pattern}"
             yield Check("library", file.path, expected, str(count), count >= least)
         if probe.glibc is not None:
             yield _glibc(probe.glibc, file, parsed)
 
 
 def _glibc(newest: str, file: File, parsed: ElfFile) -> Check:
-    """That a library needs no version of glibc's symbols after ``newest``.
+    """A library needs no glibc symbol version newer than ``newest``.
 
-    A version without a number passes for newer than any: GLIBC_PRIVATE is of one glibc alone,
+    A version without a number counts as newer than any: GLIBC_PRIVATE belongs to one glibc only,
     GLIBC_ABI_DT_RELR came with 2.36.
     """
     versions = {version for _, several in parsed.versions_needed for version in several}
@@ -128,11 +128,11 @@ def _glibc(newest: str, file: File, parsed: ElfFile) -> Check:
         (match[1] for version in versions if (match := GLIBC.fullmatch(version))), key=_number
     )
     passed = not needed or _number(needed[-1]) <= _number(newest)
-    found = f"GLIBC_{needed[-1]}" if needed else "no version of it"
+    found = f"GLIBC_{needed[-1]}" if needed else "no version"
     return Check("library", file.path, f"needs glibc {newest} at most", found, passed)
 
 
 def _number(version: str) -> list[float]:
-    """``2.34`` as numbers; what is no version counts as the newest."""
+    """``2.34`` as numbers; anything else counts as the newest."""
     numbers = version.split(".")
     return [float(number) if number.isdigit() else math.inf for number in numbers]

@@ -1,4 +1,4 @@
-"""Check: every library that a file of the image needs is found, as ld.so would look for it.
+"""Check: ld.so finds every library that a file of the image needs.
 
 The order is that of ld.so(8): DT_RPATH where there is no DT_RUNPATH, LD_LIBRARY_PATH, DT_RUNPATH,
 the directories of ld.so.conf, the trusted directories.
@@ -16,7 +16,7 @@ from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 from builder.tools.elf import ElfFile
 
-# What NVIDIA's container runtime mounts from the host.
+# NVIDIA's container runtime mounts these from the host.
 DRIVER = re.compile(r"lib(?:cuda|nvidia-[a-z-]+|nvcuvid)\.so(?:\.\d+)*$")
 ENGINE = f"{LAYOUT.engine}/"
 BUILD_DIRECTORIES = ("/build", "/src", "/wheel", "/tmp", "/root", "/home")  # noqa: S108
@@ -43,15 +43,15 @@ def _expand(paths: tuple[str, ...], file: File) -> list[str]:
 
 
 class Loader:
-    """Finds libraries in an image as its loader would."""
+    """Finds libraries in an image as ld.so does."""
 
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
         self._configured = _configured(contents)
         self._environment = _environment(contents)
 
-    def find(self, name: str, file: File, parsed: ElfFile) -> str | None:
-        """The path of the library ``name`` that ``file`` needs, or None."""
+    def find(self, name: str, file: File, parsed: ElfFile) -> tuple[str, ElfFile] | None:
+        """Path and contents of the library ``name`` that ``file`` needs, or None."""
         if "/" in name:
             return self._usable(name, parsed)
         for folder in self._directories(file, parsed):
@@ -74,20 +74,19 @@ class Loader:
             "/usr/lib",
         ]
 
-    def _usable(self, path: str, parsed: ElfFile) -> str | None:
-        resolved = self.contents.resolve(path)
-        found = self.contents.files.get(resolved or "")
+    def _usable(self, path: str, parsed: ElfFile) -> tuple[str, ElfFile] | None:
+        found = self.contents.files.get(self.contents.resolve(path) or "")
         if found is None or found.elf is None or found.elf.machine != parsed.machine:
             return None
-        return resolved
+        return found.path, found.elf
 
 
 def check(
     contents: Contents, rules: Rules, *, vmm: bool, whole: Contents | None = None
 ) -> Iterator[Check]:
-    """The loader closure of the image with its symbol versions, the driver, and its run paths.
+    """All needed libraries, their symbol versions, the driver, and the run paths.
 
-    ``whole`` is what ``contents`` was laid over, with it.
+    ``contents`` has the files to check; ``whole`` is the image with all files, if that differs.
     """
     whole = whole or contents
     loader = Loader(whole)
@@ -98,16 +97,16 @@ def check(
     for file, parsed in contents.elves():
         for name in parsed.needed:
             count += 1
-            place = loader.find(name, file, parsed)
+            found = loader.find(name, file, parsed)
             if DRIVER.match(name):
                 driver.append((file.path, f"{file.path} needs {name}"))
-            elif place is None:
+            elif found is None:
                 missing.append((file.path, f"{file.path} needs {name}"))
             else:
-                too_old += _undefined(file, parsed, name, whole.files[place])
+                too_old += _undefined(file, parsed, name, *found)
     subject = "every needed library is in the image"
     yield rules.check("closure", subject, "all found", missing, f"{count} of {count} found")
-    subject = "every library is new enough for what needs it"
+    subject = "every library defines the symbol versions that are needed"
     yield rules.check("closure", subject, "all versions defined", too_old, _ceilings(contents))
     if not vmm:
         subject = "nothing needs the driver's library (vmm = false)"
@@ -115,21 +114,22 @@ def check(
     yield _run_paths(contents, whole, rules)
 
 
-def _undefined(file: File, parsed: ElfFile, name: str, library: File) -> Iterator[tuple[str, str]]:
-    """Versions of symbols that a library must define for ``file`` and does not.
+def _undefined(
+    file: File, parsed: ElfFile, name: str, path: str, library: ElfFile
+) -> Iterator[tuple[str, str]]:
+    """Symbol versions that ``file`` needs of a library, and that it does not define.
 
-    A library that defines none at all is taken as it is, as ld.so does.
+    A library without any symbol versions is accepted, as ld.so does.
     """
-    assert library.elf is not None
-    defined = set(library.elf.versions_defined)
+    defined = set(library.versions_defined)
     for needed, versions in parsed.versions_needed:
         lacking = [version for version in versions if defined and version not in defined]
         if needed == name and lacking:
-            yield file.path, f"{file.path} needs {', '.join(lacking)} of {library.path}"
+            yield file.path, f"{file.path} needs {', '.join(lacking)} of {path}"
 
 
 def _ceilings(contents: Contents) -> str:
-    """The newest versions of the C and C++ libraries that anything needs, and what is there."""
+    """The newest versions of the C and C++ libraries that any file needs."""
     needed: dict[str, str] = {}
     for _, parsed in contents.elves():
         for version in (version for _, all_of in parsed.versions_needed for version in all_of):
@@ -151,7 +151,7 @@ def _run_paths(contents: Contents, whole: Contents, rules: Rules) -> Check:
             fault = _fault(path, place, file, whole)
             if fault:
                 wrong.append((file.path, f"{file.path} looks in {fault}"))
-    expected = "no build directory, none that is absent"
+    expected = "no build directory, no missing directory"
     return rules.check(
         "run paths", "RUNPATH and RPATH lead into the image", expected, wrong, "all do"
     )
@@ -159,7 +159,7 @@ def _run_paths(contents: Contents, whole: Contents, rules: Rules) -> Check:
 
 def _fault(path: str, place: str, file: File, contents: Contents) -> str:
     if not path.startswith("/"):
-        return f"{path!r}, relative to wherever it is started"
+        return f"{path!r}, relative to the working directory"
     if any(place == root or place.startswith(root + "/") for root in BUILD_DIRECTORIES):
         return f"{place}, a build directory"
     if file.path.startswith(ENGINE) and contents.resolve(place) is None:

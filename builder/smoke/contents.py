@@ -1,4 +1,4 @@
-"""What an image holds: its files as a container sees them, its layers, its configuration."""
+"""The contents of an image: its files as a container sees them, layers and configuration."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class File:
     mode: int = 0
     target: str = ""
     digest: str = ""
-    """sha256 of a file's content; a hard link has that of what it links to."""
+    """sha256 of a file's content; a hard link has that of its target."""
     elf: elf.ElfFile | None = None
     text: str | None = None
-    """Content, kept only of files that were asked for."""
+    """Content; kept only for files in ``Wanted``."""
     malformed: str = ""
     """Why an ELF file could not be read."""
     shares: str = ""
     """For a hard link: the path that it shares its content with."""
     symbols: frozenset[str] | None = None
-    """What other files can use of a library, kept only where it was asked for."""
+    """Symbols that a library defines; kept only for libraries in ``Wanted``."""
     secrets: tuple[str, ...] = ()
-    """Kinds of secret that its text seems to hold."""
+    """Kinds of secret that its text seems to contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,15 @@ class Layer:
 
     digest: str
     size: int
-    """Bytes as it is stored and downloaded."""
+    """Bytes as stored and downloaded."""
     unpacked: int
     """Bytes of its files."""
     hidden: int
-    """Of these, the bytes of files that later layers remove or replace."""
+    """Bytes of its files that later layers remove or replace."""
     created_by: str
-    """The instruction that made it, as the image's history tells."""
+    """The instruction that made it, from the image's history."""
     files: tuple[File, ...]
-    """Its own files with their whiteouts taken out: also those that later layers hide."""
+    """Its own files without whiteouts, including those that later layers hide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ExtendedImage:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The flattened file system of an image, and how that came about."""
+    """The flattened file system of an image, with its layers and configuration."""
 
     files: Mapping[str, File]
     image: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Contents:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What a container of it is started with: Env, Entrypoint, User, ..."""
+        """The defaults of its containers: Env, Entrypoint, User, ..."""
         found: Mapping[str, Any] = self.image.get("config") or {}
         return found
 
@@ -81,7 +81,7 @@ class Contents:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that a container of it begins with."""
+        """The environment variables of its containers."""
         pairs = (entry.partition("=") for entry in self.config.get("Env") or [])
         return {name: value for name, _, value in pairs}
 
@@ -118,7 +118,7 @@ class Contents:
                 yield file, file.elf
 
     def resolve(self, path: str) -> str | None:
-        """The path of the file behind all links of ``path``, or None where it ends nowhere."""
+        """``path`` with all links followed, or None if it does not exist."""
         done: list[str] = []
         waiting = [part for part in path.split("/") if part]
         for _ in range(1000):

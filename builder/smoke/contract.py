@@ -1,4 +1,4 @@
-"""Check: the image's configuration is what the recipe says: how it starts and what it tells."""
+"""Check: the image's configuration matches the recipe: entrypoint, user, ports, labels, driver."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def check(
 ) -> Iterator[Check]:
     """Platform, user, entrypoint, port, health check, environment, labels and the driver.
 
-    What the recipe does not say of an image that was laid over another is as it was there.
+    Where the recipe says nothing, an image keeps the configuration of the image that it extends.
     """
     image, config = recipe.image, contents.config
     before = extended.config if extended else {}
     yield _equal("platform", PLATFORM, contents.platform)
-    whom = (before.get("User") or "root") if extended else LAYOUT.user
-    yield _equal("user", image.user or whom, config.get("User") or "root")
+    user = (before.get("User") or "root") if extended else LAYOUT.user
+    yield _equal("user", image.user or user, config.get("User") or "root")
     starts = image.entrypoint or before.get("Entrypoint") or []
-    yield _equal("entrypoint", _told(starts), _told(config.get("Entrypoint") or []))
-    # A new entrypoint takes the command of the base away (Dockerfile reference, "ENTRYPOINT").
+    yield _equal("entrypoint", _shown(starts), _shown(config.get("Entrypoint") or []))
+    # A new entrypoint resets the command of the base (Dockerfile reference, "ENTRYPOINT").
     follows = image.command or ([] if image.entrypoint else before.get("Cmd") or [])
-    yield _equal("command", _told(follows), _told(config.get("Cmd") or []))
+    yield _equal("command", _shown(follows), _shown(config.get("Cmd") or []))
     if extended:
         folder = before.get("WorkingDir") or "/"
         yield _equal("working directory", folder, config.get("WorkingDir") or "/")
@@ -52,12 +52,12 @@ def check(
         yield Check("contract", "health check", f"asks {wanted}", test, test.endswith(wanted))
     for name, value in image.env.items():
         found = contents.environment.get(name)
-        told = "not set" if found is None else found
-        yield Check("contract", f"environment {name}", value, told, found == value)
+        shown = "not set" if found is None else found
+        yield Check("contract", f"environment {name}", value, shown, found == value)
     there = config.get("Labels") or {}
     for name, value in labels.items():
-        told = there.get(name, "not set")
-        yield Check("contract", f"label {name}", value, told, told == value)
+        shown = there.get(name, "not set")
+        yield Check("contract", f"label {name}", value, shown, shown == value)
     if recipe.cuda.driver is not None or not (extended or recipe.artifact):
         yield _driver(recipe, contents)
 
@@ -66,12 +66,12 @@ def _equal(subject: str, expected: str, found: str) -> Check:
     return Check("contract", subject, expected, found, expected == found)
 
 
-def _told(words: list[str]) -> str:
+def _shown(words: list[str]) -> str:
     return json.dumps(words) if words else "none"
 
 
 def driver_of(contents: Contents) -> str | None:
-    """The oldest driver that the image's CUDA runs with; None where it holds no CUDA runtime."""
+    """The oldest driver that the image's CUDA runs with; None if it has no CUDA runtime."""
     versions = [int(match[1]) for path in contents.files if (match := RUNTIME_LIBRARY.search(path))]
     return DRIVERS.get(max(versions, default=0))
 
@@ -92,7 +92,7 @@ def _number(version: str) -> list[int]:
 
 
 def check_texts(contents: Contents, rules: Rules) -> Iterator[Check]:
-    """Of any image: no label, variable or build argument came out empty, and no secret is told."""
+    """For every image: no label, variable or build argument is empty, and none has a secret."""
     config = contents.config
     empty = [f"label {name}" for name, text in (config.get("Labels") or {}).items() if not text]
     empty += [f"environment {name}" for name, text in contents.environment.items() if not text]
@@ -102,6 +102,6 @@ def check_texts(contents: Contents, rules: Rules) -> Iterator[Check]:
     subject = "labels, environment and build arguments"
     yield Check("contract", subject, "none is empty", "; ".join(empty) or "none", not empty)
     yield rules.check("secrets", "files of every layer", "none", secrets.found_in(contents))
-    told = list(secrets.found_in_configuration(contents.image))
+    found = list(secrets.found_in_configuration(contents.image))
     subject = "environment, labels and history"
-    yield Check("secrets", subject, "none", "; ".join(told) or "none", not told)
+    yield Check("secrets", subject, "none", "; ".join(found) or "none", not found)

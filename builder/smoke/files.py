@@ -1,4 +1,4 @@
-"""Check: files of the image hold what the recipe says: text, or facts of a syntax tree."""
+"""Check: files of the image contain the texts and the Python code that the probes name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def at(contents: Contents, path: str) -> list[File]:
-    """The files behind ``path``, in which ``*`` stands for anything."""
+    """The files at ``path``, links followed; ``*`` and ``?`` are wildcards."""
     paths = [path]
     if "*" in path or "?" in path:
         paths = [there for there in contents.files if fnmatch.fnmatchcase(there, path)]
@@ -26,13 +26,13 @@ def at(contents: Contents, path: str) -> list[File]:
 
 
 def check_file(probe: FileProbe, contents: Contents) -> Iterator[Check]:
-    """What a recipe's ``[[probe]] file`` says; of several files each must satisfy it."""
+    """The checks of a recipe's ``[[probe]] file``; every matching file must pass them."""
     found = at(contents, probe.file)
     there = ", ".join(file.path for file in found[:5]) or "no such file"
     if probe.absent:
-        yield Check("file", probe.file, "is not there", there, not found)
+        yield Check("file", probe.file, "does not exist", there, not found)
         return
-    yield Check("file", probe.file, "is there", there, bool(found))
+    yield Check("file", probe.file, "exists", there, bool(found))
     for file in found:
         yield from _contents_of(probe, file)
 
@@ -45,26 +45,30 @@ def _contents_of(probe: FileProbe, file: File) -> Iterator[Check]:
         other = file.digest != probe.sha256_not
         yield Check("file", file.path, f"not sha256 {probe.sha256_not}", file.digest, other)
     if (probe.has or probe.missing or probe.matches) and file.text is None:
-        yield Check("file", file.path, "a text of at most 16 MiB", "it is none", False)
+        yield Check("file", file.path, "a text of at most 16 MiB", "is not one", False)
         return
     text = file.text or ""
     for piece in probe.has:
         passed = piece in text
-        yield Check("file", file.path, f"has {piece}", "has it" if passed else "lacks it", passed)
+        yield Check("file", file.path, f"has {piece}", _has_it(passed), passed)
     for piece in probe.missing:
         passed = piece not in text
-        yield Check("file", file.path, f"lacks {piece}", "lacks it" if passed else "has it", passed)
+        yield Check("file", file.path, f"does not have {piece}", _has_it(not passed), passed)
     for pattern in probe.matches:
         match = re.search(pattern, text)
-        said = match[0][:SHOWN] if match else "nothing matches"
-        yield Check("file", file.path, f"/{pattern}/", said, match is not None)
+        found = match[0][:SHOWN] if match else "nothing matches"
+        yield Check("file", file.path, f"matches {pattern}", found, match is not None)
+
+
+def _has_it(there: bool) -> str:
+    return "has it" if there else "does not have it"
 
 
 def check_python(probe: PythonProbe, contents: Contents) -> Iterator[Check]:
-    """What a recipe's ``[[probe]] python`` says of the file's syntax tree."""
+    """The checks of a recipe's ``[[probe]] python``, on the file's syntax tree."""
     found = at(contents, probe.python)
     if not found:
-        yield Check("python", probe.python, "is there", "no such file", False)
+        yield Check("python", probe.python, "exists", "no such file", False)
     for file in found:
         try:
             tree: ast.AST | None = ast.parse(file.text or "", file.path)
@@ -75,8 +79,8 @@ def check_python(probe: PythonProbe, contents: Contents) -> Iterator[Check]:
         if probe.inside is not None:
             subject = f"{file.path}, {probe.inside}"
             tree = definition(tree, probe.inside)
-            there = "is there" if tree is not None else "no such class or function"
-            yield Check("python", subject, "is there", there, tree is not None)
+            there = "exists" if tree is not None else "no such class or function"
+            yield Check("python", subject, "exists", there, tree is not None)
         if tree is not None:
             yield from _facts(probe, tree, subject)
 
@@ -84,27 +88,26 @@ def check_python(probe: PythonProbe, contents: Contents) -> Iterator[Check]:
 def _facts(probe: PythonProbe, tree: ast.AST, subject: str) -> Iterator[Check]:
     for name in probe.defines:
         passed = definition(tree, name) is not None or _assigned(tree, name)
-        said = "defines it" if passed else "does not"
-        yield Check("python", subject, f"defines {name}", said, passed)
+        found = "defines it" if passed else "does not define it"
+        yield Check("python", subject, f"defines {name}", found, passed)
     for code in probe.has:
         passed = occurs(code, tree)
-        said = "has it" if passed else "lacks it"
-        yield Check("python", subject, f"has {code[:SHOWN]}", said, passed)
+        yield Check("python", subject, f"has {code[:SHOWN]}", _has_it(passed), passed)
     for code in probe.missing:
         passed = not occurs(code, tree)
-        said = "lacks it" if passed else "has it"
-        yield Check("python", subject, f"lacks {code[:SHOWN]}", said, passed)
+        expected = f"does not have {code[:SHOWN]}"
+        yield Check("python", subject, expected, _has_it(not passed), passed)
 
 
 def definition(tree: ast.AST | None, dotted: str) -> ast.AST | None:
-    """The class or function of that name, at any depth of ifs and withs; None where none is."""
+    """The class or function of that name, also inside if, try and with; None if there is none."""
     for name in dotted.split("."):
         tree = next((node for node in _scope(tree) if getattr(node, "name", None) == name), None)
     return tree
 
 
 def _scope(tree: ast.AST | None) -> Iterator[ast.AST]:
-    """What is defined directly in a module, class or function, also below if, try and with."""
+    """The definitions of a module, class or function itself, also inside if, try and with."""
     for node in ast.iter_child_nodes(tree) if tree is not None else ():
         if isinstance(node, Definition):
             yield node
@@ -120,7 +123,7 @@ def _assigned(tree: ast.AST, name: str) -> bool:
 
 
 def occurs(code: str, tree: ast.AST) -> bool:
-    """Whether an expression or statement stands somewhere in a tree, however it is laid out."""
+    """Whether an expression or statement occurs in a tree, whatever its formatting."""
     [statement] = ast.parse(code).body
     wanted: ast.AST = statement.value if isinstance(statement, ast.Expr) else statement
     sought = _shape(wanted)
@@ -128,5 +131,5 @@ def occurs(code: str, tree: ast.AST) -> bool:
 
 
 def _shape(node: ast.AST) -> str:
-    """The tree of a node without positions, and without whether a name is read or written."""
+    """The tree of a node, without positions and without the context of names."""
     return re.sub(r", ctx=(?:Load|Store|Del)\(\)", "", ast.dump(node))

@@ -11,7 +11,7 @@ from builder.bench import series
 from builder.bench.measuring import Settings, measure
 from builder.bench.results import Generation
 from builder.errors import UntriedError
-from builder.recipes.schema import Recipe
+from builder.recipes.schema import Recipe, Serve
 from builder.servers import test_model
 from builder.servers.client import UnansweredError
 from builder.servers.server import NotServingError, Server, ServeSpec, launched
@@ -22,28 +22,28 @@ RUNS, WARM_UPS = 10, 2
 LOADING = 900.0  # seconds for a real model
 CONTEXT, TOKENS = 8192, 2000
 TINY_TOKENS = 256
-# llama.cpp, src/llama-model.cpp: what it says once the weights are placed.
+# llama.cpp, src/llama-model.cpp: its log after loading the weights.
 OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTest:
-    """What is tried with a GPU.  Without a ``model`` it is a tiny one of random weights."""
+    """The checks on a GPU.  Without ``model``, the test model with random weights is used."""
 
     model: Path | None = None
     draft: Path | None = None
     runs: int = RUNS
     warm_ups: int = WARM_UPS
     wanted: bool | None = None
-    """None: where the engine offers a GPU."""
+    """None: if the engine offers a GPU."""
 
     def due(self) -> bool:
-        """Whether it is to be tried; raises ``WorldError`` where the engine must say and cannot."""
+        """Whether to run the checks; raises ``WorldError`` if the engine does not answer."""
         return gpus.offered() if self.wanted is None else self.wanted
 
     @property
     def settings(self) -> Settings:
-        """What is asked of the server."""
+        """The runs of the collapse test."""
         if self.model is None:
             prompt, tokens = "Hello", TINY_TOKENS
             return Settings(prompt=prompt, tokens=tokens, runs=self.runs, warm_ups=self.warm_ups)
@@ -53,9 +53,9 @@ class GpuTest:
 def check(
     recipe: Recipe, reference: str, gpu_test: GpuTest, driver: str | None, work: Path
 ) -> Iterator[Check]:
-    """Start the server with all GPUs, and look at what it does with them.
+    """Start the server with all GPUs; check the devices, the model's place, and the speed.
 
-    ``driver`` is the oldest that the image's CUDA runs with.
+    ``driver`` is the oldest one that the image's CUDA runs with.
     """
     if recipe.serve is None or recipe.image.port is None:
         return
@@ -64,20 +64,20 @@ def check(
         model, context = work / f"{test_model.NAME}.gguf", test_model.CONTEXT
         test_model.write(model)
         model.chmod(0o644)
-    load = ServeSpec(model, context, gpu_test.draft, gpus=gpus.ALL, verbose=True, limited=False)
+    spec = ServeSpec(model, context, gpu_test.draft, gpus=gpus.ALL, verbose=True, limited=False)
     try:
-        with launched(reference, recipe.serve, recipe.image.port, load) as server:
+        with launched(reference, recipe.serve, recipe.image.port, spec) as server:
             yield from _devices(gpus.seen(server.container), recipe, driver)
-            yield from _on_gpu(server, recipe, gpu_test)
+            yield from _on_gpu(server, recipe.serve, gpu_test)
     except UntriedError as error:
         yield Check("gpu", "a server with a GPU", "is started", str(error), None)
 
 
 def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, driver: str | None) -> Iterator[Check]:
     wanted = sorted({capability_of(arch) for arch in recipe.cuda.arch})
-    told = ", ".join(f"{gpu.name} ({gpu.capability})" for gpu in found) or "none"
+    names = ", ".join(f"{gpu.name} ({gpu.capability})" for gpu in found) or "none"
     right = any(gpu.capability in wanted for gpu in found)
-    yield Check("gpu", "device", f"compute capability {' or '.join(wanted)}", told, right)
+    yield Check("gpu", "device", f"compute capability {' or '.join(wanted)}", names, right)
     oldest = recipe.cuda.driver or driver
     if oldest is not None and found:
         enough = _number(found[0].driver) >= _number(oldest)
@@ -94,9 +94,8 @@ def _number(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def _on_gpu(server: Server, recipe: Recipe, gpu_test: GpuTest) -> Iterator[Check]:
-    assert recipe.serve is not None
-    patience = recipe.serve.seconds if gpu_test.model is None else LOADING
+def _on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:
+    patience = serve.seconds if gpu_test.model is None else LOADING
     expected = f"healthy within {patience:.0f} s"
     try:
         took = server.wait(patience)
@@ -109,7 +108,7 @@ def _on_gpu(server: Server, recipe: Recipe, gpu_test: GpuTest) -> Iterator[Check
 
 
 def _placed(server: Server) -> Check:
-    """Whether the weights are on the GPU, as the server itself tells."""
+    """Whether the weights are on the GPU, by the server's own report."""
     subject, expected = "model", "all of it on the GPU"
     if server.api_flavor.device_page is not None:
         try:
@@ -119,12 +118,12 @@ def _placed(server: Server) -> Check:
         return Check("gpu", subject, expected, f"it runs on {backend}", backend == "cuda")
     match = OFFLOADED.search(server.container.log())
     if match is None:
-        return Check("gpu", subject, expected, "its log does not tell of offloaded layers", False)
+        return Check("gpu", subject, expected, "its log does not mention offloaded layers", False)
     return Check("gpu", subject, expected, match[0], match[1] == match[2])
 
 
 def collapse(server: Server, settings: Settings) -> Iterator[Check]:
-    """Runs of one prompt: later ones must not be slower, nor the draft's tokens refused."""
+    """The collapse test: later runs must not be slower, nor the draft's acceptance drop."""
     expected = f"{settings.runs} runs, later ones as fast as earlier ones"
     try:
         runs = measure(server.client, server.api_flavor, settings).runs
@@ -135,19 +134,19 @@ def collapse(server: Server, settings: Settings) -> Iterator[Check]:
 
 
 def check_runs(runs: Sequence[Generation], expected: str) -> Iterator[Check]:
-    """Speeds and acceptance of runs that were made, in their order."""
+    """The speeds and the acceptance of runs, in their order."""
     speeds = [run.tokens_per_second for run in runs]
     found = series.evaluate(speeds)
     listed = " ".join(f"{speed:.1f}" for speed in speeds)
-    told = (
+    figures = (
         f"{found.shape}: {found.why}; mean {found.mean:.2f} t/s, "
         f"{found.lowest:.2f} to {found.highest:.2f}, deviation {found.deviation:.2f}, "
         f"trend {found.trend:+.2f} % a run ({listed})"
     )
-    yield Check("gpu", "speed over runs", expected, told, found.passed)
+    yield Check("gpu", "speed over runs", expected, figures, found.passed)
     shares = [run.acceptance for run in runs if run.acceptance is not None]
     if shares:
         accepted = series.evaluate_acceptance(shares)
         listed = " ".join(f"{share:.2f}" for share in shares)
-        told = f"{accepted.shape}: {accepted.why} ({listed})"
-        yield Check("gpu", "draft acceptance over runs", "it stays", told, accepted.passed)
+        share = f"{accepted.shape}: {accepted.why} ({listed})"
+        yield Check("gpu", "draft acceptance over runs", "does not drop", share, accepted.passed)

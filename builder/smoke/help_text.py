@@ -1,6 +1,6 @@
-"""What ``--help`` says of an option, and which values it takes.
+"""Reads the values of an option from ``--help``.
 
-llama.cpp's trees (common/arg.cpp, tools/server) say it in several ways: in the signature,
+llama.cpp's trees (common/arg.cpp, tools/server) write them in several ways: in the signature,
 ``--flash-attn [on|off|auto]``, ``--rope-scaling {none,linear,yarn}`` or ``--spec-type
 none,draft-mtp,draft-dflash``; or below it, ``allowed values: f32, f16, q8_0``, or ``one of:`` and
 a line ``- none: ...`` for each.
@@ -22,7 +22,7 @@ SEPARATOR = re.compile(r"\s*(?:,\s*or\s+|,|\||\bor\b)\s*")
 
 
 def option_text(help_text: str, option: str) -> str | None:
-    """The lines of ``--help`` that belong to ``option``: its own, and those up to the next one."""
+    """The lines of ``--help`` about ``option``, up to the next option; None if there are none."""
     found: list[str] = []
     for line in help_text.splitlines():
         if OPTION_LINE.match(line):
@@ -46,9 +46,9 @@ def _names(line: str) -> list[str]:
 
 
 def values(text: str) -> frozenset[str] | None:
-    """The values that an option's text lists; None where it lists none.
+    """The values that an option's text lists; None if it lists none.
 
-    A list below the signature counts before one in it: the signature may be shortened.
+    A list below the signature takes precedence: the signature may be shortened.
     """
     below = BELOW.search(text)
     if below is not None:
@@ -61,7 +61,7 @@ def values(text: str) -> frozenset[str] | None:
 
 
 def _listed(text: str) -> frozenset[str]:
-    """The values of a list: a line each, or up to the first that no separator leads on from."""
+    """The values of a list: one on each line, or joined by separators."""
     bullets = [match[1] for line in text.splitlines() if (match := BULLET.match(line))]
     if bullets and not text.split("\n", 1)[0].strip():
         return frozenset(bullets)

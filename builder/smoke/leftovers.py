@@ -1,4 +1,4 @@
-"""Check: a runtime image holds what engines load, and nothing of what they were made with."""
+"""Check: a runtime image has no build tools or build files, and no file twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from builder.smoke.contents import Contents, File
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 
-LEAST = 64 << 10  # bytes below which a second copy is not worth a word
+LEAST = 64 << 10  # bytes: copies of smaller files are accepted
 CUDA_LIBRARY = re.compile(r"lib(?:cu|nv|np|nccl|caffe_nvrtc)[A-Za-z0-9_-]*\.so")
 
 RULES = (
@@ -37,7 +37,7 @@ RULES = (
 
 
 def check(contents: Contents, rules: Rules) -> Iterator[Check]:
-    """Nothing of the build is left, and no file is stored twice."""
+    """No file of the build is left, and no library is stored twice."""
     kept = [file for _, file in sorted(contents.files.items()) if file.kind in {"file", "link"}]
     for name, pattern in RULES:
         found = [(file.path, file.path) for file in kept if pattern.search(file.path)]
@@ -61,7 +61,7 @@ def _copies(files: list[File], rules: Rules) -> Check:
 
 
 def _versions(contents: Contents, rules: Rules) -> Check:
-    """Two libraries of CUDA with one name: which of them is loaded is left to chance."""
+    """Two CUDA libraries with one name: which one is loaded depends on the search order."""
     named: dict[str, dict[str, File]] = defaultdict(dict)
     for file, parsed in contents.elves():
         name = parsed.soname or posixpath.basename(file.path)
@@ -75,9 +75,9 @@ def _versions(contents: Contents, rules: Rules) -> Check:
         for name, group in ((name, list(found.values())) for name, found in named.items())
         if len(group) > 1
     ]
-    subject = "one version of each of CUDA's libraries"
-    return rules.check("copies", subject, "one file a name", several, "one each")
+    subject = "one version of each CUDA library"
+    return rules.check("copies", subject, "one file for each name", several, "one each")
 
 
 def _cost(group: list[File]) -> str:
-    return f"{sum(file.size for file in group[1:]) / 1e6:.1f} MB more than one"
+    return f"{sum(file.size for file in group[1:]) / 1e6:.1f} MB too much"

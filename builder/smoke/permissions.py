@@ -1,4 +1,4 @@
-"""Check: nobody gains rights by a file of the image."""
+"""Check: no file of the image grants additional rights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from builder.smoke.verdict import Check
 
 
 def check(contents: Contents, rules: Rules) -> Iterator[Check]:
-    """No set-uid program, and no file or directory that anybody may write to."""
+    """No set-uid program, and no world-writable file or directory."""
     elevated = []
     writable = []
     for file in contents.files.values():
@@ -22,5 +22,8 @@ def check(contents: Contents, rules: Rules) -> Iterator[Check]:
             writable.append((file.path, f"{file.path} ({stat.S_IMODE(file.mode):04o})"))
     yield rules.check("set-uid", "no set-uid or set-gid program", "none", elevated)
     yield rules.check(
-        "world-writable", "nothing that anybody may write to", "only with the sticky bit", writable
+        "world-writable",
+        "no world-writable file or directory",
+        "only with the sticky bit",
+        writable,
     )

@@ -1,4 +1,4 @@
-"""Reads an image out of its blobs: no container is made, no program of the image is run.
+"""Reads the contents of an image from its blobs, without starting a container.
 
 OCI image specification (https://github.com/opencontainers/image-spec): manifest.md, layer.md.
 """
@@ -40,17 +40,17 @@ BROKEN = (
     *(OSError, EOFError, tarfile.TarError, zlib.error),
     *(AttributeError, KeyError, TypeError, ValueError),
 )
-"""What reading a damaged image raises."""
+"""Exceptions that a damaged image causes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is kept of files beside what is kept of all."""
+    """Which texts and symbols are kept while reading."""
 
     texts: frozenset[str] = frozenset()
-    """Paths of files whose text is looked at; ``*`` stands for anything."""
+    """Paths of files whose text is kept; ``*`` is a wildcard."""
     symbols: frozenset[str] = frozenset()
-    """Names with which libraries begin whose symbols are looked at."""
+    """Prefixes of libraries whose symbols are kept."""
 
     def text(self, path: str) -> bool:
         """Whether the text of a file is kept."""
@@ -63,7 +63,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What a layer says of a path: a file, or that what stood there is gone."""
+    """One entry of a layer: a file, or a whiteout of that path."""
 
     path: str
     file: File | None = None
@@ -71,10 +71,10 @@ class _Entry:
 
 
 def read(blobs: Blobs, work: Path, wanted: Wanted | None = None) -> Contents:
-    """Read an image out of its blobs; ``work`` takes large libraries meanwhile.
+    """Read an image from its blobs; ``work`` takes large libraries for a while.
 
-    Of an image for several platforms that for linux/amd64 is taken, else the first that is there.
-    Raises ``UntriedError`` when it is none, or parts of it are missing.
+    From an index, the image for linux/amd64 is read, else the first one that is there.  Raises
+    ``UntriedError`` if a blob is missing or damaged.
     """
     from backports.zstd import ZstdError
 
@@ -103,7 +103,7 @@ def _document(file: Path) -> dict[str, Any]:
 
 
 def _require_digest(file: Path, found: hashlib._Hash) -> None:
-    """Raise ``ValueError`` where a blob is not what its name says: compression may hide that."""
+    """Raise ``ValueError`` if a blob does not match its digest."""
     if found.hexdigest() != file.name:
         raise ValueError(f"the blob {file.name} has the sha256 {found.hexdigest()}")
 
@@ -130,7 +130,7 @@ class _Scanner:
     wanted: Wanted
 
     def layer(self, blob: Path) -> list[_Entry]:
-        """What a layer says, in its order."""
+        """The entries of a layer, in its order."""
         from backports.zstd import ZstdFile
 
         with blob.open("rb") as file:
@@ -167,10 +167,9 @@ class _Scanner:
             return File(path, "link", target=member.linkname)
         if member.islnk():
             return File(path, "file", shares=posixpath.normpath("/" + member.linkname))
-        if not member.isreg():
+        stream = layer.extractfile(member) if member.isreg() else None
+        if stream is None:
             return File(path, "other", mode=member.mode)
-        stream = layer.extractfile(member)
-        assert stream is not None
         return self.regular(stream, member, path)
 
     def regular(self, stream: IO[bytes], member: tarfile.TarInfo, path: str) -> File:
@@ -236,7 +235,7 @@ def _layer(part: Mapping[str, Any], scan: list[_Entry], hidden: int, created_by:
 def _apply(
     entry: _Entry, number: int, files: dict[str, File], owner: dict[str, int], hidden: list[int]
 ) -> None:
-    """Lay one entry of a layer over what the layers below it left."""
+    """Apply one entry of a layer to the files of the layers below it."""
     before = files.get(entry.path)
     gone = [entry.path] if before is not None and not entry.opaque else []
     was_folder = before is not None and before.kind == "directory"
@@ -244,7 +243,7 @@ def _apply(
         start = entry.path.rstrip("/") + "/"
         gone += [path for path in files if path.startswith(start)]
     for path in gone:
-        if owner[path] < number:  # a whiteout says nothing of its own layer
+        if owner[path] < number:  # a whiteout does not apply to its own layer
             hidden[owner[path]] += files.pop(path).size
     if entry.file is not None:
         files[entry.path] = _linked(entry.file, files)
@@ -252,7 +251,7 @@ def _apply(
 
 
 def _linked(file: File, files: Mapping[str, File]) -> File:
-    """A hard link has what the file has that it shares its content with."""
+    """A hard link with the properties of the file that it shares its content with."""
     if not file.shares:
         return file
     return replace(files[file.shares], path=file.path, shares=file.shares)
@@ -265,7 +264,7 @@ def _manifest(blobs: Blobs) -> dict[str, Any]:
         there = [entry for entry in found["manifests"] if blobs.file(entry["digest"]).is_file()]
         images = [entry for entry in there if _platform(entry) != "unknown/unknown"]
         if not images:
-            raise UntriedError("the engine has no platform of the image")
+            raise UntriedError("the engine has no image of the index")
         wanted = min(images, key=lambda entry: PREFERRED.get(_platform(entry), len(PREFERRED)))
         found = _document(blobs.file(wanted["digest"]))
     return dict(found)
@@ -277,7 +276,7 @@ def _platform(entry: Mapping[str, Any]) -> str:
 
 
 def _history(image: Mapping[str, Any], count: int) -> list[str]:
-    """The instruction behind each layer; empty where the history does not match the layers."""
+    """The instruction of each layer; empty if the history does not match the layers."""
     made = [
         str(step.get("created_by", ""))
         for step in image.get("history") or []

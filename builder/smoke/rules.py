@@ -12,14 +12,14 @@ NAMED = 8  # offenders that a check names
 
 
 class Rules:
-    """Judges what breaks a rule; remembers which acceptances were needed."""
+    """Checks rules; remembers which exemptions of the recipe were used."""
 
     def __init__(self, accepted: Sequence[Accept] = ()) -> None:
         self._accepted = accepted
         self._used: set[int] = set()
 
     def accepts(self, kind: str, path: str) -> Accept | None:
-        """The acceptance under which ``path`` may break the rule, or None."""
+        """The exemption of ``path`` from a check, or None."""
         for number, accept in enumerate(self._accepted):
             if accept.check == kind and fnmatch.fnmatchcase(path, accept.path):
                 self._used.add(number)
@@ -34,32 +34,32 @@ class Rules:
         offenders: Iterable[tuple[str, str]],
         fine: str = "none",
     ) -> Check:
-        """One check over everything that breaks a rule.
+        """One check of a rule.
 
-        ``offenders`` are paths in the image, each with what is said of it; ``fine`` is what was
-        found where there are none.
+        ``offenders`` are the paths that break it, each with a description; ``fine`` is the finding
+        if there are none.
         """
         left: list[str] = []
-        bent: dict[str, int] = {}
-        for path, said in offenders:
+        accepted_for: dict[str, int] = {}
+        for path, description in offenders:
             accept = self.accepts(kind, path)
             if accept is None:
-                left.append(said)
+                left.append(description)
             else:
-                bent[accept.why] = bent.get(accept.why, 0) + 1
+                accepted_for[accept.why] = accepted_for.get(accept.why, 0) + 1
         named = "; ".join(left[:NAMED])
         more = f" and {len(left) - NAMED} more" if len(left) > NAMED else ""
-        accepted = "".join(f"; accepted: {count} ({why})" for why, count in bent.items())
+        accepted = "".join(f"; accepted: {count} ({why})" for why, count in accepted_for.items())
         return Check(kind, subject, expected, (named + more or fine) + accepted, not left)
 
     def unused(self) -> Iterator[Check]:
-        """A failed check for each acceptance that no file of the image needs."""
+        """A failed check for each exemption that no file of the image needs."""
         for number, accept in enumerate(self._accepted):
             if number not in self._used:
                 yield Check(
                     "accept",
                     f"{accept.check} {accept.path}",
                     f"a file that breaks the rule ({accept.why})",
-                    "none does: the acceptance may go",
+                    "no file does: remove it from the recipe",
                     False,
                 )

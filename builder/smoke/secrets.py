@@ -1,7 +1,7 @@
-"""Check: no secret is in the image, in no layer, not even under a later one that removes it.
+"""Check: no layer of the image contains a secret, even if a later layer removes it.
 
-The forms of tokens are those that their issuers publish; a text that looks like one is reported
-by its kind and place, never by itself.
+The formats of tokens are those that their issuers publish.  A finding is reported by its kind and
+place; the secret itself is never shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOKENS: Mapping[str, tuple[str, str]] = {
     "npm token": ("npm_", r"\bnpm_[A-Za-z0-9]{36}\b"),
     "Slack token": ("xox", r"\bxox[abprs]-[0-9]{8,}-[0-9A-Za-z-]{10}"),
 }
-"""By kind: a text that every such token holds, looked for first, and the form of the whole."""
+"""By kind: a text that every such token contains, which is searched first, and its format."""
 FORMS = [
     (kind, literal.encode(), re.compile(form.encode())) for kind, (literal, form) in TOKENS.items()
 ]
@@ -48,7 +48,7 @@ ARGUMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"]*\"|\S*)")
 
 
 def kinds(path: str, head: bytes) -> tuple[str, ...]:
-    """Kinds of secret that a file seems to hold, by its name and the first MiB of its text."""
+    """Kinds of secret that a file seems to contain, by its name and the first MiB of its text."""
     found = ["credentials"] if CREDENTIAL_FILES.search(path) else []
     if b"\0" not in head[:8192]:
         found += _tokens(head)
@@ -62,7 +62,7 @@ def _tokens(text: bytes) -> list[str]:
 
 
 def found_in(contents: Contents) -> Iterator[tuple[str, str]]:
-    """Path and what seems to be there, in every layer."""
+    """Paths of every layer with a secret, each with a description."""
     for number, layer in enumerate(contents.layers, 1):
         for file in layer.files:
             for kind in file.secrets:
@@ -73,7 +73,7 @@ def found_in(contents: Contents) -> Iterator[tuple[str, str]]:
 
 
 def found_in_configuration(image: Mapping[str, Any]) -> Iterator[str]:
-    """What seems to be secret in environment, labels and history."""
+    """Descriptions of secrets in environment, labels and history."""
     config = image.get("config") or {}
     pairs = [tuple(entry.partition("=")[::2]) for entry in config.get("Env") or []]
     for name, value in pairs:

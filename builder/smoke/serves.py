@@ -1,4 +1,4 @@
-"""Check: the engine's server serves, on a tiny model, and stops when it is told to."""
+"""Check: the image's server serves the test model, and stops on SIGTERM."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from typing import Any
 from builder.errors import UntriedError
 from builder.recipes.schema import Recipe, Serve
 from builder.servers import test_model
+from builder.servers.api_flavor import Tokenizer
 from builder.servers.client import UnansweredError, piece_of
 from builder.servers.server import NotServingError, Server, ServeSpec, launched
 from builder.smoke.verdict import Check
 from builder.tools.docker.containers import NotRunnableError
 
-CONTEXT = 512  # tokens: what the tiny model was made for
+CONTEXT = 512  # tokens: the test model's own size
 TOKENS = 12
 STOP = 10  # seconds between SIGTERM and SIGKILL
 ANSWER = 60.0  # seconds for any one answer
-LOOK = 20.0  # seconds for the image's own health check
+HEALTH_TIMEOUT = 20.0  # seconds for the image's own health check
 PROMPT = "Hello"
 SHOWN = 60  # characters of an answer in a table
 
 
 def check(recipe: Recipe, reference: str, work: Path, driver_stub: Path | None) -> Iterator[Check]:
-    """Start the image's server on a model made for it, talk to it, and stop it.
+    """Start the image's server with the test model, send requests, and stop it.
 
-    Every step has its time limit, and the container is gone at the end, whatever it did.
+    Every step has a time limit, and the container is always removed.
     """
     if recipe.serve is None or recipe.image.port is None:
         return
     model = work / f"{test_model.NAME}.gguf"
     test_model.write(model)
     model.chmod(0o644)  # the image's own user reads it
-    load = ServeSpec(model, CONTEXT, driver_stub=driver_stub)
+    spec = ServeSpec(model, CONTEXT, driver_stub=driver_stub)
     try:
-        with launched(reference, recipe.serve, recipe.image.port, load) as server:
-            yield from gpu_test(server, recipe.serve, recipe.image.health)
+        with launched(reference, recipe.serve, recipe.image.port, spec) as server:
+            yield from _checks(server, recipe.serve, recipe.image.health)
     except NotRunnableError as error:
         yield Check("serves", "starts", "its program runs", str(error), False)
     except UntriedError as error:
-        yield Check("serves", "a server in a container", "is started", str(error), None)
+        yield Check("serves", "a server in a container", "starts", str(error), None)
 
 
-def gpu_test(server: Server, serve: Serve, health: str | None) -> Iterator[Check]:
-    """What a server must do from its start to its end."""
+def _checks(server: Server, serve: Serve, health: str | None) -> Iterator[Check]:
+    """All checks of a server, from its start to its end."""
     expected = f"healthy within {serve.seconds} s"
     try:
         took = server.wait(serve.seconds)
@@ -55,48 +56,49 @@ def gpu_test(server: Server, serve: Serve, health: str | None) -> Iterator[Check
         return
     yield Check("serves", "starts", expected, f"after {took:.1f} s", True)
     if health is not None:
-        yield _own_health_check(server)
-    for subject, wanted, ask in _questions(server):
-        yield _asked(server, subject, wanted, ask)
+        yield _health_check(server)
+    for subject, expected, send in _requests(server):
+        yield _answered(server, subject, expected, send)
     yield _stops(server)
 
 
-Question = tuple[str, str, Callable[[], str]]
+Request = tuple[str, str, Callable[[], str]]
 
 
-def _questions(server: Server) -> Sequence[Question]:
-    """What is asked: its name, what is expected, and the question, which raises if it is not so."""
-    questions: list[Question] = [
+def _requests(server: Server) -> Sequence[Request]:
+    """The requests: subject, expectation, and a function that raises if it is not met."""
+    requests: list[Request] = [
         ("lists its model", "one model", lambda: _models(server)),
         ("completes text", f"{TOKENS} tokens of text", lambda: _completes(server)),
         ("streams", "the same text in pieces, to the end", lambda: _streams(server)),
     ]
-    if server.api_flavor.tokenizer is not None:
+    tokenizer = server.api_flavor.tokenizer
+    if tokenizer is not None:
         expected = f"{PROMPT!r} becomes tokens and {PROMPT!r} again"
-        questions.append(("tokenizes and back", expected, lambda: _tokenizes(server)))
-    questions += [
+        requests.append(("tokenizes and back", expected, lambda: _tokenizes(server, tokenizer)))
+    requests += [
         ("answers a chat", "text of the assistant", lambda: _chats(server)),
         ("answers two at once", "both in full", lambda: _two(server)),
     ]
-    return questions
+    return requests
 
 
-def _asked(server: Server, subject: str, expected: str, ask: Callable[[], str]) -> Check:
+def _answered(server: Server, subject: str, expected: str, send: Callable[[], str]) -> Check:
     try:
-        return Check("serves", subject, expected, ask(), True)
+        return Check("serves", subject, expected, send(), True)
     except (UnansweredError, KeyError, IndexError, TypeError, AttributeError) as error:
-        said = str(error)
+        found = str(error)
         if not isinstance(error, UnansweredError):
-            said = f"the answer lacks what it should have: {type(error).__name__}: {error}"
+            found = f"the answer has an unexpected format: {type(error).__name__}: {error}"
         try:
-            server.must_run()
+            server.require_running()
         except NotServingError as ended:
-            said = f"{said}; the server {ended}"
-        return Check("serves", subject, expected, said, False)
+            found = f"{found}; the server {ended}"
+        return Check("serves", subject, expected, found, False)
 
 
 def _completion(**more: Any) -> dict[str, Any]:
-    """A request whose answer is the same every time, however often it was asked before."""
+    """A request with the same answer every time."""
     fixed = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "seed": 1}
     return {**fixed, "cache_prompt": False, **more}
 
@@ -124,19 +126,17 @@ def _streams(server: Server) -> str:
     stream = server.client.stream(server.api_flavor.completions, body, ANSWER)
     pieces = len(stream.events)
     if not stream.finished:
-        raise UnansweredError(f"the stream broke off after {pieces} pieces")
+        raise UnansweredError(f"the stream ended early, after {pieces} pieces")
     if stream.text != whole:
         raise UnansweredError(f"{stream.text[:SHOWN]!r} in pieces, {whole[:SHOWN]!r} at once")
     if pieces < 2:
-        raise UnansweredError("all of it came in one piece")
+        raise UnansweredError("the whole text came in one piece")
     return f"{pieces} pieces"
 
 
-def _tokenizes(server: Server) -> str:
-    way = server.api_flavor.tokenizer
-    assert way is not None
-    tokens = server.client.post(way.tokenize, {way.text: PROMPT}, ANSWER)["tokens"]
-    text = server.client.post(way.detokenize, {"tokens": tokens}, ANSWER)[way.answer]
+def _tokenizes(server: Server, tokenizer: Tokenizer) -> str:
+    tokens = server.client.post(tokenizer.tokenize, {tokenizer.text: PROMPT}, ANSWER)["tokens"]
+    text = server.client.post(tokenizer.detokenize, {"tokens": tokens}, ANSWER)[tokenizer.answer]
     # SentencePiece begins a text with a space.
     if not tokens or str(text).strip() != PROMPT:
         raise UnansweredError(f"{len(tokens)} tokens, which become {str(text)[:SHOWN]!r}")
@@ -150,28 +150,28 @@ def _chats(server: Server) -> str:
     role = answer["choices"][0]["message"]["role"]
     text = piece_of(answer)
     if role != "assistant" or not text:
-        raise UnansweredError(f"{role} says {text[:SHOWN]!r}")
+        raise UnansweredError(f"the role {role!r} with the text {text[:SHOWN]!r}")
     return repr(text[:SHOWN])
 
 
 def _two(server: Server) -> str:
     with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(_completes, server) for _ in range(2)]
-        return " and ".join(each.result() for each in asked)
+        answers = [pool.submit(_completes, server) for _ in range(2)]
+        return " and ".join(each.result() for each in answers)
 
 
-def _own_health_check(server: Server) -> Check:
+def _health_check(server: Server) -> Check:
     """The image's HEALTHCHECK, run as the engine runs it."""
-    subject, expected = "its own health check", "exit status 0"
+    subject, expected = "its health check", "exit status 0"
     test = server.container.health_test()
     if not test:
         return Check("serves", subject, expected, "the image has none", False)
     try:
-        done = server.container.execute(test, LOOK)
+        done = server.container.execute(test, HEALTH_TIMEOUT)
     except UntriedError as error:
         return Check("serves", subject, expected, str(error), False)
-    said = f"{done.status}" + (f": {done.output[:SHOWN]}" if done.status else "")
-    return Check("serves", subject, expected, said, done.status == 0)
+    found = f"{done.status}" + (f": {done.output[:SHOWN]}" if done.status else "")
+    return Check("serves", subject, expected, found, done.status == 0)
 
 
 def _stops(server: Server) -> Check:
@@ -179,5 +179,5 @@ def _stops(server: Server) -> Check:
     expected = f"SIGTERM ends it with exit status 0 within {STOP} s"
     found = f"exit status {state.status} after {took:.1f} s"
     if state.status == 137:
-        found = f"it went on, and was killed after {took:.1f} s"
+        found = f"it did not stop, and was killed after {took:.1f} s"
     return Check("serves", "stops", expected, found, state.status == 0)

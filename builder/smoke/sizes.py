@@ -13,15 +13,15 @@ MB = 1_000_000
 
 
 def check(own: Contents, contents: Contents, budget: Budget) -> Iterator[Check]:
-    """Each of its own layers with its sizes, then the limits of the whole image."""
+    """The sizes of each own layer, then the limits of the whole image."""
     below = len(contents.layers) - len(own.layers)
     for number, layer in enumerate(own.layers, below + 1):
-        said = (
+        found = (
             f"{layer.size / MB:.1f} MB stored, {layer.unpacked / MB:.1f} MB unpacked, "
             f"{layer.hidden / MB:.1f} MB of it hidden: {layer.created_by[:120] or 'unknown'}"
         )
         limit = f"at most {MOST_HIDDEN} MB that later layers remove or replace"
-        yield Check("layers", f"layer {number}", limit, said, layer.hidden <= MOST_HIDDEN * MB)
+        yield Check("layers", f"layer {number}", limit, found, layer.hidden <= MOST_HIDDEN * MB)
     limits = (
         ("to download", budget.download, contents.download_size),
         ("unpacked", budget.unpacked, contents.unpacked_size),

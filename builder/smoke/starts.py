@@ -1,4 +1,4 @@
-"""Check: what patches at start runs before the engine, and stops where it is told to."""
+"""Check: the steps that patch the engine at start succeed, and lead to its entrypoint."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ from builder.tools.docker import containers
 PLAN = LAYOUT.start_plan
 STOP = "BUILDER_START=only"
 SAYS = "start: stopping before"
-GRACE = 60.0  # seconds beside those of the steps: an interpreter starts
+GRACE = 60.0  # seconds more than those of the steps, for the interpreter to start
 
 
 def check(
     recipe: Recipe, reference: str, contents: Contents, extended: ExtendedImage | None
 ) -> Iterator[Check]:
-    """The engine's own entrypoint follows, and the steps pass on a machine without a GPU."""
+    """The entrypoint after the steps is the engine's own, and the steps pass without a GPU."""
     if not recipe.start:
         return
     file = contents.files.get(PLAN)
     plan = json.loads(file.text or "{}") if file else {}
     expected = (extended.config if extended else {}).get("Entrypoint") or []
     found = plan.get("entrypoint") or []
-    yield Check("start", "what follows", json.dumps(expected), json.dumps(found), found == expected)
+    yield Check(
+        "start",
+        "the entrypoint after the steps",
+        json.dumps(expected),
+        json.dumps(found),
+        found == expected,
+    )
     started = containers.run(
         reference,
         recipe.image.entrypoint[1:],
@@ -37,6 +43,6 @@ def check(
         extra=("--read-only=false", f"--env={STOP}"),
     )
     lines = started.output.strip().splitlines()
-    told = f"exit status {started.status}: {' | '.join(lines[-3:])}"
+    found_status = f"exit status {started.status}: {' | '.join(lines[-3:])}"
     passed = started.status == 0 and SAYS in started.output
-    yield Check("start", "the steps, stopping before the engine", "exit status 0", told, passed)
+    yield Check("start", "the steps before the engine", "exit status 0", found_status, passed)

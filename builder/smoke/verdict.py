@@ -14,7 +14,7 @@ class Check:
     expected: str
     found: str
     passed: bool | None
-    """None: it could not be tried, which says nothing of the image."""
+    """None: the check could not be run, which says nothing about the image."""
     seconds: float = 0.0
 
 
@@ -31,15 +31,15 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether every check was tried and passed, and there was one."""
+        """Whether all checks were run and passed, and there is at least one."""
         return bool(self.checks) and all(check.passed for check in self.checks)
 
     @property
     def failures(self) -> tuple[Check, ...]:
-        """The checks that did not pass."""
+        """The checks that failed."""
         return tuple(check for check in self.checks if check.passed is False)
 
     @property
     def untried(self) -> tuple[Check, ...]:
-        """The checks that could not be tried."""
+        """The checks that could not be run."""
         return tuple(check for check in self.checks if check.passed is None)

@@ -123,7 +123,7 @@ def test_a_pinned_commit_is_built_verified_and_named_in_the_image(
     result = json.loads(done.stdout)
     checks = {(check["kind"], check["expected"]): check for check in result["verdict"]["checks"]}
     assert checks["library", "needs libcuda.so.1"]["passed"]
-    assert checks["says", f"version: 7 ({recipe[:7]})"]["passed"]
+    assert checks["output", f"contains version: 7 ({recipe[:7]})"]["passed"]
     inspected = subprocess.run(
         ["docker", "image", "inspect", "--format={{json .Config.Labels}}", result["references"][0]],
         check=True,

@@ -157,7 +157,7 @@ SERVED = {
 def version_of(number: int, commit: str) -> str:
     """The family's own probe: both wordings that the trees have for it."""
     short = commit[:9]
-    return rf"/version: (?:\S+ \(build {number}, commit |{number} \(){short}\)/"
+    return rf"matches version: (?:\S+ \(build {number}, commit |{number} \(){short}\)"
 
 
 def test_a_pull_request_and_a_moved_submodule(
@@ -167,15 +167,15 @@ def test_a_pull_request_and_a_moved_submodule(
     result = build(builder, catalog, upstream.recipe("patched", "false") + patch, "patched")
     assert result["built"] is True
     assert passed(result) >= {
-        ("says", version_of(2, upstream.commit)),
-        ("patch", "heads up to 512"),
-        ("says", "vendored: mini 1"),
+        ("output", version_of(2, upstream.commit)),
+        ("patch", "contains heads up to 512"),
+        ("output", "contains vendored: mini 1"),
         ("library", "machine code for sm_120a"),
         ("library", "does not need libcuda.so.1"),
         ("closure", "no libcuda.so.1 among NEEDED"),
         ("copies", "each once, its other names as links"),
         ("option", "has draft-mtp"),
-        ("option", "lacks mtp"),
+        ("option", "does not have mtp"),
         ("option", "has q8_0"),
     }
     image = result["references"][0]
@@ -192,7 +192,7 @@ def test_with_the_memory_management_of_the_driver(
     result = build(builder, catalog, upstream.recipe("vmm", "true") + UNPATCHED, "vmm")
     assert passed(result) >= SERVED  # a stub stands in for the driver
     assert passed(result) >= {
-        ("says", "heads up to 256"),
+        ("output", "contains heads up to 256"),
         ("library", "machine code for sm_120a"),
         ("library", "needs libcuda.so.1"),
     }

@@ -89,7 +89,7 @@ def test_only_what_the_patches_change_is_laid_over(
     assert checks["contract", "command"]["found"] == '["--default"]'
     assert checks["contract", "working directory"]["found"] == "/srv"
     assert checks["contract", "user"]["found"] == "root"
-    assert "files of" in checks["foundation", "what it is laid over"]["found"]
+    assert "files of" in checks["extended", "the image that it extends"]["found"]
     inspected = json.loads(docker("image", "inspect", NAME))[0]
     assert inspected["Config"]["Entrypoint"] == ["vllm", "serve"]
     assert "OVERLAID=yes" in inspected["Config"]["Env"]

@@ -94,15 +94,15 @@ def test_a_good_server_passes_every_step(verdict_of: Any) -> None:
         ("drips", "completes text", "did not end in time"),
         ("garbage", "completes text", "not JSON: '<html>it works</html>'"),
         ("error", "completes text", "status 500"),
-        ("list", "completes text", "lacks what it should have"),
+        ("list", "completes text", "has an unexpected format"),
         ("empty", "completes text", "12 tokens: ''"),
         ("short", "completes text", "3 tokens"),
-        ("half-a-reply", "streams", "broke off after 6 pieces"),
+        ("half-a-reply", "streams", "ended early, after 6 pieces"),
         ("other-text", "streams", "'abc?efghijkl' in pieces, 'abcdefghijkl' at once"),
         ("one-piece", "streams", "in one piece"),
         ("error-in-stream", "streams", "out of memory"),
         ("loses-tokens", "tokenizes and back", "become 'ello'"),
-        ("wrong-role", "answers a chat", "user says"),
+        ("wrong-role", "answers a chat", "the role 'user'"),
         ("deaf", "stops", "was killed after 2."),
         ("status-after-stop", "stops", "exit status 1 after"),
     ],
@@ -130,7 +130,7 @@ def test_a_server_that_dies_is_told_with_its_end(verdict_of: Any) -> None:
     [
         ("crashes", {}, "ended with exit status 1; its log ends:\nerror: tensor 'output.weight'"),
         ("loads-forever", {"seconds": 2}, "not healthy after 2 s (/health answers 503)"),
-        ("takes-memory", {"memory": 0.25}, "it took more memory than it may"),
+        ("takes-memory", {"memory": 0.25}, "it used more memory than its limit"),
     ],
 )
 def test_a_server_that_does_not_start_has_one_failed_check(
@@ -194,7 +194,7 @@ def test_the_check_on_a_gpu_fails_for_a_server_that_runs_on_the_cpu(
     recipe = hello_recipe()
     assert recipe.serve is not None
     with launched(hello["references"][0], recipe.serve, 8080, ServeSpec(model, 512)) as server:
-        checks = list(gpu._on_gpu(server, recipe, gpu.GpuTest(runs=4, warm_ups=1)))
+        checks = list(gpu._on_gpu(server, recipe.serve, gpu.GpuTest(runs=4, warm_ups=1)))
     assert [check.subject for check in checks] == ["starts", "model", "speed over runs"]
     assert (checks[1].passed, checks[1].found) == (False, "it runs on cpu")
     assert "mean" in checks[2].found

@@ -24,7 +24,7 @@ def test_the_good_image_passes_every_check(images: dict[str, str], tmp_path: Pat
     kinds = {check.kind for check in verdict.checks}
     assert kinds == {
         *("architectures", "budget", "closure", "contract", "copies", "image", "layers"),
-        *("leftovers", "library", "option", "run paths", "runs", "says", "secrets", "serves"),
+        *("leftovers", "library", "option", "output", "run paths", "runs", "secrets", "serves"),
         *("set-uid", "world-writable"),
     }
     assert verdict.download_size < verdict.unpacked_size
@@ -34,7 +34,7 @@ def test_a_missing_library_breaks_the_closure_and_the_program(
     images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     verdict = smoke_test(small(images))
-    assert failed(verdict) == {"closure", "contract", "runs", "says", "option"}
+    assert failed(verdict) == {"closure", "contract", "runs", "output", "option"}
     told = [check.found for check in verdict.failures if check.kind == "contract"]
     assert told == ["no libcudart of a known CUDA in the image"]
     closure = next(check for check in verdict.failures if check.kind == "closure")
@@ -135,7 +135,7 @@ def test_a_run_path_must_lead_into_the_image(
     assert passes or "/opt/engine/lib/libr.so" in wrong[0]
 
 
-def test_what_a_recipe_says_of_a_library_is_checked(
+def test_a_recipes_probes_of_a_library_are_checked(
     images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     how = (
@@ -183,20 +183,20 @@ SCRIPT = (
 @pytest.mark.parametrize(
     ("script", "kinds"),
     [
-        ('echo "version: 0 (unknown)"', {"says"}),
-        ("exit 3", {"runs", "says"}),
+        ('echo "version: 0 (unknown)"', {"output"}),
+        ("exit 3", {"runs", "output"}),
     ],
 )
-def test_a_program_must_say_what_the_recipe_says(
+def test_a_program_must_print_what_the_recipe_expects(
     images: dict[str, str], smoke_test: SmokeTest, script: str, kinds: set[str]
 ) -> None:
     probe = [smoke.RunProbe(run=["/usr/bin/hello-server"], contains=["version: 1 (in-repo)"])]
     right = smoke_test(
         small(images, SCRIPT.format(script='echo "version: 1 (in-repo)"')), probe=probe
     )
-    assert not failed(right) & {"runs", "says"}
+    assert not failed(right) & {"runs", "output"}
     verdict = smoke_test(small(images, SCRIPT.format(script=script)), probe=probe)
-    assert failed(verdict) & {"runs", "says"} == kinds
+    assert failed(verdict) & {"runs", "output"} == kinds
 
 
 def test_a_program_that_never_ends_is_stopped_and_fails(
@@ -221,7 +221,7 @@ def test_a_program_sees_neither_network_nor_rights(
         ),
     ]
     verdict = smoke_test(small(images), probe=probe)
-    assert not failed(verdict) & {"runs", "says", "says not"}
+    assert not failed(verdict) & {"runs", "output"}
 
 
 def test_options_are_read_value_by_value(images: dict[str, str], smoke_test: SmokeTest) -> None:
@@ -242,12 +242,12 @@ def test_options_are_read_value_by_value(images: dict[str, str], smoke_test: Smo
     verdict = smoke_test(small(images, script), probe=probe)
     said = [(check.expected, check.passed) for check in verdict.checks if check.kind == "option"]
     assert said == [
-        ("is there", True),
+        ("is listed", True),
         ("has dflash", True),
-        ("lacks f16", True),
-        ("lacks copyspec", False),
-        ("is there", True),
+        ("does not have f16", True),
+        ("does not have copyspec", False),
+        ("is listed", True),
         ("has turbo3", True),
         ("has turbo", False),
-        ("is there", False),
+        ("is listed", False),
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.host.setup import forget_the_dead
+from builder.host.setup import remove_stale_pid
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def own_name() -> str:
 
 def test_the_pid_file_of_a_living_process_stays(pid_file: Path) -> None:
     pid_file.write_text(f"{os.getpid()}\n")
-    forget_the_dead(own_name(), pid_file)
+    remove_stale_pid(own_name(), pid_file)
     assert pid_file.exists()
 
 
@@ -31,14 +31,14 @@ def test_a_link_is_forgotten_and_its_target_stays(pid_file: Path, tmp_path: Path
     target = tmp_path / "target"
     target.write_text(f"{os.getpid()}")
     pid_file.symlink_to(target)
-    forget_the_dead(own_name(), pid_file)
+    remove_stale_pid(own_name(), pid_file)
     assert not pid_file.is_symlink()
     assert target.exists()
 
 
 def test_the_number_of_another_program_is_forgotten(pid_file: Path) -> None:
     pid_file.write_text(str(os.getpid()))
-    forget_the_dead("dockerd", pid_file)
+    remove_stale_pid("dockerd", pid_file)
     assert not pid_file.exists()
 
 
@@ -47,7 +47,7 @@ def test_a_zombie_is_dead(pid_file: Path) -> None:
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     pid_file.write_text(str(process.pid))
     name = Path(f"/proc/{process.pid}/comm").read_text().strip()
-    forget_the_dead(name, pid_file)
+    remove_stale_pid(name, pid_file)
     assert not pid_file.exists()
     process.wait()
 
@@ -55,6 +55,6 @@ def test_a_zombie_is_dead(pid_file: Path) -> None:
 @pytest.mark.parametrize("content", ["", "no number", "4194305"])
 def test_a_pid_file_of_nobody_is_forgotten(pid_file: Path, content: str) -> None:
     pid_file.write_text(content)
-    forget_the_dead("dockerd", pid_file)
+    remove_stale_pid("dockerd", pid_file)
     assert not pid_file.exists()
-    forget_the_dead("dockerd", pid_file)
+    remove_stale_pid("dockerd", pid_file)
