@@ -13,7 +13,6 @@ from builder.errors import FetchError, RecipeError
 from builder.images.session import BuildSession
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import GitSource, Recipe, checked_ref
-from builder.tools.git.bisection import roots_of
 from builder.upstream import track
 from builder.upstream.session import SourceSession
 
@@ -193,8 +192,8 @@ def merge_bases(sources: SourceSession, question: Question) -> list[str]:
     good, bad = question.good, question.bad
     if good.commit == bad.commit:
         raise QuestionError(f"{good} and {bad} are the same commit")
-    roots = sources.repositories.sound(
-        lambda: roots_of(sources.repositories.scratch, good.commit, bad.commit)
+    roots = sources.repositories.repairing(
+        lambda: sources.repositories.scratch.merge_bases(good.commit, bad.commit)
     )
     if not roots:
         raise QuestionError(f"{good} and {bad} have no common history")

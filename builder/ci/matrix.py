@@ -30,8 +30,9 @@ from builder.platforms import Platforms
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
 from builder.tools import archives
-from builder.tools.git import executable as git
-from builder.tools.git.executable import GitError
+from builder.tools.git import command as git
+from builder.tools.git.arguments import checked_commit
+from builder.tools.git.errors import GitError
 from builder.tools.log import Log
 
 HOSTED = "ubuntu-24.04"
@@ -218,11 +219,11 @@ def _asked(tree: Path) -> dict[str, dict[str, Any]] | str:
 def _commit(repository: Path, revision: str) -> str:
     try:
         asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        return git.checked_commit(git.text(repository, *asked))
+        return checked_commit(git.text(repository, *asked))
     except GitError as error:
         raise WorldError(
             f"there is no commit {revision!r} in this checkout",
-            error.said,
+            error.why,
             "a shallow one has only its newest: actions/checkout takes fetch-depth, git fetch "
             "takes --deepen",
         ) from error

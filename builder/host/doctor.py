@@ -17,7 +17,7 @@ from builder.settings import Settings
 from builder.tools import apt
 from builder.tools.docker import engine as docker
 from builder.tools.files import nearest_existing
-from builder.tools.git import executable as git
+from builder.tools.git import command as git
 
 ENOUGH_DISK = 30.0  # GiB: base 6, build tree and layers of an engine 12, the rest as reserve
 ENOUGH_MEMORY = 6.0  # GiB: two nvcc jobs

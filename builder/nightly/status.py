@@ -20,7 +20,7 @@ from builder.recipes.catalog import BrokenEntry, Catalog, Entry
 from builder.recipes.edit import Target
 from builder.recipes.schema import GitSource, Recipe
 from builder.settings import Settings
-from builder.tools.git.executable import COMMIT
+from builder.tools.git.arguments import COMMIT
 from builder.tools.git.repositories import Repositories
 from builder.upstream import snapshot
 from builder.upstream import track as tracking

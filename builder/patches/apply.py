@@ -11,7 +11,8 @@ from builder.patches import diff
 from builder.patches.alignment import LEFT, LineMap, Place, likeliest, resemblance, trivial, words
 from builder.patches.diff import FileDiff, Hunk
 from builder.tools.git import links
-from builder.tools.git.scratch import LINK, Application, NotApplicableError, Scratch
+from builder.tools.git.repository import SYMLINK
+from builder.tools.git.scratch import Application, NotApplicableError, Scratch
 
 State = Literal[
     "applies",
@@ -225,12 +226,12 @@ def _doubtful(
 
 def _leaving(scratch: Scratch, tree: str, done: Application) -> list[Conflict]:
     """Symbolic links that lead out of the tree since the diff was applied."""
-    if not any(LINK in (old.mode, new.mode) for old, new in scratch.changes(tree, done.tree)):
+    if not any(SYMLINK in (old.mode, new.mode) for old, new in scratch.changes(tree, done.tree)):
         return []
-    before = links.leaving(scratch.links(tree))
+    before = links.leaving(scratch.symlinks(tree))
     return [
         Conflict(path, 0, f"would be a link to {target}, outside the tree")
-        for path, target in links.leaving(scratch.links(done.tree)).items()
+        for path, target in links.leaving(scratch.symlinks(done.tree)).items()
         if before.get(path) != target
     ]
 

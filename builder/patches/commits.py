@@ -15,7 +15,8 @@ from builder.patches.apply import changing
 from builder.patches.diff import FileDiff, NotADiffError
 from builder.patches.ranges import Piece
 from builder.patches.runs import Run, bare, runs_of
-from builder.tools.git.repositories import GITLINK, Repositories
+from builder.tools.git.repositories import Repositories
+from builder.tools.git.repository import GITLINK
 
 MOST_COMMITS = 5
 MOST_VERSIONS = 300
@@ -52,8 +53,9 @@ class Past:
         """
         origin = piece.base or self._pin
         if origin not in self._shared:
-            known = origin and not self._scratch.lacks([origin])
-            self._shared[origin] = self._scratch.merge_base(origin, self._until) if known else None
+            known = origin and not self._scratch.missing([origin])
+            bases = self._scratch.merge_bases(origin, self._until) if known else []
+            self._shared[origin] = bases[0] if bases else None
         return self._shared[origin]
 
     def _log(self, *arguments: str) -> str:

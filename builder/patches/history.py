@@ -63,7 +63,8 @@ class History(Past):
         return None
 
     def _has(self, commit: str) -> bool:
-        return not self._scratch.lacks([commit]) and self._scratch.is_ancestor(commit, self._until)
+        known = not self._scratch.missing([commit])
+        return known and self._scratch.is_ancestor(commit, self._until)
 
     def _candidates(
         self, piece: Piece, files: Sequence[FileDiff], since: str, *, thorough: bool

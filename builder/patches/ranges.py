@@ -9,7 +9,7 @@ from builder.errors import PatchError
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import Pick
 from builder.tools.git.repositories import Repositories
-from builder.tools.git.scratch import EMPTY_TREE
+from builder.tools.git.repository import EMPTY_TREE
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def _require_ancestor(
     repositories: Repositories, name: str, url: str, base: str, head: str
 ) -> None:
     repositories.walk(url, head)
-    if not repositories.scratch.lacks([base]) and repositories.sound(
+    if not repositories.scratch.missing([base]) and repositories.repairing(
         lambda: repositories.scratch.is_ancestor(base, head)
     ):
         return
@@ -59,7 +59,7 @@ def diff_of(repositories: Repositories, url: str, old: str, new: str, name: str)
     Raises ``PatchError`` where there is none.
     """
     repositories.changed(url, old, new)
-    text = repositories.sound(lambda: repositories.scratch.diff(old, new))
+    text = repositories.repairing(lambda: repositories.scratch.diff(old, new))
     if not text:
         raise PatchError(f"{name} changes nothing", f"{old} and {new} have the same tree")
     return text
@@ -72,7 +72,7 @@ def picked(repositories: Repositories, planned: PlannedPatch, pick: Pick) -> Ite
     """
     span = f"{pick.after}..{pick.to}"
     _require_ancestor(repositories, planned.name, planned.url, pick.after, pick.to)
-    listing = repositories.sound(
+    listing = repositories.repairing(
         lambda: repositories.scratch.text("log", "--reverse", "--format=%H %P%x09%s", span)
     )
     if not listing:

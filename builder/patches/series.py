@@ -20,7 +20,8 @@ from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import Add, AddPatch, PickPatch, PullPatch, Script, ScriptPatch
 from builder.tools.docker import containers
 from builder.tools.git.repositories import Repositories
-from builder.tools.git.scratch import EMPTY_TREE, Item, NoTreeError, Scratch
+from builder.tools.git.repository import EMPTY_TREE, Item
+from builder.tools.git.scratch import NoTreeError, Scratch
 from builder.tools.log import Log
 
 MOST_PRINTED = 12  # lines of a script that are shown
@@ -180,7 +181,7 @@ def _scripted(context: PatchContext, planned: PlannedPatch, script: Script, tree
     folder.mkdir()
     try:
         copy = folder / "tree"
-        context.repositories.sound(lambda: context.scratch.export(tree, copy))
+        context.repositories.repairing(lambda: context.scratch.export(tree, copy))
         file = folder / Path(script.path).name
         file.write_bytes(program)
         file.chmod(0o755)
@@ -236,7 +237,7 @@ def _require_success(
 def _taken(scratch: Scratch, name: str, folder: Path) -> str:
     """What a script left of its copy, as a tree."""
     try:
-        return scratch.take(folder)
+        return scratch.tree_from(folder)
     except NoTreeError as error:
         raise PatchError(
             f"{name} leaves what cannot be part of a source",
@@ -266,7 +267,7 @@ def _program(repositories: Repositories, planned: PlannedPatch, script: Script) 
         tree = repositories.pin(planned.url, script.commit)
         return repositories.scratch.file(tree, script.path)
 
-    program = repositories.sound(read)
+    program = repositories.repairing(read)
     if program is None:
         raise PatchError(
             f"{planned.name} is not there", f"{script.commit} of {planned.url} has no such file"
@@ -336,9 +337,9 @@ def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: st
             files = {path: scratch.read(item.object) for path, item in found.items()}
             for path, content in dist_info(add.distribution, files).items():
                 found[path] = scratch.blob(path, content)
-        return scratch.diff(tree, scratch.place(tree, found))
+        return scratch.diff(tree, scratch.with_items(tree, found))
 
-    return repositories.sound(place)
+    return repositories.repairing(place)
 
 
 def _refusal(planned: PlannedPatch, piece: Piece, fate: Fate) -> PatchError:

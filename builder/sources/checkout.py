@@ -25,7 +25,7 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
     ``work`` is an empty directory.  Raises ``FetchError``.
     """
     if isinstance(source, GitCommit):
-        return repositories.sound(
+        return repositories.repairing(
             lambda: repositories.tree(
                 source.url, source.commit, submodules=source.submodules, moved=source.moved
             )
@@ -33,7 +33,7 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
     folder = work / "files"
     unpack(source, repositories.cache, folder, repositories.log, offline=repositories.offline)
     with _a_tree():
-        tree = repositories.scratch.take(folder)
+        tree = repositories.scratch.tree_from(folder)
     shutil.rmtree(folder)
     return tree
 

@@ -21,7 +21,7 @@ from builder.sources import checkout, overlay
 from builder.tools import apt
 from builder.tools.files import full_disk, mentions_full_disk
 from builder.tools.git.repositories import Repositories
-from builder.tools.git.scratch import EMPTY_TREE
+from builder.tools.git.repository import EMPTY_TREE
 from builder.tools.log import Log
 from builder.tools.python import pypi
 
@@ -163,7 +163,7 @@ def _patched(
             tree = checkout.tree_of(plan.source, repositories, work)
         write(repositories, tree, apply_all(context, tree, plan.patches))
 
-    repositories.sound(make)
+    repositories.repairing(make)
 
 
 def _bootstrap(

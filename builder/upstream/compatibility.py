@@ -15,7 +15,8 @@ from builder.recipes.edit import Target
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import ScriptPatch, Track
 from builder.sources import checkout
-from builder.tools.git.repositories import GITLINK, Repositories
+from builder.tools.git.repositories import Repositories
+from builder.tools.git.repository import GITLINK
 from builder.tools.python import pypi
 from builder.upstream import track as tracking
 from builder.upstream.patch_state import Finding, GpuTest
@@ -90,7 +91,7 @@ class PatchSet:
             whole = GitCommit(url, target.commit, self.source.submodules, self.source.moved)
             return checkout.tree_of(whole, self.repositories, self.context.work)
         self.repositories.walk(url, target.commit)
-        return self.repositories.sound(lambda: self._partial(url, target.commit))
+        return self.repositories.repairing(lambda: self._partial(url, target.commit))
 
     def _paths(self) -> list[str]:
         """Every path that the patches touch; a script's is not known before it ran."""
@@ -119,7 +120,7 @@ class PatchSet:
             return False
         self.repositories.walk(self.source.url, target.commit)
         scratch = self.context.scratch
-        links = self.repositories.sound(
+        links = self.repositories.repairing(
             lambda: [item.path for item in scratch.items(target.commit) if item.mode == GITLINK]
         )
         return any(path.startswith(f"{link}/") for path in self._paths() for link in links)
@@ -141,7 +142,7 @@ def diagnose(case: PatchSet, against: Iterable[str] = ()) -> Iterator[Finding]:
             continue
         shown.add(target.name)
         if target.commit not in known:
-            tried = case.repositories.sound(partial(_on, case, target, fitted))
+            tried = case.repositories.repairing(partial(_on, case, target, fitted))
             known[target.commit], trees = tried
             fitted = fitted or trees
         yield from (replace(found, target=target.name) for found in known[target.commit])
@@ -153,7 +154,7 @@ def on_pin(case: PatchSet) -> list[Finding]:
     Raises ``FetchError`` when the source cannot be had.
     """
     pin = next(case.targets(()))
-    return case.repositories.sound(partial(_on, case, pin, []))[0]
+    return case.repositories.repairing(partial(_on, case, pin, []))[0]
 
 
 def _on(case: PatchSet, target: Target, fitted: list[str]) -> tuple[list[Finding], list[str]]:

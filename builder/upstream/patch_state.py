@@ -21,7 +21,7 @@ from builder.patches.series import (
 )
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.edit import Target
-from builder.tools.git.executable import GitError
+from builder.tools.git.errors import GitError
 
 MOST_LINES = 4  # of what was looked for, that are shown
 STATES = {
@@ -189,7 +189,7 @@ class GpuTest:
         try:
             part = self._within(self._explained(part, piece, files, fate, tree), piece, files)
         except (FetchError, GitError) as error:
-            note = error.what if isinstance(error, FetchError) else error.said
+            note = error.what if isinstance(error, FetchError) else error.why
             self.notes.append(f"{piece.name} is told by its lines only: {note}")
         return fate.tree if part.state in FITS else tree, part
 

@@ -31,10 +31,12 @@ from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import AddPatch, BaseRecipe, PickPatch, PullPatch, Recipe, ScriptPatch
 from builder.sources import checkout
 from builder.tools.docker import imagetools
-from builder.tools.git import mirrors
-from builder.tools.git.executable import GitError
-from builder.tools.git.repositories import GITLINK
-from builder.tools.git.scratch import Scratch, relative_url, submodule_urls
+from builder.tools.git import server
+from builder.tools.git.arguments import relative_url
+from builder.tools.git.errors import GitError
+from builder.tools.git.repository import GITLINK, Repository
+from builder.tools.git.scratch import Scratch
+from builder.tools.git.submodules import submodule_urls
 from builder.tools.python import pypi
 from builder.tools.web import downloads
 from builder.tools.web.errors import web_error
@@ -145,7 +147,7 @@ def _ask_all(pins: list[_Pin]) -> list[tuple[PinStatus, list[_Pin]]]:
         except BuilderError as error:
             why = " ".join(part for part in (error.what, error.why) if part)
             state = "gone" if isinstance(error, GoneError) else "unasked"
-            if isinstance(error.__cause__, GitError) and error.__cause__.general:
+            if isinstance(error.__cause__, GitError) and error.__cause__.concerns_server:
                 silent = error
         answers.append((PinStatus(pin.recipe, pin.kind, pin.what, pin.where, state, why), more))
     return answers
@@ -206,7 +208,7 @@ class _Kinds:
 
     def _commit(self, recipe: str, kind: str, source: GitCommit) -> _Pin:
         def check() -> Iterator[_Pin]:
-            repository = mirrors.reachable(source.url, source.commit, self.work)
+            repository = server.fetch_trees(source.url, source.commit, self.work)
             submodules = _submodules(repository, source) if source.submodules else ()
             return (self._commit(recipe, "submodule", submodule) for submodule in submodules)
 
@@ -256,15 +258,15 @@ def _require_image(reference: str) -> None:
     imagetools.require_image(reference, REGISTRY_PATIENCE)
 
 
-def _submodules(repository: Path, source: GitCommit) -> Iterator[GitCommit]:
-    """The submodules of a commit that ``mirrors.reachable`` fetched."""
-    scratch = Scratch(repository.with_suffix(".scratch"))
-    scratch.see([repository / "objects"])
+def _submodules(repository: Repository, source: GitCommit) -> Iterator[GitCommit]:
+    """The submodules of a commit that ``server.fetch_trees`` fetched."""
+    scratch = Scratch(repository.folder.with_suffix(".scratch"))
+    scratch.add_objects([repository.folder / "objects"])
     links = [item for item in scratch.items(source.commit) if item.mode == GITLINK]
     if not links:
         return
     blobs = [item.object for item in scratch.items(source.commit, ".gitmodules")]
-    mirrors.fetch_contents(repository, source.url, blobs)
+    server.fetch_blobs(repository, source.url, blobs)
     named = submodule_urls(scratch, source.commit)
     for link in links:
         url = source.moved.get(link.path) or relative_url(named.get(link.path, ""), source.url)

@@ -89,7 +89,7 @@ def ends_of(url: str, number: int, repositories: Repositories, onto: str | None 
         missing = f"no branch {onto}" if onto else "no default branch"
         raise FetchError(f"{url} has {missing}", hint="name the target branch with --onto")
     repositories.walk(url, head, branch)
-    return repositories.sound(lambda: _ends(head, branch, repositories))
+    return repositories.repairing(lambda: _ends(head, branch, repositories))
 
 
 def _ends(head: str, branch: str, repositories: Repositories) -> Ends:
@@ -99,7 +99,7 @@ def _ends(head: str, branch: str, repositories: Repositories) -> Ends:
         # Merged: where the branch stood when it did not have the request yet.
         merge = scratch.merge_of(head, branch)
         before = scratch.text("rev-parse", f"{merge}^1") if merge else None
-    base = scratch.merge_base(head, before) if before else None
+    base = next(iter(scratch.merge_bases(head, before)), None) if before else None
     if base is None or base == head:
         raise PatchError(
             f"the commits of {head} cannot be told from those of its target branch",
@@ -130,7 +130,7 @@ def merged_by(
         return history.name(by)
 
     try:
-        return repositories.sound(look)
+        return repositories.repairing(look)
     except (PatchError, NotADiffError):
         return None  # it changes nothing, or nothing that a patch can
 
@@ -206,4 +206,4 @@ def _range_diff(repositories: Repositories, url: str, old: PullPatch, new: Ends)
             "range-diff", "--no-color", f"{old.base}..{old.head}", f"{new.base}..{new.head}"
         )
 
-    return repositories.sound(compare)
+    return repositories.repairing(compare)

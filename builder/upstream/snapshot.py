@@ -17,7 +17,8 @@ from builder.recipes.catalog import Catalog, Entry, R
 from builder.recipes.edit import Target
 from builder.recipes.parse import parse
 from builder.recipes.schema import BaseRecipe, PickPatch, Recipe
-from builder.tools.git import executable as git
+from builder.tools.git import command as git
+from builder.tools.git.errors import GitError
 from builder.upstream.compatibility import on_pin
 from builder.upstream.patch_state import Finding
 from builder.upstream.session import SourceSession
@@ -234,5 +235,5 @@ def farm_commit(root: Path) -> str:
     """The commit of the repository that holds the catalog; empty where it is none."""
     try:
         return git.text(root / ".git", "rev-parse", "--verify", "HEAD")
-    except git.GitError:
+    except GitError:
         return ""

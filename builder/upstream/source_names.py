@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from builder.recipes.schema import GitSource, Recipe
-from builder.tools.git.repositories import GITLINK
+from builder.tools.git.repository import GITLINK
 from builder.tools.git.scratch import Scratch
 
 KeyPath = tuple[str | int, ...]

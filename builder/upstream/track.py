@@ -10,9 +10,10 @@ from builder.errors import FetchError
 from builder.recipes.edit import Target
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import GitSource, PypiSource, Recipe, Track
-from builder.tools.git.executable import COMMIT
-from builder.tools.git.mirrors import Advertised, Mirror
+from builder.tools.git.arguments import COMMIT
+from builder.tools.git.mirrors import Mirror
 from builder.tools.git.repositories import Repositories
+from builder.tools.git.server import Advertised
 from builder.tools.python import pypi
 
 ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
@@ -168,7 +169,7 @@ def behind(
         since = scratch.text("log", "-1", "--format=%cs", first) if first else ""
         return Lag(target, len(ahead), since, not scratch.is_ancestor(commit, target.commit))
 
-    return repositories.sound(compare)
+    return repositories.repairing(compare)
 
 
 def _tags(advertised: Advertised, glob: str) -> list[Target]:
@@ -186,4 +187,6 @@ def build_number(url: str, commit: str, repositories: Repositories) -> int:
     Raises ``FetchError``.
     """
     repositories.walk(url, commit)
-    return repositories.sound(lambda: int(repositories.scratch.text("rev-list", "--count", commit)))
+    return repositories.repairing(
+        lambda: int(repositories.scratch.text("rev-list", "--count", commit))
+    )

@@ -1,1 +1,1 @@
-"""tools.git."""
+"""git: mirrors of repositories, the trees made of them, and bisection."""

@@ -1,9 +1,9 @@
-"""git bisect where there is no work tree, and where commits are there without their contents.
+"""git bisect without a work tree, on commits whose contents need not be mirrored.
 
-git-bisect(1) halves, goes around skipped commits and keeps what it is told in refs; of a bare
-repository it checks nothing out (``--no-checkout``) and says in BISECT_HEAD which commit is next.
-At the end it would show the first bad commit, reads contents for that, and fails where they are
-not there: whether it is at its end is read from its refs, never from what it prints.
+git-bisect(1) halves the range, avoids skipped commits and keeps its state in refs.  With
+``--no-checkout`` it checks nothing out, and BISECT_HEAD is the next commit to evaluate.  At the end
+it wants to show the first bad commit, and fails if its contents are missing: whether a bisection
+has ended is therefore read from its refs, not from its output.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from builder.tools.git.executable import GitError
+from builder.tools.git.errors import GitError
 from builder.tools.git.scratch import Scratch
 
 Word = Literal["good", "bad", "skip"]
@@ -21,7 +21,7 @@ BAD = "refs/bisect/bad"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit as people know it; ``date`` is the committer's day (YYYY-MM-DD)."""
+    """A commit for display; ``date`` is the committer's day (YYYY-MM-DD)."""
 
     name: str
     date: str
@@ -30,12 +30,12 @@ class Commit:
 
     @property
     def short(self) -> str:
-        """The first nine digits and the subject."""
+        """Nine digits and the subject."""
         return f"{self.name[:9]} {self.subject}"
 
 
 class Bisection:
-    """Looks for the first bad commit between ``bad`` and ``good``, whose histories are there.
+    """Finds the first bad commit between ``good`` and ``bad``, whose histories are mirrored.
 
     ``first_parent`` follows only the first parent of each merge.  Raises ``GitError``.
     """
@@ -44,38 +44,38 @@ class Bisection:
         self, scratch: Scratch, good: Iterable[str], bad: str, *, first_parent: bool = False
     ) -> None:
         self._scratch = scratch
-        self._line = ["--first-parent"] if first_parent else []
-        scratch.run("update-ref", "--no-deref", "HEAD", bad)  # git bisect wants a HEAD
-        self._tell("start", "--no-checkout", *self._line, bad, *good, "--")
+        self._first_parent = ["--first-parent"] if first_parent else []
+        scratch.text("update-ref", "--no-deref", "HEAD", bad)  # git bisect needs a HEAD
+        self._bisect("start", "--no-checkout", *self._first_parent, bad, *good, "--")
 
     def mark(self, word: Word, commit: str) -> None:
-        """Tell what a commit is.  Raises ``GitError`` where git cannot go on from there."""
-        self._tell(word, commit)
+        """Mark a commit.  Raises ``GitError`` if git cannot continue from there."""
+        self._bisect(word, commit)
 
-    def _tell(self, *arguments: str) -> None:
+    def _bisect(self, *arguments: str) -> None:
         try:
-            self._scratch.run("bisect", *arguments)
+            self._scratch.text("bisect", *arguments)
         except GitError:
-            if not self._ended():
+            if not self._has_ended():
                 raise
 
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         try:
             return not self.open()
         except GitError:
-            return False  # it did not even begin
+            return False  # it did not even start
 
     def candidates(self) -> list[str]:
-        """The commits that may be the first bad one, oldest first: the last one is known bad."""
-        order = ("rev-list", "--topo-order", "--reverse", *self._line)
+        """The commits that may be the first bad one, oldest first; the last is known to be bad."""
+        order = ("rev-list", "--topo-order", "--reverse", *self._first_parent)
         listing = self._scratch.text(*order, BAD, "--not", "--glob=refs/bisect/good-*")
         return listing.splitlines()
 
     def open(self) -> list[str]:
-        """Of the candidates those that are neither known bad nor skipped."""
+        """The candidates that are neither known to be bad nor skipped."""
         listing = self._scratch.text("for-each-ref", "--format=%(objectname)", "refs/bisect/skip-*")
-        apart = {*listing.splitlines(), self._scratch.text("rev-parse", "--verify", BAD)}
-        return [commit for commit in self.candidates() if commit not in apart]
+        closed = {*listing.splitlines(), self._scratch.text("rev-parse", "--verify", BAD)}
+        return [commit for commit in self.candidates() if commit not in closed]
 
     @property
     def next(self) -> str:
@@ -84,12 +84,12 @@ class Bisection:
 
     @property
     def log(self) -> str:
-        """What ``git bisect replay`` takes."""
+        """The input of ``git bisect replay``."""
         return self._scratch.text("bisect", "log")
 
 
 def described(scratch: Scratch, commits: Sequence[str]) -> list[Commit]:
-    """Commits as people know them, in the same order.  Raises ``GitError``."""
+    """Commits for display, in the same order.  Raises ``GitError``."""
     if not commits:
         return []
     listing = scratch.text(
@@ -103,18 +103,5 @@ def described(scratch: Scratch, commits: Sequence[str]) -> list[Commit]:
 
 
 def _plain(text: str) -> str:
-    """Without what a terminal would obey, or what is no character."""
+    """Text without control characters and unpaired surrogates."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def roots_of(scratch: Scratch, good: str, bad: str) -> list[str]:
-    """Where the histories of two commits part: ``good`` itself where it is an ancestor.
-
-    Empty where they have nothing in common (git-merge-base(1)).  Raises ``GitError``.
-    """
-    try:
-        return scratch.text("merge-base", "--all", good, bad).splitlines()
-    except GitError as error:
-        if error.status == 1:
-            return []
-        raise

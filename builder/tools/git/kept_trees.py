@@ -1,6 +1,6 @@
-"""Trees that git keeps below the cache: made of files once, there at once the next time.
+"""Trees kept in the cache: made of a directory once, found at once the next time.
 
-One bare repository, a ref for each tree, written when all of it is there.
+One bare repository with a ref for each tree, which is written last.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from builder.tools.files import file_lock
-from builder.tools.git import executable as git
-from builder.tools.git.executable import GitError
+from builder.tools.git.command import is_intact
+from builder.tools.git.errors import GitError
+from builder.tools.git.repository import Repository
 from builder.tools.git.scratch import Scratch
 
 
@@ -20,41 +21,48 @@ class KeptTrees:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._repository = Repository(folder)
 
     @property
     def objects(self) -> list[Path]:
         """The directories that hold their objects."""
         return [self.folder / "objects"]
 
+    def close(self) -> None:
+        """End the processes that read its objects."""
+        self._repository.close()
+
     def find(self, name: str) -> str | None:
         """The tree of that name, or None."""
         if not (self.folder / "HEAD").exists():
             return None
         try:
-            return git.text(
-                self.folder, "rev-parse", "--quiet", "--verify", f"{_ref(name)}^{{tree}}"
+            return self._repository.text(
+                "rev-parse", "--quiet", "--verify", f"{_ref(name)}^{{tree}}"
             )
         except GitError:
             return None
 
     def keep(self, name: str, files: Path) -> str:
-        """The tree that a directory makes, kept under ``name``; raises ``NoTreeError``."""
-        with self._alone():
+        """The tree of a directory, kept under ``name``; raises ``NoTreeError``."""
+        with self._locked():
             for index in self.folder.glob("index-*"):  # of runs that were killed
                 index.unlink()
-            tree = Scratch(self.folder).take(files)
-            git.run(self.folder, "update-ref", _ref(name), tree)
+            scratch = Scratch(self.folder)
+            tree = scratch.tree_from(files)
+            scratch.text("update-ref", _ref(name), tree)
         return tree
 
-    def mend(self) -> bool:
-        """Look for damage, and start anew where there is any; return whether there was."""
-        if not self.folder.exists() or git.healthy(self.folder):
+    def repair(self) -> bool:
+        """Check the repository, and delete it if damaged; return whether it was."""
+        if not self.folder.exists() or is_intact(self.folder):
             return False
-        with self._alone():
+        with self._locked():
+            self.close()
             shutil.rmtree(self.folder)
         return True
 
-    def _alone(self) -> AbstractContextManager[int]:
+    def _locked(self) -> AbstractContextManager[int]:
         return file_lock(self.folder.with_suffix(".lock"))
 
 

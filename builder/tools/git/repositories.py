@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from builder.errors import FetchError
-from builder.tools.git.executable import GitError
+from builder.tools.git.arguments import relative_url
+from builder.tools.git.errors import GitError
 from builder.tools.git.kept_trees import KeptTrees
 from builder.tools.git.mirrors import Mirror
-from builder.tools.git.scratch import Scratch, relative_url, submodule_urls
+from builder.tools.git.repository import GITLINK
+from builder.tools.git.scratch import Scratch
+from builder.tools.git.submodules import submodule_urls
 from builder.tools.log import Log
 
 T = TypeVar("T")
-GITLINK = "160000"
 
 
 class Repositories:
@@ -28,60 +30,71 @@ class Repositories:
         self._mirrors: dict[str, Mirror] = {}
         self._kept = KeptTrees(cache / "git" / "trees.git")
 
+    def close(self) -> bool:
+        """End all processes that read objects; return whether the scratch repository had any."""
+        self._kept.close()
+        for mirror in self._mirrors.values():
+            mirror.close()
+        return self.scratch.close()
+
     def kept(self, name: str) -> str | None:
         """The tree that was kept under a name, or None."""
-        self.scratch.see(self._kept.objects)
+        self.scratch.add_objects(self._kept.objects)
         return self._kept.find(name)
 
     def keep(self, name: str, files: Path) -> str:
         """The tree of a directory, kept for later runs; raises ``NoTreeError``."""
         tree = self._kept.keep(name, files)
-        self.scratch.see(self._kept.objects)
+        self.scratch.add_objects(self._kept.objects)
         return tree
 
     def mirror(self, url: str) -> Mirror:
-        """The mirror of a repository, seen by the scratch repository from now on."""
+        """The mirror of a repository."""
         if url not in self._mirrors:
             self._mirrors[url] = Mirror(url, self.cache, self.log, offline=self.offline)
         return self._mirrors[url]
 
-    def sound(self, work: Callable[[], T]) -> T:
-        """Do what reads the mirrors; where one turns out to be damaged, once more without it.
+    def repairing(self, work: Callable[[], T]) -> T:
+        """Call ``work``, which reads the mirrors; if one turns out to be damaged, once more.
 
-        Raises ``GitError`` where they are whole and git fails all the same.
+        Also if the damage may be gone: another run may have repaired what this one has open.
+        Raises ``GitError`` if git fails on undamaged mirrors.
         """
         try:
             return work()
         except GitError:
-            mended = [self._kept.mend(), *(mirror.mend() for mirror in self._mirrors.values())]
-            if not any(mended):
+            may_be_outdated = self.close()
+            repaired = [self._kept.repair(), *(each.repair() for each in self._mirrors.values())]
+            if not any(repaired) and not may_be_outdated:
                 raise
         return work()
 
     def pin(self, url: str, commit: str) -> str:
-        """Have a commit whole; return its tree.  Raises ``FetchError``."""
+        """Have a commit with its whole tree; return the tree.  Raises ``FetchError``."""
         mirror = self.mirror(url)
         mirror.pin(commit)
-        self.scratch.see(mirror.objects)
+        self.scratch.add_objects(mirror.objects)
         return self.scratch.tree_of(commit)
 
     def walk(self, url: str, *commits: str) -> None:
         """Have the history of commits.  Raises ``FetchError``."""
         mirror = self.mirror(url)
         mirror.walk(commits)
-        self.scratch.see(mirror.objects)
+        self.scratch.add_objects(mirror.objects)
 
     def contents(self, url: str, names: list[str]) -> None:
         """Have the contents of blobs whose trees are there.  Raises ``FetchError``."""
-        real = [name for name in names if name.strip("0")]
-        missing = self.scratch.lacks(real) if real else []
+        missing = self.scratch.missing(name for name in names if name.strip("0"))
         if missing:
             mirror = self.mirror(url)
             mirror.contents(missing)
-            self.scratch.see(mirror.objects)
+            self.scratch.add_objects(mirror.objects)
 
     def changed(self, url: str, old: str, new: str) -> None:
-        """Have the contents of all files that differ between two walked commits."""
+        """Have the contents of all files that differ between two walked commits.
+
+        Raises ``FetchError``.
+        """
         pairs = self.scratch.changes(old, new)
         names = [item.object for pair in pairs for item in pair if item.mode != GITLINK]
         self.contents(url, names)
@@ -91,21 +104,21 @@ class Repositories:
     ) -> str:
         """The tree of a commit with the trees of its submodules, recursively.
 
-        ``moved`` has URLs by path that go before those of .gitmodules.  Raises ``FetchError``
-        for a submodule whose URL is known from nowhere, and for a path in ``moved`` that is none.
+        ``moved`` has URLs by path, which override those of .gitmodules.  Raises ``FetchError`` for
+        a submodule without a URL, and for a path in ``moved`` that is not a submodule.
         """
         tree = self.pin(url, commit)
         if not submodules:
             return tree
         used: set[str] = set()
-        whole = self._with_submodules(url, tree, "", moved, used)
+        complete = self._with_submodules(url, tree, "", moved, used)
         unused = sorted(set(moved) - used)
         if unused:
             raise FetchError(
                 f"{commit} of {url} has no submodule {', '.join(unused)}",
                 hint="correct [source.submodule] in the recipe",
             )
-        return whole
+        return complete
 
     def _with_submodules(
         self, url: str, tree: str, prefix: str, moved: Mapping[str, str], used: set[str]
@@ -122,11 +135,11 @@ class Repositories:
                 where = relative_url(named[link.path], url)
             else:
                 raise FetchError(
-                    f"{url} pins a submodule at {path}, and its .gitmodules names no URL for it",
+                    f"{url} has a submodule at {path}, and its .gitmodules has no URL for it",
                     f"the commit is {link.object}",
-                    "say submodules = false in the recipe where the build does not need it, or "
+                    "set submodules = false in the recipe if the build does not need it, else "
                     f'submodule = {{ "{path}" = "URL" }}',
                 )
             part = self.pin(where, link.object)
             parts[link.path] = self._with_submodules(where, part, f"{path}/", moved, used)
-        return self.scratch.compose(tree, parts)
+        return self.scratch.with_submodules(tree, parts)

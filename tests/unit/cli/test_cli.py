@@ -93,6 +93,7 @@ def test_an_option_name_has_one_meaning() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     heavy = [
+        "git",
         "pydantic",
         "requests",
         "jinja2",
@@ -104,6 +105,10 @@ def test_help_loads_nothing_heavy() -> None:
     code = f"import builder.cli.app, sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+    code = "import sys\nfrom builder.cli.app import main\nsys.argv = ['builder', 'list']\n"
+    code += "try:\n    main()\nfinally:\n    print('git' in sys.modules, file=sys.stderr)\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "False"
 
 
 def test_a_wrong_command_line_is_told(builder: Builder) -> None:

@@ -203,7 +203,7 @@ def test_space_is_asked_of_the_disk_that_a_new_directory_would_be_on(tmp_path: P
 FILLING = {
     "an atomic write": "write_json(disk / 'x.json', 'x' * 4_000_000)",
     "a work directory": "with workspace(disk) as work: (work / 'x').write_bytes(bytes(4_000_000))",
-    "git": "git.initialize(disk / 'g'); "
+    "git": "repository.Repository(disk / 'g').create(); "
     "git.run(disk / 'g', 'hash-object', '-w', '--stdin', stdin=os.urandom(4_000_000))",
     "any other file": "(disk / 'x').write_bytes(bytes(4_000_000))",
 }
@@ -218,7 +218,7 @@ def test_the_disk_that_filled_up_is_named(
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(disk / "cache"))
     program = (
         "import os\nfrom pathlib import Path\nfrom builder.records import crashes\n"
-        "from builder.tools.git import executable as git\n"
+        "from builder.tools.git import command as git, repository\n"
         "from builder.tools.files import write_json, workspace\n"
         f"disk = Path({str(disk)!r})\ntry:\n    {code}\n"
         "except Exception as error:\n    print(repr(crashes.as_builder_error(error)))\n"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from builder.tools.git import executable as git
+from builder.tools.web import retry
 from builder.upstream import track
 from support.commands import Builder
 from support.indexes import Index, served, wheel
@@ -281,7 +281,7 @@ def test_one_upstream_that_is_away_does_not_stop_the_others(farm: Farm, tmp_path
 
 
 def test_a_repository_that_is_broken_is_asked_once_for_all_recipes(farm: Farm) -> None:
-    for status, tried in ((503, git.ATTEMPTS), (404, 1), (403, 2)):
+    for status, tried in ((503, retry.ATTEMPTS), (404, 1), (403, 2)):
         with smart_http(farm.upstream.folder.parent) as served:
             served.faults = [status] * 99
             farm.url = f"{served.url}/eng/.git"

@@ -17,7 +17,7 @@ def test_directories_and_submodules_that_a_source_lacks(tmp_path: Path) -> None:
     upstream = Upstream(tmp_path / "upstream")
     upstream.commit("one", **{"dflash/CMakeLists.txt": "x\n", "dflash/script": "x\n"})
     scratch = Scratch(tmp_path / "scratch.git")
-    scratch.see([upstream.folder / ".git" / "objects"])
+    scratch.add_objects([upstream.folder / ".git" / "objects"])
     tree = scratch.tree_of(upstream.head())
     submodule = ("source", "submodule", "dflash/deps/llama.cpp")
     assert [path for path, _ in absent_submodules(recipe, scratch, tree)] == [submodule]
@@ -31,8 +31,8 @@ def test_directories_and_submodules_that_a_source_lacks(tmp_path: Path) -> None:
     upstream.commit("two", **{"dflash/scripts/server.py": "x\n"})
     tree = scratch.tree_of(upstream.head())
     assert [*absent_submodules(recipe, scratch, tree)] == []
-    scratch.see([part.folder / ".git" / "objects"])
-    whole = scratch.compose(tree, {"dflash/deps/llama.cpp": scratch.tree_of(part.head())})
+    scratch.add_objects([part.folder / ".git" / "objects"])
+    whole = scratch.with_submodules(tree, {"dflash/deps/llama.cpp": scratch.tree_of(part.head())})
     assert [*absent_paths(recipe, scratch, whole)] == []
 
 

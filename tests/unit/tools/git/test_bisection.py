@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.tools.git.bisection import Bisection, Commit, described, roots_of
+from builder.tools.git.bisection import Bisection, Commit, described
 from builder.tools.git.repositories import Repositories
 from support.bisects import grown
 from support.upstreams import Upstream
@@ -29,7 +29,7 @@ def mirrored(upstream: Upstream, tmp_path: Path) -> Callable[..., Repositories]:
         blobs = upstream.git("rev-list", "--objects", "--filter=object:type=blob", commits[0])
         contents = {line.split()[0] for line in blobs.splitlines() if " a.c" in line}
         assert contents
-        assert set(found.scratch.lacks(contents)) == contents
+        assert set(found.scratch.missing(contents)) == contents
         return found
 
     return mirror
@@ -104,9 +104,9 @@ def test_where_two_histories_part(
     upstream.git("checkout", "--quiet", "--orphan", "other")
     other = upstream.record("nothing in common")
     scratch = mirrored(bad, good, other).scratch
-    assert roots_of(scratch, good, bad) == [base]
-    assert roots_of(scratch, base, bad) == [base]
-    assert roots_of(scratch, other, bad) == []
+    assert scratch.merge_bases(good, bad) == [base]
+    assert scratch.merge_bases(base, bad) == [base]
+    assert scratch.merge_bases(other, bad) == []
     found = Bisection(scratch, [good, base], bad)
     while found.open():
         found.mark("bad" if later.index(found.next) >= 2 else "good", found.next)

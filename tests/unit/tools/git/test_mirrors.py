@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from builder.errors import BuilderError, FetchError, GoneError
-from builder.tools.git import executable as git
+from builder.tools.git import command as git
+from builder.tools.git.arguments import checked_url
 from builder.tools.git.mirrors import Mirror
 from builder.tools.git.repositories import Repositories
+from builder.tools.web import retry
 from support.upstreams import Upstream, numbered, smart_http
 
 
@@ -69,11 +71,11 @@ class World:
             shutil.rmtree(target, ignore_errors=True)
             repositories.scratch.export(tree, target)
 
-        repositories.sound(work)
+        repositories.repairing(work)
         return target
 
     def pins(self, url: str) -> Path:
-        return Mirror(url, self.cache, self.said.append).pins
+        return Mirror(url, self.cache, self.said.append).pins.folder
 
 
 @pytest.fixture
@@ -139,7 +141,7 @@ def test_a_commit_that_is_not_there_is_named_and_not_asked_for_again(
 def test_a_tag_object_or_a_tree_is_no_commit(upstream: Upstream, world: World, kind: str) -> None:
     upstream.git("tag", "-a", "-m", "x", "v1")
     name = {"tag": "v1", "tree": "HEAD^{tree}"}[kind]
-    with pytest.raises(FetchError, match=r"is no commit[^~]*it is a " + kind):
+    with pytest.raises(FetchError, match=r"is not a commit[^~]*it is a " + kind):
         world.export(upstream.url, upstream.git("rev-parse", name))
 
 
@@ -189,7 +191,7 @@ def test_no_is_an_answer_and_is_not_asked_again(
         with pytest.raises(FetchError, match="cannot fetch") as caught:
             world.export(f"{served.url}/engine/.git", upstream.head())
         assert len(served.requests) <= 2  # git itself asks twice where it is not let in
-        assert ("does not let us in" in caught.value.what) == (status in {401, 403})
+        assert ("authentication failed" in caught.value.what) == (status in {401, 403})
 
 
 def test_a_server_that_never_recovers_is_given_up(upstream: Upstream, world: World) -> None:
@@ -197,7 +199,7 @@ def test_a_server_that_never_recovers_is_given_up(upstream: Upstream, world: Wor
         served.faults = [503] * 99
         with pytest.raises(FetchError, match="does not answer"):
             world.export(f"{served.url}/engine/.git", upstream.head())
-        assert len(served.requests) == git.ATTEMPTS
+        assert len(served.requests) == retry.ATTEMPTS
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "git://127.0.0.1:9/x"])
@@ -224,19 +226,22 @@ def test_a_killed_builder_starts_clean(upstream: Upstream, world: World) -> None
     upstream.write("big.bin", b"".join(str(n * n).encode() for n in range(400_000)))
     commit = upstream.record("big")
     program = (
-        "import sys; from pathlib import Path; from builder.tools.mirrors import Mirror; "
+        "import sys; from pathlib import Path; from builder.tools.git.mirrors import Mirror; "
         "Mirror(sys.argv[1], Path(sys.argv[2]), print).pin(sys.argv[3])"
     )
+    killed = 0
     for wait in (0.2, 0.3, 0.4, 0.5, 0.6):
         process = subprocess.Popen(
             [sys.executable, "-c", program, upstream.url, str(world.cache), commit],
             stdout=subprocess.DEVNULL,
         )
         try:
-            process.wait(wait)
+            assert process.wait(wait) == 0
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+            killed += 1
+    assert killed
     assert names(world.export(upstream.url, commit))
 
 
@@ -381,7 +386,7 @@ def test_gitlinks_without_gitmodules_are_an_error_that_says_what_to_do(
 ) -> None:
     outer = nested[0]
     commit = outer.commit("no .gitmodules", **{".gitmodules": ""})
-    with pytest.raises(FetchError, match="names no URL for it") as caught:
+    with pytest.raises(FetchError, match="has no URL for it") as caught:
         world.export(outer.url, commit)
     assert "deps/inner" in caught.value.what
     assert "submodules = false" in caught.value.hint
@@ -414,18 +419,18 @@ def test_gitmodules_cannot_make_git_run_commands(
     outer = nested[0]
     outer.git("config", "--file", ".gitmodules", "submodule.deps/inner.url", url)
     commit = outer.record("hostile")
-    with pytest.raises(FetchError, match="no URL that git is given"):
+    with pytest.raises(FetchError, match="is not a supported git URL"):
         world.export(outer.url, commit)
 
 
 @pytest.mark.parametrize("commit", ["--upload-pack=x", "HEAD", "0" * 39, "g" * 40, "0" * 40 + "\n"])
 def test_only_a_full_commit_reaches_git(upstream: Upstream, world: World, commit: str) -> None:
-    with pytest.raises(BuilderError, match="no full commit"):
+    with pytest.raises(BuilderError, match="is not a full commit"):
         world.export(upstream.url, commit)
 
 
 def test_an_ssh_address_without_a_scheme_is_an_ssh_url() -> None:
-    url = git.checked_url("git@git.example.invalid:a/b.git")
+    url = checked_url("git@git.example.invalid:a/b.git")
     assert url == "ssh://git@git.example.invalid/a/b.git"
 
 
@@ -442,9 +447,9 @@ def test_history_has_every_commit_and_contents_only_by_request(
     scratch = repositories.scratch
     assert scratch.text("rev-list", "--count", commits[-1]) == "6"
     blob = scratch.text("rev-parse", f"{commits[1]}:a.txt")
-    assert scratch.lacks([blob]) == [blob]
+    assert scratch.missing([blob]) == [blob]
     repositories.contents(upstream.url, [blob])
-    assert scratch.lacks([blob]) == []
+    assert scratch.missing([blob]) == []
     assert scratch.read(blob).decode() == numbered(2)
 
 

@@ -13,7 +13,7 @@ from builder.errors import FetchError
 from builder.plan.inputs import PypiFile
 from builder.recipes.lockfile import PinnedFile
 from builder.sources import checkout
-from builder.tools.git.executable import GitError
+from builder.tools.git.errors import GitError
 from builder.tools.git.repositories import Repositories
 from support.indexes import Index, served, wheel
 
@@ -182,7 +182,7 @@ def test_trees_that_are_damaged_are_made_anew(shelf: Shelf) -> None:
 
     with pytest.raises(GitError):
         read()
-    assert repositories.sound(read) == TEXTS["thing/part2.py"]
+    assert repositories.repairing(read) == TEXTS["thing/part2.py"]
 
 
 @pytest.mark.network

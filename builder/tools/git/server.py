@@ -1,0 +1,109 @@
+"""What servers of git repositories are asked, again after temporary failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from builder.errors import GoneError
+from builder.tools.git import command
+from builder.tools.git.arguments import COMMIT, checked_commit, checked_url
+from builder.tools.git.errors import GitError, fetch_error
+from builder.tools.git.repository import Repository
+from builder.tools.log import Log
+from builder.tools.web.errors import WebError
+from builder.tools.web.retry import RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """The refs that a server advertises: commits by ref, and the branch that HEAD is."""
+
+    refs: dict[str, str]
+    head: str
+
+    def commit(self, ref: str) -> str | None:
+        """The commit of a full ref; for an annotated tag the tagged commit."""
+        return self.refs.get(f"{ref}^{{}}", self.refs.get(ref))
+
+
+def ask(
+    repository: Path,
+    url: str,
+    *arguments: str,
+    stdin: bytes = b"",
+    inherit: Sequence[int] = (),
+    log: Log = lambda _: None,
+) -> bytes:
+    """Run a git command that talks to the server of ``url``, again after a temporary failure.
+
+    Returns its standard output; ``inherit`` are file descriptors that git keeps open.  Raises
+    ``GitError``.
+    """
+
+    def failure_of(error: BaseException) -> WebError | None:
+        if not isinstance(error, GitError):
+            return None
+        if error.is_interrupted:
+            policy.server_responded()
+        return WebError(error.why.partition("\n")[0], temporary=error.is_temporary)
+
+    policy = RetryPolicy(urlsplit(url).netloc.rpartition("@")[2], log, failure_of)
+    output, _ = policy.call(
+        lambda: command.run(repository, *arguments, stdin=stdin, network=True, inherit=inherit)
+    )
+    return output
+
+
+def parse_refs(listing: bytes) -> Advertised:
+    """The output of ``git ls-remote --symref``."""
+    refs: dict[str, str] = {}
+    head = ""
+    for line in listing.decode("utf-8", "surrogateescape").splitlines():
+        what, _, name = line.partition("\t")
+        if what.startswith("ref: ") and name == "HEAD":
+            head = what.removeprefix("ref: ")
+        elif COMMIT.fullmatch(what):
+            refs[name] = what
+    return Advertised(refs, head)
+
+
+def require_commit(repository: Repository, commit: str, url: str) -> None:
+    """Raise ``GoneError`` unless a fetched object is a commit."""
+    kind = repository.text("cat-file", "-t", commit)
+    if kind != "commit":
+        raise GoneError(
+            f"{commit} of {url} is not a commit",
+            f"it is a {kind} object",
+            "pin the commit behind it: `git rev-parse NAME^{commit}`",
+        )
+
+
+def fetch_trees(url: str, commit: str, work: Path) -> Repository:
+    """Fetch a commit with its trees into a new repository: the server still has it.
+
+    ``work`` is a directory for it.  Raises ``FetchError``.
+    """
+    repository = Repository(work / f"{uuid4().hex}.git")
+    repository.create()
+    repository.text("config", "remote.origin.url", checked_url(url))
+    fetch = ("fetch", "--quiet", "--depth=1", "--filter=blob:none", "--no-tags")
+    try:
+        ask(repository.folder, url, *fetch, "--", "origin", checked_commit(commit))
+        require_commit(repository, commit, url)
+    except GitError as error:
+        raise fetch_error(url, commit, error) from error
+    return repository
+
+
+def fetch_blobs(repository: Repository, url: str, blobs: Iterable[str]) -> None:
+    """Fetch blobs into a repository of ``fetch_trees``.  Raises ``FetchError``."""
+    names = [checked_commit(blob) for blob in blobs]
+    if names:
+        try:
+            ask(repository.folder, url, "fetch", "--quiet", "--depth=1", "--", "origin", *names)
+        except GitError as error:
+            raise fetch_error(url, "file contents", error) from error
