@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from builder.patches import diff
-from builder.patches.apply import changing
+from builder.patches.blocks import Block, blocks_of, without_blanks
+from builder.patches.conflicts import changing
 from builder.patches.diff import FileDiff, NotADiffError
 from builder.patches.ranges import Piece
-from builder.patches.runs import Run, bare, runs_of
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import GITLINK
 
@@ -71,13 +71,13 @@ class Past:
 
     def _changes(
         self, commits: Sequence[str], paths: Sequence[str], url: str
-    ) -> dict[str, list[Run]]:
+    ) -> dict[str, list[Block]]:
         """What each of these commits of a repository does to some files."""
         if not commits:
             return {}
         self._repositories.contents(url, self._scratch.blobs_of(commits, paths))
         return {
-            commit: runs_of(_parsed(text))
+            commit: blocks_of(_parsed(text))
             for commit, text in self._scratch.diffs_of(commits, paths).items()
         }
 
@@ -178,7 +178,7 @@ class Past:
                 before = self._scratch.file(like, file.old or "")
             if not had_lines(file, before):
                 return None
-            wanted = {bare(line) for line in changing(file)}
+            wanted = {without_blanks(line) for line in changing(file)}
             for commit in self._takers(file.old or "", wanted, since or ""):
                 names[self.name(commit)] = None
                 moved = moved or self._elsewhere(commit, file.old or "", wanted)
@@ -212,8 +212,8 @@ class Past:
         commits = self._scratch.text("rev-list", "--no-merges", *span, "--", path).split()
         return [
             commit
-            for commit, runs in self._changes(commits, [path], self._url).items()
-            if any(line in wanted for run in runs for line in run.removed)
+            for commit, blocks in self._changes(commits, [path], self._url).items()
+            if any(line in wanted for block in blocks for line in block.removed)
         ][:MOST_COMMITS]
 
     def _elsewhere(self, commit: str, path: str, wanted: set[bytes]) -> str:
@@ -224,9 +224,9 @@ class Past:
         others = [each for each in touched if each != path]
         if not 0 < len(others) <= MOST_FILES:
             return ""
-        runs = self._changes([commit], others, self._url).get(commit, [])
+        blocks = self._changes([commit], others, self._url).get(commit, [])
         for other in others:
-            if wanted <= {line for run in runs if run.path == other for line in run.added}:
+            if wanted <= {line for block in blocks if block.path == other for line in block.added}:
                 return other
         return ""
 

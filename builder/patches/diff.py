@@ -1,7 +1,7 @@
 """Diffs as data: which files they touch, hunk by hunk.  No I/O, nothing is applied here.
 
 The format is that of git-diff(1), "Generating patch text with -p", and the unified format of
-diff(1) without git's headers.  git applies; this module decides what git is given.
+diff(1) without git's headers.  git applies diffs; this module decides which ones it gets.
 """
 
 from __future__ import annotations
@@ -20,19 +20,35 @@ LINK, GITLINK = "120000", "160000"
 
 
 class NotADiffError(ValueError):
-    """A text that is no diff, or one that git must not be given; says why."""
+    """A text that is not a diff, or one that git must not apply; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hunk:
-    """One hunk: where it starts in the old file (from 1), and its lines with their first byte.
+class ChangedLines:
+    """Lines of a diff, each after "-" (removed), "+" (added) or " " (context)."""
+
+    lines: tuple[bytes, ...]
+
+    @property
+    def removed(self) -> list[bytes]:
+        """The removed lines."""
+        return [line[1:] for line in self.lines if line[:1] == b"-"]
+
+    @property
+    def added(self) -> list[bytes]:
+        """The added lines."""
+        return [line[1:] for line in self.lines if line[:1] == b"+"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hunk(ChangedLines):
+    """One hunk, which starts at line ``start`` (from 1) of the old file.
 
     ``heading`` is the line above it that git takes for the start of its section, cut off at 80
-    bytes; empty where the diff names none.
+    bytes; empty if the diff has none.
     """
 
     start: int
-    lines: tuple[bytes, ...]
     heading: bytes = b""
 
     @property
@@ -42,26 +58,16 @@ class Hunk:
 
     @property
     def after(self) -> list[bytes]:
-        """The lines that are there when it is applied, context included."""
+        """The lines after it is applied, context included."""
         return [line[1:] for line in self.lines if line[:1] in {b" ", b"+"}]
-
-    @property
-    def removed(self) -> list[bytes]:
-        """The lines that it takes away."""
-        return [line[1:] for line in self.lines if line[:1] == b"-"]
-
-    @property
-    def added(self) -> list[bytes]:
-        """The lines that it brings."""
-        return [line[1:] for line in self.lines if line[:1] == b"+"]
 
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
     """What a diff does to one file; ``old`` is None for a new file, ``new`` for a deleted one.
 
-    ``preimage`` is git's name for the contents that it was made for, perhaps abbreviated; empty
-    where the diff does not say it.
+    ``preimage`` is the blob that it was made for, perhaps abbreviated; empty if the diff does not
+    name it.
     """
 
     old: str | None
@@ -74,7 +80,7 @@ class FileDiff:
 
     @property
     def path(self) -> str:
-        """The name that people know the file by."""
+        """The new name, or the old one of a deleted file."""
         return self.new or self.old or ""
 
     @property
@@ -84,58 +90,58 @@ class FileDiff:
 
 
 def parse(text: bytes) -> list[FileDiff]:
-    """The files of a diff, in order; what stands before the first one is a message.
+    """The files of a diff, in order; text before the first one is ignored.
 
     Raises ``NotADiffError`` for an empty or cut-off diff, a path that is absolute or leaves the
     tree, a binary file without its contents, and a change of a submodule.
     """
     found = list(_files(lines_of(text)))
     if not found:
-        raise NotADiffError("it holds no diff")
+        raise NotADiffError("it contains no diff")
     for file in found:
         _refuse(file)
     return found
 
 
 def lines_of(text: bytes) -> list[bytes]:
-    """The lines of a text with their ends; only a line feed ends one, as in git."""
+    """The lines of a text with their line ends; only a line feed ends one, as in git."""
     return re.findall(rb"[^\n]*\n|[^\n]+", text)
 
 
 def matches(path: str, globs: Sequence[str]) -> bool:
-    """Whether one of the globs (fnmatch(3), where * takes slashes too) names a path."""
+    """Whether a path matches one of the globs (fnmatch(3), where * matches slashes too)."""
     return any(fnmatchcase(path, glob) for glob in globs)
 
 
 def without(files: Sequence[FileDiff], globs: Sequence[str]) -> tuple[list[FileDiff], list[str]]:
-    """The files that no glob names, and the paths of those that one names."""
-    kept, left = [], []
+    """The files that match no glob, and the paths of those that match one."""
+    kept, left_out = [], []
     for file in files:
         if any(matches(path, globs) for path in file.paths):
-            left.append(file.path)
+            left_out.append(file.path)
         else:
             kept.append(file)
-    return kept, left
+    return kept, left_out
 
 
 def joined(files: Sequence[FileDiff]) -> bytes:
-    """The diff that these files make."""
+    """The diff of these files."""
     return b"".join(file.text for file in files)
 
 
 def _refuse(file: FileDiff) -> None:
     if not file.paths:
-        raise NotADiffError("a part of it names no file")
+        raise NotADiffError("a part of it has no file name")
     for path in file.paths:
         parts = path.split("/")
         if path.startswith("/") or ".." in parts or "" in parts or ".git" in map(str.lower, parts):
-            raise NotADiffError(f"the path {path!r} is not inside a tree")
+            raise NotADiffError(f"the path {path!r} leads out of the tree")
     if GITLINK in file.modes:
         raise NotADiffError(f"it changes the submodule {file.path}: pin another commit instead")
     if file.binary and b"GIT binary patch" not in file.text:
         raise NotADiffError(
-            f"the binary file {file.path} differs, and the diff does not hold its contents "
-            "(git diff --binary makes one that does)"
+            f"the binary file {file.path} differs, and the diff lacks its contents "
+            "(`git diff --binary` includes them)"
         )
 
 
@@ -179,7 +185,7 @@ def _one_file(lines: list[bytes], start: int) -> tuple[int, FileDiff]:
         index = INDEX.match(line)
         preimage = index[1].decode() if index else preimage
         binary = binary or line.startswith((b"Binary files ", b"GIT binary patch"))
-        _note(line, names, modes)
+        _read_header(line, names, modes)
         at += 1
     file = FileDiff(
         names.get("old"),
@@ -205,27 +211,27 @@ def _hunk(lines: list[bytes], at: int, header: re.Match[bytes]) -> tuple[int, Hu
         if kind not in {b" ", b"+", b"-", b"\\"}:
             raise NotADiffError(f"a hunk ends early: {header[0].decode()}")
         if kind == b"\\":
-            _unend(body)
+            _strip_line_end(body)
         else:
             old -= kind != b"+"
             new -= kind != b"-"
             body.append(line)
         at += 1
     if at < len(lines) and lines[at].startswith(b"\\"):
-        _unend(body)
+        _strip_line_end(body)
         at += 1
-    return at, Hunk(int(header[1]), tuple(body), header[5] or b"")
+    return at, Hunk(tuple(body), int(header[1]), header[5] or b"")
 
 
-def _unend(body: list[bytes]) -> None:
-    """Take the line feed off the last line: the diff said that there is none."""
+def _strip_line_end(body: list[bytes]) -> None:
+    """Remove the line feed of the last line: the diff says that the file has none."""
     if not body:
         raise NotADiffError("a hunk begins with a remark on the line before it")
     body[-1] = body[-1].removesuffix(b"\n")
 
 
-def _note(line: bytes, names: dict[str, str | None], modes: list[str]) -> None:
-    """What a line of a file's header says."""
+def _read_header(line: bytes, names: dict[str, str | None], modes: list[str]) -> None:
+    """Record the names and modes in a line of a file's header."""
     word, _, rest = line.rstrip(b"\r\n").partition(b" ")
     if word in {b"---", b"+++"}:
         names["old" if word == b"---" else "new"] = _name(rest, strip=True)
@@ -267,13 +273,13 @@ def _name(raw: bytes, *, strip: bool) -> str | None:
     if quoted:
         raw = _unescaped(quoted[1])
     elif strip:
-        raw = raw.split(b"\t", 1)[0]  # diff(1) writes a date behind it
+        raw = raw.split(b"\t", 1)[0]  # diff(1) appends a date
     name = raw.decode("utf-8", "surrogateescape")
     if name == NULL:
         return None
     if strip:
         first, slash, rest = name.partition("/")
-        # git apply takes one component off, whatever it is; before "/" there is none.
+        # git apply removes one component, whatever it is; before "/" there is none.
         name = rest if slash and first else name
     return name
 

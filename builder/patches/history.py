@@ -14,11 +14,11 @@ from itertools import pairwise
 
 from builder.patches import diff as diffs
 from builder.patches.alignment import LineMap, trivial
-from builder.patches.apply import Conflict, places
+from builder.patches.blocks import Block, blocks_of, is_distinctive, is_unapplied, same_place
 from builder.patches.commits import MOST_COMMITS, MOST_VERSIONS, NAMED, Past, paths_of
+from builder.patches.conflicts import Conflict, places
 from builder.patches.diff import FileDiff
 from builder.patches.ranges import Piece
-from builder.patches.runs import Run, lacks, runs_of, same_place, telling
 
 MOST_STEPS = 20
 """Commits of a pull request that are looked for one by one."""
@@ -50,8 +50,8 @@ class History(Past):
         since = self.parted(piece)
         if since is None or since == self._until:
             return None
-        whole = runs_of(files)
-        if not telling(whole):
+        whole = blocks_of(files)
+        if not is_distinctive(whole):
             return None
         candidates = self._candidates(piece, files, since, thorough=thorough)
         theirs = self._changes(candidates, paths_of(files), self._url)
@@ -93,7 +93,7 @@ class History(Past):
             hints |= {part for line in listing.splitlines() for part in line.split("\x01")}
         return hints
 
-    def _steps(self, piece: Piece, files: Sequence[FileDiff]) -> list[list[Run]]:
+    def _steps(self, piece: Piece, files: Sequence[FileDiff]) -> list[list[Block]]:
         """Each commit of a pull request, as a rebase brings them."""
         if not piece.pull:
             return []
@@ -102,25 +102,25 @@ class History(Past):
         if not 1 < len(commits) <= MOST_STEPS:
             return []
         found = self._changes(commits, paths_of(files), piece.url)
-        return [runs for runs in found.values() if runs]
+        return [blocks for blocks in found.values() if blocks]
 
     def _first(
-        self, commits: Sequence[str], changes: dict[str, list[Run]], wanted: Sequence[Run]
+        self, commits: Sequence[str], changes: dict[str, list[Block]], wanted: Sequence[Block]
     ) -> str | None:
         """The first commit that does all that is wanted, where it belongs."""
         return next((each for each in commits if self._does(changes.get(each, []), wanted)), None)
 
-    def _does(self, runs: Sequence[Run], wanted: Sequence[Run]) -> bool:
-        left = list(runs)
-        for run in wanted:
-            alike = (each for each in left if each.does(run) and self._at_one_place(run, each))
-            found = next(alike, None)
+    def _does(self, blocks: Sequence[Block], wanted: Sequence[Block]) -> bool:
+        left = list(blocks)
+        for block in wanted:
+            equal = (each for each in left if each.equals(block))
+            found = next((each for each in equal if self._at_one_place(block, each)), None)
             if found is None:
                 return False
             left.remove(found)
         return True
 
-    def _at_one_place(self, wanted: Run, found: Run) -> bool:
+    def _at_one_place(self, wanted: Block, found: Block) -> bool:
         after = self._scratch.blob_named(found.preimage)
         if after is None:
             return not found.preimage.strip("0")  # a new file has one place only
@@ -146,8 +146,8 @@ class History(Past):
         changes = self._changes(
             [row[0] for row in rows[:MOST_VERSIONS]], paths_of(files), self._url
         )
-        forth = runs_of(files)
-        back = [run.reversed() for run in forth]
+        forth = blocks_of(files)
+        back = [block.reversed() for block in forth]
         brought, taken, last = {by, piece.head}, set[str](), None
         for commit, message in rows:
             named, wanted = (taken, forth) if last else (brought, back)
@@ -165,14 +165,14 @@ class History(Past):
         back = self.taken_back(by, piece, files)
         if back is not None:
             return f"upstream had it by {self.name(by)}, and took it back by {back}"
-        if any(self._lost(run, by, tree) for run in runs_of(files)):
+        if any(self._lost(block, by, tree) for block in blocks_of(files)):
             return f"upstream's history has it by {self.name(by)}, but its lines are not there"
         return None
 
-    def _lost(self, run: Run, by: str, tree: str) -> bool:
-        """Whether the lines before a run stand at its place, in ``by`` or since."""
-        start, stop, brought = run.start, run.stop, 0
-        versions = (run.preimage, self._blob(by, run.path), self._blob(tree, run.path))
+    def _lost(self, block: Block, by: str, tree: str) -> bool:
+        """Whether the lines before a block stand at its place, in ``by`` or since."""
+        start, stop, brought = block.start, block.stop, 0
+        versions = (block.preimage, self._blob(by, block.path), self._blob(tree, block.path))
         blobs = [self._scratch.blob_named(name) if name.strip("0") else None for name in versions]
         for old, new in pairwise(blobs):
             if old is None or new is None:
@@ -181,9 +181,10 @@ class History(Past):
             if spans is None:
                 return False
             before, after = spans
-            if lacks(run, self._lines(new)[after.start : after.stop], len(before) - brought):
+            part = self._lines(new)[after.start : after.stop]
+            if is_unapplied(block, part, len(before) - brought):
                 return True
-            start, stop, brought = after.start, after.stop, len(run.added)
+            start, stop, brought = after.start, after.stop, len(block.added)
         return False
 
     # Who changed what

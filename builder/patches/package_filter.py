@@ -1,4 +1,4 @@
-"""What of a project's repository an installed package has: diffs are cut to that, or refused."""
+"""Diffs limited to the files that an installed package contains, or refused."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from builder.patches.diff import FileDiff, matches, without
 def cut(
     paths: PackagePaths, name: str, files: Sequence[FileDiff]
 ) -> tuple[list[FileDiff], list[str]]:
-    """The files of a diff that the package has, and the paths of those that it does not.
+    """The files of a diff that the package contains, and the paths of those that it does not.
 
-    Raises ``PatchError`` for one that it is not known of.
+    Raises ``PatchError`` for a file of which this is unknown.
     """
     kept = [file for file in files if all(_inside(paths, path) for path in file.paths)]
     others = [file for file in files if file not in kept]
-    left = [file.path for file in others if _elsewhere(paths, file)]
+    left_out = [file.path for file in others if _elsewhere(paths, file)]
     unknown = [file.path for file in others if not _elsewhere(paths, file)]
     if unknown:
-        why = f"what an installed {paths.package} makes of it is not known"
+        why = f"it is unknown whether an installed {paths.package} contains it"
         if any(matches(path, paths.needs) for path in unknown):
-            why = f"they say what {paths.package} needs, and the packages of the image stay"
+            why = f"they declare what {paths.package} requires, and an overlay adds no packages"
         raise PatchError(
             f"{name} changes {', '.join(unknown)}",
             why,
-            "say leave_out in the recipe, where the rest is right without it",
+            "set leave_out in the recipe, if the rest works without it",
         )
-    return kept, left
+    return kept, left_out
 
 
 def refuse_compiled(paths: PackagePaths, name: str, files: Sequence[FileDiff]) -> None:
-    """Raise ``PatchError`` for a diff that an installed package cannot have."""
+    """Raise ``PatchError`` for a diff that changes files which must be compiled."""
     _, found = without(files, paths.compiled)
     if found:
         raise PatchError(
-            f"{name} cannot be laid over an installed package",
-            f"it changes what is compiled: {', '.join(found)}",
-            f"it takes a build of {paths.package} from source (a commit, the CUDA toolkit, and "
-            "hours of compiling), or a release that has it; a part of it is never applied",
+            f"{name} cannot overlay an installed package",
+            f"it changes compiled files: {', '.join(found)}",
+            f"build {paths.package} from source (a commit, the CUDA toolkit, and hours of "
+            "compiling), or use a release that has it; builder never applies a part of a patch",
         )
 
 

@@ -1,4 +1,4 @@
-"""Pull requests and ranges of commits as diffs, computed from their commits."""
+"""Diffs of pull requests and of ranges of commits, computed from their commits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from builder.tools.git.repository import EMPTY_TREE
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One diff of a patch: a range of commits has several, all others one.
+    """One diff of a patch: a range of commits has several, any other patch has one.
 
-    Of a pull request and of a commit: the two commits that it is the diff of, and where they are.
+    ``base`` and ``head`` are the commits that it is the difference of, in the repository at
+    ``url``; only pull requests and commits have them.
     """
 
     name: str
@@ -38,16 +39,16 @@ def _require_ancestor(
     ):
         return
     raise PatchError(
-        f"{name} is no diff of a branch",
+        f"{name} is not the diff of a branch",
         f"{base} is not an ancestor of {head} in {url}",
-        "`builder patch add` finds the commit that the branch left from",
+        "`builder patch add` finds the commit at which the branch forked",
     )
 
 
 def between(repositories: Repositories, planned: PlannedPatch, base: str, head: str) -> bytes:
     """The diff of a pull request, computed from its two commits.
 
-    Raises ``PatchError`` where the first is no ancestor of the second, ``FetchError``.
+    Raises ``PatchError`` if the first is not an ancestor of the second, ``FetchError``.
     """
     _require_ancestor(repositories, planned.name, planned.url, base, head)
     return diff_of(repositories, planned.url, base, head, planned.name)
@@ -56,7 +57,7 @@ def between(repositories: Repositories, planned: PlannedPatch, base: str, head: 
 def diff_of(repositories: Repositories, url: str, old: str, new: str, name: str) -> bytes:
     """The diff between two walked commits.
 
-    Raises ``PatchError`` where there is none.
+    Raises ``PatchError`` if it is empty.
     """
     repositories.changed(url, old, new)
     text = repositories.repairing(lambda: repositories.scratch.diff(old, new))
@@ -68,7 +69,7 @@ def diff_of(repositories: Repositories, url: str, old: str, new: str, name: str)
 def picked(repositories: Repositories, planned: PlannedPatch, pick: Pick) -> Iterator[Piece]:
     """A diff for each commit of a range, oldest first.
 
-    Raises ``PatchError`` for a merge and for a range that is none, ``FetchError``.
+    Raises ``PatchError`` for a merge and for an empty range, ``FetchError``.
     """
     span = f"{pick.after}..{pick.to}"
     _require_ancestor(repositories, planned.name, planned.url, pick.after, pick.to)
@@ -83,7 +84,7 @@ def picked(repositories: Repositories, planned: PlannedPatch, pick: Pick) -> Ite
     strange = sorted(set(pick.without) - {line[:40] for line in lines})
     if strange:
         raise PatchError(
-            f"{planned.name} leaves out what it does not hold",
+            f"{planned.name} leaves out commits that it does not contain",
             f"not among the commits of {span}: {', '.join(strange)}",
             "correct `without`",
         )
@@ -100,9 +101,9 @@ def picked(repositories: Repositories, planned: PlannedPatch, pick: Pick) -> Ite
             continue
         if len(parents) > 1:
             raise PatchError(
-                f"{planned.name} holds the merge {commit[:12]} ({subject})",
-                "a merge is no change of its own",
-                "pick the ranges before and behind it",
+                f"{planned.name} contains the merge {commit[:12]} ({subject})",
+                "a merge has no diff of its own",
+                "pick the ranges before and after it",
             )
         name = f"commit {commit[:12]} ({subject})"
         base = parents[0] if parents else EMPTY_TREE

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import FetchError, WorldError
-from builder.patches.series import PatchContext, apply_all
+from builder.patches.context import PatchContext
+from builder.patches.series import apply_all
 from builder.plan.inputs import BasePlan, BootstrappedRoot, GitCommit, Plan
 from builder.platforms import Platforms
 from builder.sources import checkout, overlay

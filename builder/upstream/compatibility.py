@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from builder.errors import BuilderError, FetchError, GoneError
+from builder.patches.context import PatchContext
 from builder.patches.diff import NotADiffError, parse
 from builder.patches.history import History
-from builder.patches.series import PatchContext, pieces
+from builder.patches.series import pieces
 from builder.plan.inputs import GitCommit, PlannedPatch, PypiFile, SourceChoice
 from builder.recipes.edit import Target
 from builder.recipes.lockfile import PinnedFile

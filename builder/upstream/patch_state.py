@@ -6,19 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from builder.errors import FetchError, GoneError, PatchError, UntriedError
-from builder.patches.apply import FITS, Fate, attempt, changing
+from builder.patches.apply import FITS, Attempt, attempt
 from builder.patches.commits import had_lines
+from builder.patches.conflicts import changing
+from builder.patches.context import AbsentError, HalfDoneError, PatchContext
 from builder.patches.diff import FileDiff
 from builder.patches.history import History
 from builder.patches.ranges import Piece
-from builder.patches.series import (
-    AbsentError,
-    HalfDoneError,
-    PatchContext,
-    files_of,
-    pieces,
-    require_absence,
-)
+from builder.patches.series import files_of, pieces, require_absence
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.edit import Target
 from builder.tools.git.errors import GitError
@@ -180,7 +175,7 @@ class GpuTest:
             files,
             fuzz=self.planned.patch.fuzz,
             three_way=self.planned.patch.three_way,
-            like=self.like,
+            origin=self.like,
         )
         moved = [f"{path}, hunk {hunk}: {by:+} lines" for path, hunk, by in fate.offsets]
         moved += [f"it printed: {' | '.join(piece.printed)}"] if piece.printed else []
@@ -194,7 +189,7 @@ class GpuTest:
         return fate.tree if part.state in FITS else tree, part
 
     def _explained(
-        self, part: Part, piece: Piece, files: list[FileDiff], fate: Fate, tree: str
+        self, part: Part, piece: Piece, files: list[FileDiff], fate: Attempt, tree: str
     ) -> Part:
         """What the history adds: that it has the change, or who changed or took the lines."""
         history = self.history

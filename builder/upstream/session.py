@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import BuilderError, RecipeError
-from builder.patches.series import PatchContext
+from builder.patches.context import PatchContext
 from builder.plan.base_image import RootPolicy, in_engine
 from builder.plan.resolve import resolve_patches, resolve_source
 from builder.plan.resolver import Resolver

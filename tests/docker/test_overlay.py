@@ -139,17 +139,20 @@ def test_a_pull_request_is_cut_to_what_the_package_has(build: Build, tmp_path: P
         )
 
     done = build(part(1))
-    assert "left out, as no installed package has it: docs/a.md, tests/test_ops.py" in done.stderr
+    assert (
+        "left out, because the installed package lacks it: docs/a.md, tests/test_ops.py"
+        in done.stderr
+    )
     assert ran(NAME, "python3", "-c", "import vllm.ops; print(vllm.ops.CAPABILITY)") == "12"
     done = build(part(2), expect=11)
-    assert "pull 2 cannot be laid over an installed package" in done.stderr
-    assert "it changes what is compiled: csrc/a.cu, setup.py" in done.stderr
+    assert "pull 2 cannot overlay an installed package" in done.stderr
+    assert "it changes compiled files: csrc/a.cu, setup.py" in done.stderr
     assert "it takes a build of vllm from source" in done.stderr
     done = build(part(2, 'leave_out = ["csrc/*", "setup.py"]\n'), expect=11)
-    assert "it changes what is compiled: csrc/a.cu, setup.py" in done.stderr
+    assert "it changes compiled files: csrc/a.cu, setup.py" in done.stderr
     done = build(part(3), expect=11)
     assert "pull 3 changes requirements/cuda.txt" in done.stderr
-    assert "they say what vllm needs" in done.stderr
+    assert "they declare what vllm requires" in done.stderr
     build(part(3, 'leave_out = ["requirements/*"]\n'))
     done = build(part(4), expect=11)
     assert "nothing is left of pull 4" in done.stderr
@@ -165,7 +168,7 @@ def test_files_of_another_repository_become_part_of_the_package(
     build(part.format(other.url, commit, "vllm/_genesis", "vllm/_genesis"))
     assert ran(NAME, "python3", "-c", "import vllm._genesis as g; print(g.VERSION)") == "7"
     done = build(part.format(other.url, commit, "vllm/_genesis", "vllm"), expect=11)
-    assert "would replace what is there" in done.stderr
+    assert "would replace existing files" in done.stderr
     done = build(part.format(other.url, commit, "nowhere", "vllm/_genesis"), expect=11)
     assert "has no nowhere" in done.stderr
 
@@ -193,14 +196,12 @@ def test_what_is_expected_to_be_absent_must_be_absent(build: Build, tmp_path: Pa
         overlaid.diff(lines, {"vllm/other.py": "b\n"}, tmp_path / "x")
     )
     done = build(absent)
-    assert (
-        "file absent.patch is not applied: what it changes is not there, as expected" in done.stderr
-    )
+    assert "file absent.patch is skipped: its files do not exist, as expected" in done.stderr
     labels = json.loads(docker("image", "inspect", NAME))[0]["Config"]["Labels"]
     assert "builder.patches" not in labels
     (folder / "absent.patch").write_text(change(tmp_path, worker="x\n"))
     done = build(absent, expect=11)
-    assert "is expected to be absent, and what it changes is there" in done.stderr
+    assert 'has expect = "absent", but files that it changes exist' in done.stderr
 
 
 def test_what_only_adds_files_cannot_be_absent(build: Build, tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_what_only_adds_files_cannot_be_absent(build: Build, tmp_path: Path) -> 
     (tmp_path / "catalog" / "patches").mkdir(parents=True)
     (tmp_path / "catalog" / "patches" / "new.patch").write_text(patch)
     done = build('[[patch]]\nfile = "new.patch"\nwhy = "so"\nexpect = "absent"\n', expect=11)
-    assert "only adds files: nothing of it can be absent" in done.stderr
+    assert "only adds files, so none of its files can be absent" in done.stderr
 
 
 def test_user_and_modes_stay_or_are_what_is_said(

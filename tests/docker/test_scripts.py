@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from builder.errors import PatchError, UntriedError
-from builder.patches.series import PatchContext, apply_all
+from builder.patches.context import PatchContext
+from builder.patches.series import apply_all
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.schema import Script, ScriptPatch
 from builder.tools.git.repositories import Repositories
@@ -107,7 +108,7 @@ def test_a_script_is_the_one_that_was_pinned(bench: Bench) -> None:
     bench.apply(bench.planned(EDIT, sha256=good))
     with pytest.raises(PatchError, match="is not what was pinned"):
         bench.apply(bench.planned(EDIT + "\n", sha256=good))
-    with pytest.raises(PatchError, match="is not there"):
+    with pytest.raises(PatchError, match="does not exist"):
         bench.apply(bench.planned(EDIT, path="other.py"))
 
 
@@ -234,7 +235,7 @@ def test_what_cannot_be_part_of_a_source_is_that_patchs_fault(
     bench: Bench, program: str, said: str
 ) -> None:
     shell = f"#!/bin/sh\nset -e\necho 'x = 2' > pkg/attn.py\n{program}\n"
-    with pytest.raises(PatchError, match="leaves what cannot be part of a source") as caught:
+    with pytest.raises(PatchError, match="leaves files that git cannot store") as caught:
         bench.apply(bench.planned(shell, "patch.sh"))
     assert said in caught.value.why
 

@@ -108,7 +108,7 @@ def test_a_patch_that_does_not_fit_skips_the_commit(farm: Farm) -> None:
     assert [commit.name for commit in outcome.candidates] == [other, last]
     (step,) = outcome.steps
     assert (step.verdict, step.evaluation.built) == ("skip", False)
-    unfit = "pull 6 does not fit (conflicts); a.c, hunk 1: other lines from line 17 on"
+    unfit = "pull 6 does not fit (conflicts); a.c, hunk 1: the lines differ, from line 17"
     assert step.evaluation.why == unfit
     assert f"{other[:9]} is skipped: pull 6 does not fit" in farm.told
     # Where two histories part must be good; where nobody can tell, that is said.

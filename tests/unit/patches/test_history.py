@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import PatchError
-from builder.patches.series import PatchContext, apply_all
+from builder.patches.context import PatchContext
+from builder.patches.series import apply_all
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.edit import Target
 from builder.recipes.parse import parse
@@ -239,7 +240,10 @@ def test_a_night_leaves_out_only_the_commits_that_upstream_has(ward: Ward, catal
 
 def test_commits_that_a_range_is_without_must_be_in_it(ward: Ward) -> None:
     pin, _, commits = ranged(ward)
-    for without, said in ((["0" * 40], "leaves out what it does not hold"), (commits, "is left")):
+    for without, said in (
+        (["0" * 40], "leaves out commits that it does not contain"),
+        (commits, "is left"),
+    ):
         pick = Pick(after=pin, to=commits[-1], without=without)
         patch = PlannedPatch(PickPatch(pick=pick, why="a test"), ward.upstream.url)
         case = ward.case(pin, patch)
@@ -333,12 +337,12 @@ def test_a_conflict_is_shown_where_its_lines_are_not_where_brackets_are(ward: Wa
     bare = b"".join(x for x in made_for.splitlines(keepends=True) if not x.startswith(b"index"))
     finding = ward.on_main(base, ward.pull(base, head))
     (shown,) = finding.details
-    assert f"a.c, hunk 1: other lines from line {line} on" in shown
+    assert f"a.c, hunk 1: the lines differ, from line {line}" in shown
     assert [name.split(" ", 2)[2] for name in finding.commits] == ["g is compared"]
     # The same by the text alone: by the heading, and by lines that are rare.
     finding = next(diagnose(ward.case(up.head(), ward.file(bare))))
     (shown,) = finding.details
-    assert f"a.c, hunk 1: other lines from line {line} on" in shown
+    assert f"a.c, hunk 1: the lines differ, from line {line}" in shown
 
 
 def test_who_brought_it_is_told_by_the_lines_not_by_a_part_of_them(ward: Ward) -> None:
@@ -365,7 +369,7 @@ def test_an_ambiguous_hunk_is_merged_where_the_recipe_allows_it(ward: Ward) -> N
     up.commit("copied", **{"a.c": "x\n" * 6 + block + up.git("show", "HEAD:a.c") + "\n"})
     plain = ward.on_main(base, ward.pull(base, head))
     assert plain.state == "conflicts"
-    assert "its lines stand in 2 places" in plain.details[0]
+    assert "its lines occur in 2 places" in plain.details[0]
     merged = ward.on_main(base, ward.pull(base, head, three_way=True))
     assert merged.state == "merged", merged.details
     case = ward.case(up.head(), ward.pull(base, head, three_way=True))
@@ -383,5 +387,5 @@ def test_a_copy_is_not_patched_in_the_place_of_what_changed(ward: Ward) -> None:
     finding = ward.on_main(base, ward.pull(base, head))
     assert finding.state == "conflicts", finding.details
     assert finding.details[0].endswith(
-        "its lines stand at line 43; those that it was made for are at line 18, and have changed"
+        "its lines occur at line 43; the original ones are at line 18, and have changed"
     )

@@ -16,7 +16,8 @@ import pytest
 
 from builder.patches import diff
 from builder.patches.apply import FITS, attempt
-from builder.patches.series import PatchContext, apply_all
+from builder.patches.context import PatchContext
+from builder.patches.series import apply_all
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.schema import PullPatch, Track
 from builder.tools.git.repositories import Repositories

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from builder.errors import FetchError, PatchError
 from builder.patches import diff as diffs
+from builder.patches.context import PatchContext
 from builder.patches.diff import NotADiffError
-from builder.patches.series import PatchContext, apply_all
+from builder.patches.series import apply_all
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import Add, AddPatch, FilePatch, Pick, PickPatch, PullPatch
 from builder.tools.git.repositories import Repositories
@@ -136,7 +137,7 @@ def test_lines_that_moved_and_stand_twice_are_not_guessed(bench: Bench) -> None:
     bench.pin = bench.upstream.commit("twice", **{"a.c": "top\n" * 6 + block + "mid\n" + block})
     with pytest.raises(PatchError, match="does not apply") as caught:
         bench.apply(bench.file(patch))
-    assert "its lines stand in 2 places" in caught.value.why
+    assert "its lines occur in 2 places" in caught.value.why
 
 
 def test_added_files_are_installed_as_the_project_that_the_recipe_names(bench: Bench) -> None:
@@ -182,10 +183,10 @@ def test_hunks_of_files_that_the_target_lacks_are_left_out_and_named(bench: Benc
     )
     with pytest.raises(PatchError, match="does not apply") as caught:
         bench.apply(bench.pull(base, head))
-    assert "docs/d.md: is not there" in caught.value.why
+    assert "docs/d.md: does not exist" in caught.value.why
     tree = bench.apply(bench.pull(base, head, leave_out=["tests/*", "docs/*"]))
     assert sorted(path.name for path in tree.iterdir()) == ["a.c", "b.c"]
-    said = "pull 1: left out, as the recipe says: docs/d.md, docs/deep/f.md, tests/t.c"
+    said = "pull 1: left out by leave_out: docs/d.md, docs/deep/f.md, tests/t.c"
     assert said in bench.said
 
 
@@ -201,7 +202,7 @@ def test_a_binary_change_of_a_pull_request_is_exact(bench: Bench) -> None:
     bench.pin = bench.upstream.commit("other", **{"x.bin": b"\0other"})
     with pytest.raises(PatchError) as caught:
         bench.apply(bench.pull(base, head))
-    assert "x.bin: is not the binary file that the patch was made for" in caught.value.why
+    assert "x.bin: is another binary file than the patch was made for" in caught.value.why
 
 
 def test_crlf_files_are_patched_byte_for_byte(bench: Bench) -> None:
@@ -215,7 +216,7 @@ def test_crlf_files_are_patched_byte_for_byte(bench: Bench) -> None:
     assert (tree / "w.txt").read_bytes() == text.replace(b"line 5\r", b"five\r")
     with pytest.raises(PatchError) as caught:
         bench.apply(bench.file(patch.replace(b"\r\n", b"\n")))
-    assert "w.txt, hunk 1: the lines end otherwise (CRLF, or LF)" in caught.value.why
+    assert "w.txt, hunk 1: the line ends differ (CRLF or LF)" in caught.value.why
 
 
 def test_modes_renames_deletions_and_odd_names_come_through(bench: Bench) -> None:
@@ -250,10 +251,10 @@ def test_a_warm_mirror_serves_patches_offline(bench: Bench) -> None:
 def test_a_conflict_names_file_hunk_and_lines(bench: Bench) -> None:
     patch = bench.diff(**{"a.c": numbered(40, line_5="five", line_30="thirty")})
     bench.pin = bench.upstream.commit("other", **{"a.c": numbered(40, line_29="changed")})
-    with pytest.raises(PatchError, match=r"file x\.patch applies in part only") as caught:
+    with pytest.raises(PatchError, match=r"file x\.patch applies only in part") as caught:
         bench.apply(bench.file(patch))
     assert caught.value.why.splitlines() == [
-        "a.c, hunk 2: other lines from line 27 on",
+        "a.c, hunk 2: the lines differ, from line 27",
         "  - line 29",
         "  + changed",
     ]
@@ -265,19 +266,19 @@ def test_what_is_in_the_source_already_is_said(bench: Bench) -> None:
         bench.pin,
         bench.upstream.commit("same", **{"a.c": numbered(40, line_5="five")}),
     )
-    with pytest.raises(PatchError, match="pull 1 is in the source already"):
+    with pytest.raises(PatchError, match="pull 1 is already in the source"):
         bench.apply(bench.pull(base, head))
-    with pytest.raises(PatchError, match="pull 1 is in the source already"):
+    with pytest.raises(PatchError, match="pull 1 is already in the source"):
         bench.apply(bench.pull(base, head, three_way=True))
 
 
 def test_what_changes_lines_that_are_not_there_is_not_applicable(bench: Bench) -> None:
     patch = bench.diff(**{"a.c": numbered(40, line_5="five")})
     bench.pin = bench.upstream.commit("rewritten", **{"a.c": "all new\n"})
-    with pytest.raises(PatchError, match="the lines that it changes are not there"):
+    with pytest.raises(PatchError, match="the lines that it changes do not exist"):
         bench.apply(bench.file(patch))
     bench.pin = bench.upstream.commit("removed", **{"a.c": None})
-    with pytest.raises(PatchError, match="what it changes is not there"):
+    with pytest.raises(PatchError, match="its files do not exist"):
         bench.apply(bench.file(patch))
 
 
@@ -301,10 +302,10 @@ def test_a_patch_that_changes_nothing_is_an_error(bench: Bench) -> None:
 def test_a_base_that_is_no_ancestor_is_an_error(bench: Bench) -> None:
     head = bench.upstream.pull(1, {"b.c": "b2\n"})
     beside = bench.upstream.commit("beside", **{"b.c": "b3\n"})
-    with pytest.raises(PatchError, match="is no diff of a branch") as caught:
+    with pytest.raises(PatchError, match="is not the diff of a branch") as caught:
         bench.apply(bench.pull(beside, head))
     assert f"{beside} is not an ancestor of {head}" in caught.value.why
-    with pytest.raises(PatchError, match="is no diff of a branch"):
+    with pytest.raises(PatchError, match="is not the diff of a branch"):
         bench.apply(bench.pull("0" * 40, head))
     with pytest.raises(FetchError, match="cannot fetch"):
         bench.apply(bench.pull(bench.pin, "0" * 40))
@@ -314,7 +315,7 @@ def test_a_merge_is_not_picked(bench: Bench) -> None:
     head = bench.upstream.pull(1, {"b.c": "b2\n"})
     bench.upstream.commit("main", **{"a.c": numbered(40, line_5="5")})
     bench.upstream.git("merge", "--quiet", "--no-ff", "-m", "merged", head)
-    with pytest.raises(PatchError, match=r"holds the merge \w+ \(merged\)"):
+    with pytest.raises(PatchError, match=r"contains the merge \w+ \(merged\)"):
         bench.apply(bench.pick(bench.pin, bench.upstream.head()))
 
 
@@ -332,20 +333,20 @@ BINARY = "diff --git a/i.png b/i.png\nindex 1..2 100644\nBinary files a/i.png an
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (new("a/../../x", "b/../../x"), "not inside a tree"),
-        (new("/etc/x", "/etc/x"), "not inside a tree"),
-        ("--- /etc/passwd\n+++ /etc/passwd\n@@ -1 +1 @@\n-a\n+b\n", "not inside a tree"),
-        (new("a/.git/config", "b/.git/config"), "not inside a tree"),
-        (new("a/x/.GIT/hooks/y", "b/x/.GIT/hooks/y", "100755"), "not inside a tree"),
-        (new("a//x", "b//x"), "not inside a tree"),
+        (new("a/../../x", "b/../../x"), "leads out of the tree"),
+        (new("/etc/x", "/etc/x"), "leads out of the tree"),
+        ("--- /etc/passwd\n+++ /etc/passwd\n@@ -1 +1 @@\n-a\n+b\n", "leads out of the tree"),
+        (new("a/.git/config", "b/.git/config"), "leads out of the tree"),
+        (new("a/x/.GIT/hooks/y", "b/x/.GIT/hooks/y", "100755"), "leads out of the tree"),
+        (new("a//x", "b//x"), "leads out of the tree"),
         (new("a/l", "b/l", "120000", "/etc/passwd"), "outside the tree"),
         (new("a/d/l", "b/d/l", "120000", "../../x"), "outside the tree"),
         (new("a/m", "b/m", "160000", GITLINK), "changes the submodule m"),
         (BINARY, "the binary file i.png differs"),
-        ("", "holds no diff"),
-        ("just words\n", "holds no diff"),
+        ("", "contains no diff"),
+        ("just words\n", "contains no diff"),
         ("--- a/b.c\n+++ b/b.c\n@@ -1,5 +1,6 @@\n b\n", "a hunk ends early"),
-        ("\x00\xff\x00", "holds no diff"),
+        ("\x00\xff\x00", "contains no diff"),
     ],
 )
 def test_a_hostile_or_broken_patch_is_refused(bench: Bench, text: str, said: str) -> None:

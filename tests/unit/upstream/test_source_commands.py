@@ -131,7 +131,7 @@ def test_the_doctor_tells_of_the_pin_of_upstream_and_of_any_ref(farm: Farm) -> N
     assert by_target["v0.2.0"]["details"] == ["a.c, hunk 1: +1 lines"]
     (conflict,) = by_target["main"]["details"]
     assert conflict.splitlines() == [
-        "a.c, hunk 1: other lines from line 18 on",
+        "a.c, hunk 1: the lines differ, from line 18",
         "  - line 19",
         "  + changed here",
     ]

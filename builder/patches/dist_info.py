@@ -1,4 +1,4 @@
-"""Added files become an installed Python project: what its ``.dist-info`` holds.
+"""The ``.dist-info`` directory that makes added files an installed Python project.
 
 Python packaging, "Recording installed projects", "Core metadata" and "Entry points".
 """

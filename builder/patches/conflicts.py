@@ -1,0 +1,240 @@
+"""Hunks that do not fit a file, or fit in a doubtful place: where they belong, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from builder.patches import diff
+from builder.patches.alignment import LEFT, LineMap, Place, likeliest, resemblance, trivial, words
+from builder.patches.diff import FileDiff, Hunk
+from builder.tools.git.scratch import Application, Scratch
+
+MOST_SHOWN = 20
+"""Lines of one side of a conflict that are shown."""
+MOST_PLACES = 8
+"""Places of a hunk that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A hunk (from 1; 0: the whole file) that does not fit, and the lines that differ."""
+
+    path: str
+    hunk: int
+    why: str
+    expected: tuple[str, ...] = ()
+    """Lines that the hunk expects and the file lacks."""
+    found: tuple[str, ...] = ()
+    """The lines of the file in their place."""
+    at: Place | None = None
+    """The part of the file where the hunk belongs."""
+
+    def __str__(self) -> str:
+        where = f"{self.path}, hunk {self.hunk}" if self.hunk else self.path
+        lines = [f"{where}: {self.why}"]
+        for sign, side in (("-", self.expected), ("+", self.found)):
+            lines += [f"  {sign} {line}" for line in side[:MOST_SHOWN]]
+            if len(side) > MOST_SHOWN:
+                lines.append(f"  {sign} ... {len(side) - MOST_SHOWN} more lines")
+        return "\n".join(lines)
+
+
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\r\n").decode("utf-8", "replace")
+
+
+def _lines(scratch: Scratch, tree: str, path: str | None) -> list[bytes] | None:
+    content = scratch.file(tree, path) if path else None
+    return None if content is None else diff.lines_of(content)
+
+
+def places(wanted: Sequence[bytes], lines: Sequence[bytes]) -> list[int]:
+    """The indices (from 0) at which ``lines`` contain ``wanted``, line by line."""
+    count = len(wanted)
+    return [at for at in range(len(lines) - count + 1) if lines[at : at + count] == wanted]
+
+
+def doubtful_offsets(
+    scratch: Scratch, tree: str, files: Sequence[FileDiff], done: Application, origin: str
+) -> list[Conflict]:
+    """Hunks that git applied in a place where they may not belong.
+
+    Their lines occur more than once, or the lines that they were made for have changed, and git
+    found a copy of those.
+    """
+    by_path = {file.path: file for file in files}
+    found = []
+    for path, number, moved in done.offsets:
+        file = by_path.get(path)
+        lines = _lines(scratch, tree, file.old) if file else None
+        if file is None or lines is None or number > len(file.hunks):
+            continue
+        hunk = file.hunks[number - 1]
+        stands = [str(place + 1) for place in places(hunk.before, lines)]
+        at = _followed(hunk, _original(scratch, tree, file, origin), least=0.0)
+        meant = f"; the original ones are at line {at.start + 1}" if at else ""
+        if len(stands) > 1:
+            at_lines = ", ".join(stands[:MOST_PLACES])
+            why = f"moved, and its lines occur in {len(stands)} places: lines {at_lines}{meant}"
+            found.append(Conflict(path, number, why, at=at))
+        elif at and abs(at.start - (hunk.start - 1 + moved)) > len(hunk.before):
+            why = f"its lines occur at line {hunk.start + moved}{meant}, and have changed"
+            found.append(Conflict(path, number, why, at=at))
+    return found
+
+
+def conflicts_of(scratch: Scratch, tree: str, file: FileDiff, origin: str) -> list[Conflict]:
+    """The hunks of one file of a diff that do not fit a tree."""
+    lines = _lines(scratch, tree, file.old)
+    if file.old is None:
+        there = _lines(scratch, tree, file.new) is not None
+        return [Conflict(file.path, 0, "exists already, with other contents")] if there else []
+    if lines is None:
+        return [Conflict(file.old, 0, "does not exist")]
+    if file.binary:
+        return [Conflict(file.path, 0, "is another binary file than the patch was made for")]
+    original = _original(scratch, tree, file, origin)
+    found = []
+    for number, hunk in enumerate(file.hunks, 1):
+        if not places(hunk.before, lines):
+            at = _place(hunk, lines, original)
+            found.append(_mismatch(file.path, number, hunk, lines, at))
+    return found
+
+
+def _original(
+    scratch: Scratch, tree: str, file: FileDiff, origin: str
+) -> tuple[list[bytes], LineMap] | None:
+    """The file that a diff was made for, if known, and how it became the file of a tree."""
+    now = scratch.entry(tree, file.old or "")
+    blob = scratch.blob_named(file.preimage) if file.preimage else None
+    if blob is None and origin:
+        item = scratch.entry(origin, file.old or "")
+        blob = item.object if item else None
+    if now is None or blob is None:
+        return None
+    return diff.lines_of(scratch.read(blob)), LineMap(scratch.line_changes(blob, now.object))
+
+
+def _place(
+    hunk: Hunk, lines: list[bytes], original: tuple[list[bytes], LineMap] | None
+) -> Place | None:
+    """Where a hunk belongs: followed from the original file, else where lines are alike."""
+    followed, alike = _followed(hunk, original), likeliest(hunk, lines)
+    if original is None or followed is not None:
+        return followed or alike
+    before, where = original
+    start = _start(hunk, before)
+    if start is None:
+        return alike
+    # All of its lines were removed there: perhaps they moved together within the file.
+    moved = alike is not None and resemblance(hunk, before, lines[alike.start : alike.stop]) >= 0.5
+    return alike if moved else where.place(before, start, start + len(hunk.before))
+
+
+def _start(hunk: Hunk, before: list[bytes]) -> int | None:
+    """The index of the lines of a hunk in the file that it was made for."""
+    starts = places(hunk.before, before)
+    return min(starts, key=lambda at: abs(at - hunk.start + 1), default=None)
+
+
+def _followed(
+    hunk: Hunk, original: tuple[list[bytes], LineMap] | None, least: float = LEFT
+) -> Place | None:
+    """Where the lines of a hunk are now, if more than ``least`` of them (0 to 1) are left."""
+    if original is None:
+        return None
+    before, where = original
+    start = _start(hunk, before)
+    if start is None or where.left(before, start, start + len(hunk.before)) <= least:
+        return None
+    return where.place(before, start, start + len(hunk.before))
+
+
+def _mismatch(path: str, number: int, hunk: Hunk, lines: list[bytes], at: Place | None) -> Conflict:
+    """The hunk compared with the part of the file where it belongs."""
+    if at is None:
+        return Conflict(
+            path,
+            number,
+            f"the file has no similar lines (it was at line {hunk.start})",
+            tuple(_text(line) for line in hunk.removed or hunk.before),
+        )
+    actual = lines[at.start : at.stop]
+    if _only_ends(hunk.before, actual):
+        line = next((_text(each) for each in hunk.before if each not in actual), "")
+        return Conflict(path, number, "the line ends differ (CRLF or LF)", (line,), (), at)
+    expected, found = _differing(hunk.before, actual)
+    if sorted(expected) == sorted(found):
+        why = f"its lines are in another order, from line {at.start + 1}"
+        return Conflict(path, number, why, at=at)
+    why = f"the lines differ, from line {at.start + 1}"
+    return Conflict(path, number, why, expected, found, at)
+
+
+def _differing(
+    before: Sequence[bytes], actual: Sequence[bytes]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The lines that only one of two texts has, each in its order."""
+    expected: list[str] = []
+    found: list[str] = []
+    for what, a, b, c, d in SequenceMatcher(None, before, actual, autojunk=False).get_opcodes():
+        if what != "equal":
+            expected += map(_text, before[a:b])
+            found += map(_text, actual[c:d])
+    return tuple(expected), tuple(found)
+
+
+def _only_ends(expected: Sequence[bytes], actual: Sequence[bytes]) -> bool:
+    return [line.rstrip(b"\r\n") for line in expected] == [line.rstrip(b"\r\n") for line in actual]
+
+
+def changing(file: FileDiff) -> list[bytes]:
+    """The lines that a diff removes; if there are none, or only trivial ones, those around."""
+    removed = [line for hunk in file.hunks for line in hunk.removed]
+    around = [line for hunk in file.hunks for line in hunk.before]
+    telling = [line for line in removed if not trivial(line)]
+    return telling or [line for line in removed or around if words([line])]
+
+
+def lacks_lines(
+    scratch: Scratch, tree: str, file: FileDiff, conflicts: Sequence[Conflict], origin: str
+) -> bool:
+    """Whether a tree has no line that a diff changes, and none that one of them became."""
+    lines = _lines(scratch, tree, file.old)
+    if file.old is None:
+        return False
+    wanted = changing(file)
+    if lines is None or not wanted:
+        return lines is None
+    there = {line.strip() for line in lines}
+    if any(line.strip() in there for line in wanted):
+        return False
+    instead = _instead(file, wanted, lines, _original(scratch, tree, file, origin))
+    if instead is None:
+        shown = [each.found for each in conflicts if each.path == file.path]
+        instead = [line.encode() for found in shown for line in found]
+    return not words(wanted) & words(instead)
+
+
+def _instead(
+    file: FileDiff,
+    wanted: Sequence[bytes],
+    lines: Sequence[bytes],
+    original: tuple[list[bytes], LineMap] | None,
+) -> list[bytes] | None:
+    """The lines that replaced those that a diff changes; None if that is unknown."""
+    if original is None:
+        return None
+    before, where = original
+    found: list[bytes] = []
+    for hunk in file.hunks:
+        start = _start(hunk, before)
+        if start is None:
+            return None
+        for old in range(start, start + len(hunk.before)):
+            if before[old] in wanted and where.line(old) is None:
+                found += [lines[new] for new in where.instead(old)]
+    return found
