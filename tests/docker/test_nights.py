@@ -314,7 +314,7 @@ def test_nothing_moves_where_it_must_not(world: World) -> None:
     mover.start()
     told = world.night(expect=13)
     mover.join()
-    assert "nightly was moved by somebody else" in told["reason"]
+    assert "nightly was moved by another client" in told["reason"]
     assert world.channel not in {"", night["digest"]}
     # Two nights at once, on one machine.
     cache = Path(os.environ["BUILDER_CACHE_DIR"])

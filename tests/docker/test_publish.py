@@ -185,7 +185,7 @@ def test_a_version_that_somebody_else_gives_meanwhile_stays(
 
     proxy.faults = [Fault("PUT .*uploads", "pass", 1, {}, give)]
     done = push(expect=12)
-    assert f"{REPOSITORY}:1 was moved by somebody else" in done.stderr
+    assert f"{REPOSITORY}:1 was moved by another client" in done.stderr
     assert f"these tags were given before that: {own(image)}" in done.stderr
     assert tags(registry) == {own(image): image["digest"], "1": theirs.digest}
     # A night, a promotion and a push keep out of each other's way on one machine.

@@ -1,1 +1,1 @@
-"""tools.docker."""
+"""The Docker engine, buildx, containers, and the blobs of images."""

@@ -1,1 +1,1 @@
-"""tools.python."""
+"""The Python package index: files by digest, wheels that fit, and uv's resolver."""

@@ -1,7 +1,7 @@
-"""How a registry is asked as somebody: tokens, and to whom a login is sent.
+"""Authorization at a registry: tokens, and which hosts get a login.
 
-https://distribution.github.io/distribution/spec/auth/token/.  Only the registry's own 401 counts:
-what it redirects to gets neither a login nor a token.
+https://distribution.github.io/distribution/spec/auth/token/.  Only a 401 of the registry itself
+counts: hosts that it redirects to get neither a login nor a token.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from builder.errors import RegistryError
 from builder.tools.registry import responses
 from builder.tools.registry.credentials import HUB, Login, login_for
-from builder.tools.web.client import Answer, Client, loopback, origin, parts_of
+from builder.tools.web.client import Client, Response, is_loopback, origin, split_url
 from builder.tools.web.errors import WebError
 
 HUB_DOMAINS = ("docker.io", "docker.com")
@@ -24,17 +24,17 @@ def may_name(registry: str, host: str) -> bool:
     It may name itself and hosts of its domain (registry.gitlab.com names gitlab.com); one of this
     machine names hosts of this machine.
     """
-    own = parts_of(f"https://{registry}").hostname or ""
-    if own == host or (loopback(own) and loopback(host)):
+    own = split_url(f"https://{registry}").hostname or ""
+    if own == host or (is_loopback(own) and is_loopback(host)):
         return True
     domains = HUB_DOMAINS if registry == HUB else (_domain(own),)
     return any(domain and f".{host}".endswith(f".{domain}") for domain in domains)
 
 
 def _domain(host: str) -> str:
-    """The domain whose hosts belong together with a host; empty where that is not known.
+    """The domain whose hosts belong to one owner; empty where that is not known.
 
-    It is what follows the first dot, unless that is one label, or reads like co.uk: there anyone
+    It is the part after the first dot, unless that is one label, or looks like co.uk: there anyone
     can have a name.
     """
     try:
@@ -42,13 +42,13 @@ def _domain(host: str) -> str:
     except ValueError:
         labels = host.split(".")
         above = labels[1:]
-        everyone = len(above) == 1 or (len(above) == 2 and max(map(len, above)) <= 3)
-        return ".".join(labels if everyone else above) if len(labels) > 1 else ""
+        public = len(above) == 1 or (len(above) == 2 and max(map(len, above)) <= 3)
+        return ".".join(labels if public else above) if len(labels) > 1 else ""
     return ""
 
 
 class Authorization:
-    """The login for one registry ("docker.io"), at ``base``, and the tokens that it gave.
+    """The login for one registry ("docker.io"), at ``base``, and its tokens.
 
     ``token_hosts``: hosts outside the registry's domain that it may name for tokens.
     """
@@ -61,32 +61,32 @@ class Authorization:
         self._client = client
         self._token_hosts = token_hosts
         self._login: Login | None = None
-        self._asked_login = False
+        self._login_known = False
         self._known: dict[str, str] = {}
 
     @property
     def user(self) -> str:
-        """Whose login is used; empty: nobody's."""
+        """The user of the login; empty without a login."""
         return self._login.user if self._login else ""
 
-    def concerns(self, url: str) -> bool:
-        """Whether an address is the registry's own."""
+    def covers(self, url: str) -> bool:
+        """Whether an address is on the registry itself."""
         return origin(url) == self._origin
 
     def header(self, url: str, scope: str) -> dict[str, str]:
-        """The header that authorizes a request, where one is known and the address is ours."""
+        """The Authorization header of a request to the registry, where one is known."""
         known = self._known.get(scope)
-        return {"Authorization": known} if known and self.concerns(url) else {}
+        return {"Authorization": known} if known and self.covers(url) else {}
 
-    def answered(self, answer: Answer, scope: str) -> bool:
-        """Whether a 401 could be answered: the request is worth another try.
+    def authorize(self, answer: Response, scope: str) -> bool:
+        """Respond to a 401; whether there is a login or token to repeat the request with.
 
-        Raises ``RegistryError`` where the login would be sent in the clear or the token is
-        damaged, ``WebError`` where it is not given.
+        Raises ``RegistryError`` where the login would be sent without TLS or the token is damaged,
+        ``WebError`` where the token server refuses.
         """
         kind, named = responses.challenge(answer.headers.get("WWW-Authenticate", ""))
-        if not self._asked_login:
-            self._login, self._asked_login = login_for(self._registry), True
+        if not self._login_known:
+            self._login, self._login_known = login_for(self._registry), True
         value = ""
         if kind == "basic" and self._login:
             value = f"Basic {self._login.basic}"
@@ -105,25 +105,25 @@ class Authorization:
         query = urlencode({"service": service, "scope": scope})
         headers = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
         url = f"{realm}{'&' if '?' in realm else '?'}{query}"
-        # A redirect names a host that the registry did not name.
-        answer = self._client.request("GET", url, headers=headers, elsewhere=False)
-        if not answer.good:
+        # A redirect would name a host that the registry did not name.
+        answer = self._client.request("GET", url, headers=headers, cross_host=False)
+        if not answer.ok:
             raise answer.error(responses.error_text(answer.content))
         return responses.token(answer, self._registry)
 
     def _require_safe(self, realm: str) -> None:
         """Raise ``RegistryError`` unless logins may be sent to a realm.
 
-        They go over TLS; without it only within this machine, for a registry that is there, too.
-        The host is one that the registry may name, or that the user allows.
+        They are sent over TLS; without it only on this machine, for a registry on this machine.
+        The host must be one that the registry may name, or that the user allows.
         """
         try:
-            parts = parts_of(realm)
+            parts = split_url(realm)
         except WebError as error:
             raise RegistryError(
-                f"{self._registry} names no valid address for tokens", error.why
+                f"{self._registry} names an address for tokens that is not valid", error.why
             ) from None
-        here = self._origin[0] == "http" and loopback(parts.hostname or "")
+        here = self._origin[0] == "http" and is_loopback(parts.hostname or "")
         if parts.username is not None or not (parts.scheme == "https" or here):
             raise RegistryError(
                 f"{self._registry} wants the login to be sent without TLS",
@@ -134,6 +134,6 @@ class Authorization:
         if not may_name(self._registry, host) and host not in self._token_hosts:
             raise RegistryError(
                 f"no login for {self._registry} is sent to {host}",
-                "the registry names that host for tokens, and it is not of the registry's domain",
+                "the registry names that host for tokens, and it is not in the registry's domain",
                 f"nothing was sent; if that host is right, set BUILDER_TOKEN_HOSTS={host}",
             )

@@ -1,9 +1,9 @@
-"""Docker Hub's own API: what the registry protocol cannot do there.
+"""Docker Hub's own API: descriptions and the deletion of tags, which the registry protocol lacks.
 
-https://docs.docker.com/reference/api/hub/latest/ (2-beta) has the login, the tags with their
-pages, and the limits.  It has neither how a description is written nor how a tag is deleted:
-those are done as Docker's own clients do them, by the newer path (docker/hub-mcp) and, where that
-is not there, by the older one (docker/actions-toolkit, docker/hub-tool).
+https://docs.docker.com/reference/api/hub/latest/ (2-beta) documents the login, the list of tags
+and the limits, but not how a description is written or a tag is deleted.  Those requests are the
+ones of Docker's own clients: the newer path (docker/hub-mcp) and, where it does not exist, the
+older one (docker/actions-toolkit, docker/hub-tool).
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from builder.errors import FetchError, RegistryError
 from builder.tools.registry import hub_responses
 from builder.tools.registry.credentials import HUB, Login, login_for
 from builder.tools.registry.hub_responses import Grant, Shown, TagPage
-from builder.tools.web.client import Answer, Client
+from builder.tools.web.client import Client, Response
 from builder.tools.web.errors import WebError, cause
 from builder.tools.web.retry import RetryPolicy
 
 SHORT = 100
-"""Characters of a short description: a longer one is answered with 400."""
+"""Characters of a short description; the response to a longer one is 400."""
 FULL = 25_000
-"""Bytes of a full description, which is Markdown: likewise."""
-PAGE = 100  # tags: the most that a page may have
+"""Bytes of a full description, which is Markdown; likewise."""
+PAGE = 100  # tags: the maximum of a page
 LARGEST_PAGE = 16 << 20  # bytes: the images of 100 tags
 MOST_PAGES = 1000
 ABSENT = frozenset({404, 405})
 SCOPE = (
-    "it takes a personal access token with the scopes Read, Write and Delete, of somebody who "
+    "use a personal access token with the scopes Read, Write and Delete, of a user who "
     "administers the repository: set DOCKERHUB_USERNAME and DOCKERHUB_TOKEN"
 )
 
 
 class Hub:
-    """Docker Hub at ``api`` ("https://hub.docker.com"), as whoever the login says.
+    """Docker Hub at ``api`` ("https://hub.docker.com"), with the login for it.
 
-    Repositories are named by their path, NAMESPACE/NAME.  ``say`` gets a line where it has to
-    wait.  A failure that may pass (429, 5xx, a broken connection) is tried again within a bound
-    and ends in ``FetchError``; another one raises ``RegistryError`` at once.
+    Repositories are named by their path, NAMESPACE/NAME.  ``log`` gets a line before a wait.  A
+    temporary failure (429, 5xx, a broken connection) is retried and ends in ``FetchError``; any
+    other raises ``RegistryError`` at once.
     """
 
     def __init__(self, api: str, log: Callable[[str], None]) -> None:
@@ -50,25 +50,27 @@ class Hub:
         self._token = ""
 
     def describe(self, repository: str, short: str, full: str) -> None:
-        """Write the two descriptions of a repository: at most ``SHORT`` characters, and Markdown
-        of at most ``FULL`` bytes.  Then look whether Docker Hub has them."""
+        """Write the two descriptions of a repository, then verify that Docker Hub has them.
+
+        ``short`` has at most ``SHORT`` characters, ``full`` is Markdown of at most ``FULL`` bytes.
+        """
         body = {"description": short, "full_description": full}
         answer = self._either("PATCH", repository, "", body)
-        if answer.good:
+        if answer.ok:
             answer = self._either("GET", repository, "")
-        if not answer.good:
-            raise self._refused(answer, f"describe {repository}")
+        if not answer.ok:
+            raise self._error(answer, f"describe {repository}")
         shown = hub_responses.checked(Shown, answer.content)
         for sent, there in ((short, shown.description), (full, shown.full_description)):
             if (there or "").split() != sent.split():
                 raise RegistryError(
-                    f"Docker Hub took the description of {repository}, and shows another one",
+                    f"Docker Hub accepted the description of {repository}, but shows another one",
                     f"{len(sent)} characters were sent, {len(there or '')} are shown",
                     f"look at https://hub.docker.com/r/{repository}, and try again",
                 )
 
     def tags(self, repository: str) -> list[str]:
-        """All tags, sorted; none where there is no such repository."""
+        """All tags, sorted; none where the repository does not exist."""
         namespace, name = _parts(repository)
         path = f"/v2/namespaces/{namespace}/repositories/{name}/tags"
         found: set[str] = set()
@@ -76,8 +78,8 @@ class Hub:
             answer = self._authorized("GET", f"{path}?page={page}&page_size={PAGE}")
             if answer.status == 404:
                 break
-            if not answer.good:
-                raise self._refused(answer, f"list the tags of {repository}")
+            if not answer.ok:
+                raise self._error(answer, f"list the tags of {repository}")
             listed = hub_responses.checked(TagPage, answer.content)
             found.update(listed.names)
             if not listed.names or not listed.next:
@@ -85,16 +87,16 @@ class Hub:
         return sorted(found)
 
     def delete_tag(self, repository: str, tag: str) -> bool:
-        """Delete a tag, and no other that leads to the same image; whether it was there."""
+        """Delete a tag, and no other tag of the same image; whether it existed."""
         answer = self._either("DELETE", repository, f"/tags/{tag}")
         if answer.status == 404:
             return False
-        if not answer.good:
-            raise self._refused(answer, f"delete the tag {tag} of {repository}")
+        if not answer.ok:
+            raise self._error(answer, f"delete the tag {tag} of {repository}")
         return True
 
-    def _either(self, method: str, repository: str, rest: str, body: Any = None) -> Answer:
-        """The answer of the newer path, or of the older one where that is not there."""
+    def _either(self, method: str, repository: str, rest: str, body: Any = None) -> Response:
+        """The response of the newer path, or of the older one where that does not exist."""
         namespace, name = _parts(repository)
         answer = self._authorized(
             method, f"/v2/namespaces/{namespace}/repositories/{name}{rest}", body
@@ -103,8 +105,8 @@ class Hub:
             answer = self._authorized(method, f"/v2/repositories/{namespace}/{name}{rest}/", body)
         return answer
 
-    def _authorized(self, method: str, path: str, body: Any = None) -> Answer:
-        """An answer to somebody who is logged in; a token lives for ten minutes."""
+    def _authorized(self, method: str, path: str, body: Any = None) -> Response:
+        """The response to a request with a token; a token is valid for ten minutes."""
         fresh = not self._token
         if fresh:
             self._token = self._log_in()
@@ -126,13 +128,13 @@ class Hub:
         body = {"identifier": self._login.user, "secret": self._login.password}
         answer = self._ask("POST", "/v2/auth/token", body)
         if answer.status != 200:
-            raise self._refused(answer, "log in")
+            raise self._error(answer, "log in")
         return hub_responses.checked(Grant, answer.content).access_token
 
-    def _ask(self, method: str, path: str, body: Any) -> Answer:
-        """An answer that will not be another one for being asked for again."""
+    def _ask(self, method: str, path: str, body: Any) -> Response:
+        """A response that a retry would not change."""
 
-        def once() -> Answer:
+        def once() -> Response:
             headers = {"Accept": "application/json"}
             if self._token:
                 headers["Authorization"] = f"Bearer {self._token}"
@@ -146,7 +148,7 @@ class Hub:
                 limit=LARGEST_PAGE,
             )
             failure = answer.error(hub_responses.error_text(answer.content))
-            if not answer.good and failure.temporary:
+            if not answer.ok and failure.temporary:
                 raise failure
             return answer
 
@@ -156,7 +158,7 @@ class Hub:
         except WebError as error:
             if not error.temporary:
                 raise RegistryError(
-                    f"Docker Hub's answer cannot be used: {what}", error.why
+                    f"Docker Hub's response cannot be used: {what}", error.why
                 ) from error
             raise FetchError(
                 f"Docker Hub {error.outcome}: {what}",
@@ -164,7 +166,7 @@ class Hub:
                 "try again later: finished changes are not repeated",
             ) from error
 
-    def _refused(self, answer: Answer, what: str) -> RegistryError:
+    def _error(self, answer: Response, what: str) -> RegistryError:
         status, why = answer.status, answer.error(hub_responses.error_text(answer.content)).why
         who = self._login.user if self._login else "access without a login"
         if status == 401:
@@ -173,9 +175,9 @@ class Hub:
             return RegistryError(f"{who} has no permission on Docker Hub: {what}", why, SCOPE)
         if status in ABSENT:
             return RegistryError(
-                f"Docker Hub has nothing to {what}, or does not show it to {who}",
+                f"Docker Hub cannot {what}: not found, or not visible to {who}",
                 why,
-                "`builder push` makes the repository; check the namespace (BUILDER_NAMESPACE)",
+                "`builder push` creates the repository; check the namespace (BUILDER_NAMESPACE)",
             )
         return RegistryError(f"Docker Hub refuses: {what}", why)
 
@@ -184,8 +186,8 @@ def _parts(repository: str) -> tuple[str, str]:
     namespace, _, name = repository.partition("/")
     if not namespace or not name or "/" in name:
         raise RegistryError(
-            f"{repository} is no repository of Docker Hub's",
-            "there they are called NAMESPACE/NAME",
+            f"{repository} is not the name of a Docker Hub repository",
+            "it must be NAMESPACE/NAME",
             "check BUILDER_NAMESPACE, and image.repository in the recipe",
         )
     return namespace, name

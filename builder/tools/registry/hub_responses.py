@@ -1,7 +1,7 @@
-"""What Docker Hub's own API answers, checked: nothing else reads what comes from it.
+"""The responses of Docker Hub's own API, checked: no other module parses them.
 
-https://docs.docker.com/reference/api/hub/latest/ (2-beta).  What does not fit raises
-``FetchError``, which never holds a value of the answer: it may be a secret.
+https://docs.docker.com/reference/api/hub/latest/ (2-beta).  A response that does not fit its model
+raises ``FetchError``, which never holds a value of the response: it may be a secret.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Grant(JsonModel):
-    """What a login gets ("Create access token")."""
+    """The token of a login ("Create access token")."""
 
     access_token: Token
 
@@ -41,34 +41,34 @@ class TagPage(JsonModel):
 
 
 class Shown(JsonModel):
-    """What a repository's page shows ("Get repository")."""
+    """The descriptions of a repository ("Get repository")."""
 
     description: str | None = None
     full_description: str | None = None
 
 
 def checked(model: type[Model], content: bytes) -> Model:
-    """The JSON of a good answer as that model; raises ``FetchError``."""
+    """Parse the JSON of a good response as that model.  Raises ``FetchError``."""
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
         raise FetchError(
-            "an answer of Docker Hub is damaged, or is not from Docker Hub",
+            "a response of Docker Hub is damaged, or is not from Docker Hub",
             first_error(error),
             "check BUILDER_HUB_API, and the proxy; try again",
         ) from None
 
 
 def error_text(content: bytes) -> str:
-    """What an answer says of an error; empty where that cannot be read.
+    """The error in a response; empty where it cannot be read.
 
-    Docker Hub has ``message`` or ``detail``, and what is wrong with each field.
+    Docker Hub has ``message`` or ``detail``, and an error for each field.
     """
     try:
         found = from_json(content)
-        said = found.get("message") or found.get("detail") or ""
+        text = found.get("message") or found.get("detail") or ""
         fields = (found.get("errinfo") or {}).get("fielderrors") or {}
-        parts = [str(said), *(f"{name}: {wrong}" for name, wrong in fields.items())]
+        parts = [str(text), *(f"{name}: {wrong}" for name, wrong in fields.items())]
     except (ValueError, AttributeError, TypeError):
         return ""
     return ": ".join(filter(None, parts))[:1000]

@@ -1,9 +1,9 @@
-"""What registries answer, checked: nothing else reads what comes from one.
+"""The responses of registries, checked: no other module parses them.
 
 OCI distribution specification 1.1 (https://github.com/opencontainers/distribution-spec) and image
 specification 1.1; tokens as in https://distribution.github.io/distribution/spec/auth/token/.
-Fields that are not named here stay as they are.  What does not fit raises ``RegistryError``, which
-never holds a value of the answer: it may be a secret.
+Fields that the models do not name are kept.  A response that does not fit its model raises
+``RegistryError``, which never holds a value of the response: it may be a secret.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from pydantic_core import from_json
 
 from builder.errors import RegistryError
-from builder.tools.web.client import Answer, joined, origin
+from builder.tools.web.client import Response, join_url, origin
 from builder.tools.web.errors import WebError
 from builder.tools.web.json_model import JsonModel, first_error
 
@@ -36,20 +36,20 @@ Annotations = dict[str, str] | None
 
 
 class _OpenModel(JsonModel):
-    """What it does not name stays."""
+    """A model that keeps fields that it does not name."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class Platform(_OpenModel):
-    """What an image of an index runs on ("OCI Image Index Specification")."""
+    """The platform of an image in an index ("OCI Image Index Specification")."""
 
     os: str | None = None
     architecture: str | None = None
 
 
 class Descriptor(_OpenModel):
-    """What one manifest says of another, or of a blob ("OCI Content Descriptors").
+    """A reference to a manifest or a blob ("OCI Content Descriptors").
 
     Docker's own manifests are read as well; registries' lists of referrers have been seen without
     a media type and a size.
@@ -80,7 +80,7 @@ class Body(_OpenModel):
 
 
 class Settings(_OpenModel):
-    """How an image is run, and its labels."""
+    """The "config" of an image configuration: here its labels."""
 
     Labels: dict[str, str] | None = None
 
@@ -106,7 +106,7 @@ class _Grant(_OpenModel):
 
 
 def checked(model: type[Model], content: bytes | dict[str, Any], what: str) -> Model:
-    """JSON from outside as that model; raises ``RegistryError``, which names ``what`` it is."""
+    """Parse JSON as that model.  Raises ``RegistryError``, which names ``what`` it is."""
     try:
         if isinstance(content, dict):
             return model.model_validate(content)
@@ -115,72 +115,72 @@ def checked(model: type[Model], content: bytes | dict[str, Any], what: str) -> M
         raise RegistryError(
             f"{what} is damaged",
             first_error(error),
-            "check that the address is a registry's, and the proxy before it; try again",
+            "check that the address is that of a registry, and the proxy; try again",
         ) from None
 
 
 def json_object(content: bytes, model: type[BaseModel], what: str) -> dict[str, Any]:
-    """A JSON object as it came, which that model holds.  Raises ``RegistryError``."""
+    """A JSON object, unchanged, after the check with that model.  Raises ``RegistryError``."""
     checked(model, content, what)
     found: dict[str, Any] = from_json(content)
     return found
 
 
-def tags(answer: Answer, source: str) -> list[str]:
+def tags(answer: Response, source: str) -> list[str]:
     """A page of tags ("Listing Tags").  Raises ``RegistryError``."""
     return checked(_Tags, answer.content, f"the list of tags of {source}").tags or []
 
 
-def referrers(answer: Answer, source: str) -> list[dict[str, Any]]:
-    """A page of descriptors, as they came ("Listing Referrers").  Raises ``RegistryError``."""
+def referrers(answer: Response, source: str) -> list[dict[str, Any]]:
+    """A page of descriptors, unchanged ("Listing Referrers").  Raises ``RegistryError``."""
     found = json_object(answer.content, _Referrers, f"the list of referrers of {source}")
     return list(found.get("manifests") or [])
 
 
-def token(answer: Answer, source: str) -> str:
-    """The token that was given, or an empty text.  Raises ``RegistryError``."""
+def token(answer: Response, source: str) -> str:
+    """The token of a response, or an empty text.  Raises ``RegistryError``."""
     found = checked(_Grant, answer.content, f"the token for {source}")
     return found.token or found.access_token or ""
 
 
 def error_text(content: bytes) -> str:
-    """What an answer says of an error ("Error Codes"); empty where that cannot be read."""
+    """The errors in a response ("Error Codes"); empty where they cannot be read."""
     try:
         found = from_json(content)
         errors = found.get("errors") or []
-        said = [f"{each.get('code', '')}: {each.get('message', '')}" for each in errors[:5]]
+        texts = [f"{each.get('code', '')}: {each.get('message', '')}" for each in errors[:5]]
     except (ValueError, AttributeError, TypeError, KeyError):
         return ""
-    return "; ".join(said)[:1000]
+    return "; ".join(texts)[:1000]
 
 
 def challenge(header: str) -> tuple[str, dict[str, str]]:
-    """The scheme of a WWW-Authenticate, in small letters, and its parameters."""
+    """The scheme of a WWW-Authenticate header, in lower case, and its parameters."""
     kind, _, rest = header.partition(" ")
     return kind.lower(), dict(PARAMETER.findall(rest))
 
 
 def digest(headers: Mapping[str, str]) -> str:
-    """The digest that an answer names; empty where it names none that is valid."""
+    """The digest in a response's headers; empty where there is no valid one."""
     found = headers.get("Docker-Content-Digest", "")
     return found if DIGEST.fullmatch(found) else ""
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    """The media type of an answer; empty where it names none that is valid."""
+    """The media type of a response; empty where there is no valid one."""
     found = headers.get("Content-Type", "").partition(";")[0].strip()
     return found if MEDIA_TYPE.fullmatch(found) else ""
 
 
-def upload_address(answer: Answer, source: str) -> str:
-    """Where a blob is sent ("POST then PUT").  Raises ``RegistryError``."""
+def upload_address(answer: Response, source: str) -> str:
+    """The address of a blob's upload ("POST then PUT").  Raises ``RegistryError``."""
     return _address(answer, answer.headers.get("Location", ""), f"the upload address of {source}")
 
 
-def next_page(answer: Answer, source: str) -> str | None:
+def next_page(answer: Response, source: str) -> str | None:
     """The next page of a list (RFC 8288), or None.
 
-    Raises ``RegistryError`` where another host is named: a list is one registry's.
+    Raises ``RegistryError`` where it is on another host.
     """
     match = re.match(r'<([^>]*)>;\s*rel="?next"?', answer.headers.get("Link", ""))
     if match is None:
@@ -192,14 +192,14 @@ def next_page(answer: Answer, source: str) -> str | None:
     return url
 
 
-def _address(answer: Answer, named: str, what: str) -> str:
-    hint = "check the registry, and the proxy before it"
+def _address(answer: Response, named: str, what: str) -> str:
+    hint = "check the registry, and the proxy"
     try:
-        url = joined(answer.url, named)
+        url = join_url(answer.url, named)
     except WebError:
         raise RegistryError(f"{what} cannot be used", "it is not a valid address", hint) from None
     before, after = origin(answer.url), origin(url)
     if not named or (before[0] == "https" and after[0] == "http"):
-        why = f"it is on {after[1]} without TLS" if named else "the answer has none"
+        why = f"it is on {after[1]} without TLS" if named else "the response has none"
         raise RegistryError(f"{what} cannot be used", why, hint)
     return url

@@ -1,7 +1,6 @@
-"""How a registry is reached and asked: names, certificates, logins, and another try.
+"""Requests to a registry: its name and certificate, authorization, retries, and errors.
 
-A failure that may pass is tried again, within a bound, and not before the time that the registry
-asks for; another one is an error at once.
+A temporary failure is retried (``builder.tools.web.retry``); any other is an error at once.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from builder.errors import FetchError, RegistryError
 from builder.tools.registry import responses
 from builder.tools.registry.auth import Authorization
 from builder.tools.registry.credentials import HUB
-from builder.tools.web.client import Answer, Client, loopback, origin
+from builder.tools.web.client import Client, Response, is_loopback, origin
 from builder.tools.web.errors import WebError, cause
 from builder.tools.web.http_time import seconds_since
 from builder.tools.web.retry import RetryPolicy
@@ -27,10 +26,10 @@ CERTIFICATES = Path("/etc/docker/certs.d")
 
 
 def split(repository: str) -> tuple[str, str]:
-    """Registry and path of a repository's name, as Docker reads it.
+    """The registry and the path of a repository's name, by Docker's rules.
 
-    https://github.com/distribution/reference: without a host it is Docker Hub's, and a name of one
-    part is one of its official images.
+    https://github.com/distribution/reference: a name without a host is on Docker Hub, and a name of
+    one part is an official image.
     """
     first, slash, rest = repository.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
@@ -39,10 +38,10 @@ def split(repository: str) -> tuple[str, str]:
 
 
 def certificate_of(registry: str) -> Path | None:
-    """The authority of a registry's certificate, where it is one's own: as Docker is told of it.
+    """The file of the user's own certificate authority for a registry, or None.
 
-    https://docs.docker.com/engine/security/certificates/; an engine without root looks below the
-    user's configuration (moby, registry/config_unix.go).
+    It is where Docker expects it (https://docs.docker.com/engine/security/certificates/); a
+    rootless engine uses the user's configuration directory (moby, registry/config_unix.go).
     """
     for folder in (CERTIFICATES, user_config_path("docker") / "certs.d"):
         file = folder / registry / "ca.crt"
@@ -52,10 +51,10 @@ def certificate_of(registry: str) -> Path | None:
 
 
 class Transport:
-    """One repository of a registry, asked over HTTP; ``say`` gets a line where it has to wait.
+    """Requests to one repository of a registry; ``log`` gets a line before a wait.
 
-    ``ahead``: the seconds that this machine's clock was before the registry's at its last answer,
-    negative where it was behind.
+    ``ahead``: the seconds by which this machine's clock was ahead of the registry's at its last
+    response; negative where it was behind.
     """
 
     def __init__(self, name: str, log: Callable[[str], None], token_hosts: Collection[str]) -> None:
@@ -63,7 +62,7 @@ class Transport:
         self._registry, self._path = split(name)
         host = HUB_HOST if self._registry == HUB else self._registry
         certificate = certificate_of(self._registry)
-        plain = certificate is None and loopback(re.sub(r":\d+$", "", host).strip("[]"))
+        plain = certificate is None and is_loopback(re.sub(r":\d+$", "", host).strip("[]"))
         self._base = f"{'http' if plain else 'https'}://{host}/v2/{self._path}/"
         self._client = Client(certificate)
         self._authorization = Authorization(self._registry, self._base, self._client, token_hosts)
@@ -71,13 +70,13 @@ class Transport:
         self.ahead = 0.0
 
     def server_responded(self) -> None:
-        """Take note that an upload makes progress: it is not given up yet."""
+        """Note that an upload makes progress: silence begins anew."""
         self._retry.server_responded()
 
     def ask(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, **bounds: Any
-    ) -> Answer | None:
-        """An answer; None for 404."""
+    ) -> Response | None:
+        """A good response, or None for 404."""
         answer = self.retried(
             lambda: self.once(method, path, headers, **bounds), f"{method} {path}", missing=True
         )
@@ -85,36 +84,36 @@ class Transport:
 
     def retried(
         self,
-        work: Callable[[], Answer],
+        work: Callable[[], Response],
         what: str,
         *,
         missing: bool = False,
         uploads: bool = False,
-    ) -> Answer:
-        """An answer that is good; a failure that may pass is tried again."""
+    ) -> Response:
+        """A good response; a temporary failure is retried."""
 
-        def good() -> Answer:
+        def good() -> Response:
             answer = work()
-            if answer.good or (answer.status == 404 and missing):
+            if answer.ok or (answer.status == 404 and missing):
                 return answer
             raise answer.error(responses.error_text(answer.content))
 
         try:
-            return self._retry.call(lambda: self._naming_others(good))
+            return self._retry.call(lambda: self._with_host(good))
         except WebError as error:
             if not error.temporary:
-                raise self._refused(error, what) from error
+                raise self._error(error, what) from error
             hint = "try again later" + (": finished uploads are not repeated" if uploads else "")
             raise FetchError(
                 f"{self._registry} {error.outcome}: {what}", cause(error), hint
             ) from error
 
-    def _naming_others(self, work: Callable[[], Answer]) -> Answer:
-        """Do it; where a host fails that the registry names, say which one."""
+    def _with_host(self, work: Callable[[], Response]) -> Response:
+        """Do it; an error of a host that the registry names gets the host's name."""
         try:
             return work()
         except WebError as error:
-            if error.url and not self._authorization.concerns(error.url):
+            if error.url and not self._authorization.covers(error.url):
                 error.why = f"{origin(error.url)[1]}: {error.why}"
             raise
 
@@ -127,31 +126,31 @@ class Transport:
         push: bool = False,
         content: Callable[[], Any] = lambda: None,
         **bounds: Any,
-    ) -> Answer:
-        """One request, and one more where the registry asks for a login or a token."""
+    ) -> Response:
+        """One request, and one more where the registry wants a login or a token."""
         url = path if path.startswith(("http://", "https://")) else self._base + path
         actions = f"pull{',push' if push else ''}{',delete' if method == 'DELETE' else ''}"
         scope = f"repository:{self._path}:{actions}"
         for again in (False, True):
             sent = dict(headers or {}) | self._authorization.header(url, scope)
             answer = self._client.request(method, url, headers=sent, data=content(), **bounds)
-            if not self._authorization.concerns(answer.url):
-                # It gets no login: whoever the registry names may ask for nothing.
+            if not self._authorization.covers(answer.url):
+                # Hosts that the registry names get no login.
                 if answer.status in {401, 403}:
-                    why = f"{origin(answer.url)[1]}, which it names for this, answers "
+                    why = f"{origin(answer.url)[1]}, which it names for this, responds "
                     raise WebError(f"{why}{answer.status} {answer.reason}", temporary=False)
                 break
             self.ahead = seconds_since(answer.headers.get("Date", "")) or 0.0
-            if answer.status != 401 or again or not self._authorization.answered(answer, scope):
+            if answer.status != 401 or again or not self._authorization.authorize(answer, scope):
                 break
         return answer
 
-    def _refused(self, error: WebError, what: str) -> RegistryError:
-        """What a registry refuses, or answers beside the rules."""
+    def _error(self, error: WebError, what: str) -> RegistryError:
+        """The error of a request that a retry does not help."""
         user = self._authorization.user
         if error.untrusted:
             return RegistryError(
-                f"{self._registry}: no safe connection: {what}",
+                f"{self._registry}: no secure connection: {what}",
                 error.why,
                 "for a certificate authority of your own, put its certificate at "
                 f"{CERTIFICATES / self._registry / 'ca.crt'}",
@@ -168,7 +167,7 @@ class Transport:
             return RegistryError(
                 f"{user or 'access without a login'} has no permission in {self._name}: {what}",
                 error.why,
-                "check the namespace (BUILDER_NAMESPACE) and what the token allows",
+                "check the namespace (BUILDER_NAMESPACE) and the permissions of the token",
             )
-        hint = "check the repository's name and the tag" if error.status in {400, 404} else ""
+        hint = "check the name of the repository and the tag" if error.status in {400, 404} else ""
         return RegistryError(f"{self._registry} refuses: {what}", error.why, hint)

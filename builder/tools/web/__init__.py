@@ -1,1 +1,1 @@
-"""tools.web."""
+"""HTTP: a client for untrusted servers, downloads, one retry policy, GitHub's API."""

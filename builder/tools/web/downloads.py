@@ -1,4 +1,4 @@
-"""Files of the web, streamed into a directory and held to their sha256."""
+"""Downloads: files streamed into a directory and verified by their sha256."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ TIMEOUT = 60.0  # seconds without a byte
 
 
 def fetch(url: str, sha256: str, cache: Path, log: Callable[[str], None], *, offline: bool) -> Path:
-    """The file of that digest, out of the cache or from ``url``.
+    """The file with that digest, from the cache or from ``url``.
 
-    Raises ``FetchError`` when the server does not have it or gives other bytes, and where it is
+    Raises ``FetchError`` where the server does not have it or gives other bytes, and where it is
     not in the cache and ``offline``.
     """
     folder = cache / "archives" / sha256
@@ -49,20 +49,20 @@ def fetch(url: str, sha256: str, cache: Path, log: Callable[[str], None], *, off
 
 
 def check(url: str) -> None:
-    """Raise ``GoneError`` unless the server still gives the file; its first byte is asked for.
+    """Raise ``GoneError`` where the server no longer has the file; only its first byte is fetched.
 
-    Raises another ``FetchError`` when it does not answer.
+    Raises another ``FetchError`` where the server does not response.
     """
     import requests
 
-    def ask() -> None:
+    def request() -> None:
         first = {"Range": "bytes=0-0"}  # some servers that give a file refuse HEAD
-        with requests.get(url, headers=first, stream=True, timeout=TIMEOUT) as answer:
-            if answer.status_code != 416:  # an empty file has no first byte
-                answer.raise_for_status()
+        with requests.get(url, headers=first, stream=True, timeout=TIMEOUT) as response:
+            if response.status_code != 416:  # an empty file has no first byte
+                response.raise_for_status()
 
     try:
-        with_retries(ask)
+        with_retries(request)
     except requests.RequestException as error:
         failure = web_error(error)
         gone = failure is not None and failure.status and not failure.temporary
@@ -70,10 +70,11 @@ def check(url: str) -> None:
 
 
 def store(session: Session, url: str, name: str, sha256: str, folder: Path) -> None:
-    """Stream ``url`` into ``folder/name``; the folder is there only when the file is whole.
+    """Stream ``url`` into ``folder/name``; the folder appears when the file is complete.
 
-    It is retried like ``with_retries``, as long as bytes come.  Raises ``FetchError`` when the
-    bytes are not those of the digest, ``requests``' errors when the server does not give them.
+    Failures are retried under one policy; a server that sends bytes responds.  Raises
+    ``FetchError`` where the bytes do not have the digest, errors of ``requests`` where the server
+    does not give them.
     """
     policy = RetryPolicy()
     policy.call(lambda: _store(session, url, name, sha256, folder, policy))
@@ -94,7 +95,7 @@ def _store(
                     sink.write(block)
         if digest.hexdigest() != sha256:
             raise FetchError(
-                f"{name} is not what was pinned",
+                f"{name} does not have the pinned digest",
                 f"expected sha256 {sha256}, got {digest.hexdigest()}",
                 "the server, or something between, altered the file",
             )
@@ -102,7 +103,7 @@ def _store(
             waiting.rename(folder)
         except OSError as error:
             if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
-                raise  # not just another run that was quicker
+                raise  # not only another run that was faster
     finally:
         if waiting.exists():
             for part in waiting.iterdir():
@@ -111,12 +112,12 @@ def _store(
 
 
 def _blocks(response: Response, policy: RetryPolicy) -> Iterator[bytes]:
-    """A file's bytes.  A server that gave some is alive where they stop: it is asked again."""
-    begun = False
+    """A file's bytes.  A server that sent some has responded, also where they stop."""
+    received = False
     try:
         for block in response.iter_content(1 << 20):
-            begun = True
+            received = True
             yield block
     finally:
-        if begun:
+        if received:
             policy.server_responded()

@@ -67,11 +67,10 @@ def web_error(error: BaseException) -> WebError | None:
     if isinstance(error, WebError):
         return error
     if isinstance(error, requests.HTTPError) and error.response is not None:
-        answer = error.response
-        why = f"{answer.status_code} {answer.reason}"
-        return status_error(
-            answer.status_code, why, answer.headers.get("Retry-After", ""), answer.url
-        )
+        response = error.response
+        why = f"{response.status_code} {response.reason}"
+        wait = response.headers.get("Retry-After", "")
+        return status_error(response.status_code, why, wait, response.url)
     web = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException)
     if not isinstance(error, (*web, ConnectionError, TimeoutError, ssl.SSLError)):
         return None
@@ -123,17 +122,17 @@ def _cause(chain: list[BaseException]) -> str:
         (ssl.SSLError, "no TLS connection could be made"),
         (socket.gaierror, "the host name cannot be resolved"),
         (ConnectionRefusedError, "connection refused"),
-        (http.client.RemoteDisconnected, "the server closed the connection without an answer"),
+        (http.client.RemoteDisconnected, "the server closed the connection without a response"),
         (ConnectionResetError, "the server reset the connection"),
         (ConnectionError, "the server closed the connection"),
         (errors.ConnectTimeoutError, "no connection in time"),
-        (errors.TimeoutError, "no answer in time"),
-        (TimeoutError, "no answer in time"),
-        (http.client.IncompleteRead, "the server closed the connection within its answer"),
-        (errors.IncompleteRead, "the server closed the connection within its answer"),
-        (errors.DecodeError, "the compression of the answer is damaged"),
+        (errors.TimeoutError, "no response in time"),
+        (TimeoutError, "no response in time"),
+        (http.client.IncompleteRead, "the server closed the connection within its response"),
+        (errors.IncompleteRead, "the server closed the connection within its response"),
+        (errors.DecodeError, "the compression of the response is damaged"),
         (errors.LocationParseError, "the address is not valid"),
-        (http.client.HTTPException, "the answer is not HTTP"),
+        (http.client.HTTPException, "the response is not HTTP"),
         (ValueError, "the address is not valid"),  # requests' InvalidURL and InvalidSchema
     )
     for kind, text in words:

@@ -1,7 +1,7 @@
-"""GitHub's REST API: what it knows of a pull request that git does not.
+"""GitHub's REST API: the properties of a pull request that git does not have.
 
-https://docs.github.com/en/rest/pulls/pulls#get-a-pull-request, API version 2022-11-28.  Whatever
-keeps it from answering (no network, a rate limit, no such page) is no error: git knows the rest.
+https://docs.github.com/en/rest/pulls/pulls#get-a-pull-request, API version 2022-11-28.  A failure
+(no network, a rate limit, no such page) is no error: git has the rest.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from builder.tools.web.client import Client
 from builder.tools.web.errors import WebError
 from builder.tools.web.json_model import JsonModel
 
-SECONDS = 15.0  # for the whole answer
-LARGEST = 4 << 20  # bytes: a pull request's text is part of the answer
+SECONDS = 15.0  # for the whole response
+LARGEST = 4 << 20  # bytes: the response has the pull request's text
 ADDRESS = re.compile(
     r"(?:https?|ssh|git)://(?:[^/@]*@)?github\.com/([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?/?"
 )
@@ -25,7 +25,7 @@ ADDRESS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """A pull request as GitHub sees it: "open" or "closed", when and as what it was merged."""
+    """A pull request; ``state`` is "open" or "closed", the merge is empty where there is none."""
 
     title: str
     state: str
@@ -38,7 +38,7 @@ class _Base(JsonModel):
     ref: str
 
 
-class _Answer(JsonModel):
+class _Response(JsonModel):
     title: str
     state: str
     merged_at: str | None = None
@@ -47,13 +47,13 @@ class _Answer(JsonModel):
 
 
 def pull_request(api: str, url: str, number: int) -> PullRequest | None:
-    """Ask the API at ``api`` for a pull request of the repository at ``url``.
+    """A pull request of the repository at ``url``, from the API at ``api``.
 
-    None where the repository is not GitHub's, or the API does not answer.  The token, where
-    GITHUB_TOKEN or GH_TOKEN has one, only raises the rate limit.
+    None where the repository is not on GitHub, or the API does not answer.  A token in GITHUB_TOKEN
+    or GH_TOKEN only raises the rate limit.
     """
-    found = ADDRESS.fullmatch(url)
-    if found is None:
+    match = ADDRESS.fullmatch(url)
+    if match is None:
         return None
     headers = {
         "Accept": "application/vnd.github+json",
@@ -62,24 +62,26 @@ def pull_request(api: str, url: str, number: int) -> PullRequest | None:
     token = (os.environ.get("GITHUB_TOKEN") or os.environ.get("GH_TOKEN") or "").strip()
     if token and token.isascii() and token.isprintable():
         headers["Authorization"] = f"Bearer {token}"
-    address = f"{api.rstrip('/')}/repos/{found[1]}/{found[2]}/pulls/{number}"
+    address = f"{api.rstrip('/')}/repos/{match[1]}/{match[2]}/pulls/{number}"
     try:
-        answer = Client().request("GET", address, headers=headers, limit=LARGEST, whole=SECONDS)
+        response = Client().request(
+            "GET", address, headers=headers, limit=LARGEST, total_timeout=SECONDS
+        )
     except WebError:
         return None
-    return parsed(answer.content) if answer.good else None
+    return parsed(response.content) if response.ok else None
 
 
 def parsed(content: bytes) -> PullRequest | None:
-    """What GitHub answers of a pull request; None where that is damaged."""
+    """The pull request in a response; None where the response is damaged."""
     try:
-        told = _Answer.model_validate_json(content)
+        found = _Response.model_validate_json(content)
     except ValidationError:
         return None
     return PullRequest(
-        told.title,
-        told.state,
-        told.merged_at or "",
-        told.merge_commit_sha or "",
-        told.base.ref,
+        found.title,
+        found.state,
+        found.merged_at or "",
+        found.merge_commit_sha or "",
+        found.base.ref,
     )

@@ -1,4 +1,4 @@
-"""How JSON from outside is read: as a model, and what is wrong is said without its value."""
+"""Models of JSON from other programs and servers; errors never show its values."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class JsonModel(BaseModel):
-    """A part of an answer; an error about it does not hold what came: it may be a secret."""
+    """A strict model; validation errors hide the input, which may be a secret."""
 
     model_config = ConfigDict(hide_input_in_errors=True, strict=True)
 
 
 def first_error(error: ValidationError) -> str:
-    """The place and the kind of the first thing that is wrong, without its value."""
-    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(part) for part in fault["loc"])[:100]
-    return f"{place}: {fault['msg']}" if place else fault["msg"]
+    """The path and the message of the first error, without the value."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    text = "not valid" if found["type"] == "string_pattern_mismatch" else found["msg"]
+    place = ".".join(str(part) for part in found["loc"])[:100]
+    return f"{place}: {text}" if place else text

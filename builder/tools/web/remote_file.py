@@ -1,4 +1,4 @@
-"""A file of the web, read in parts, with range requests (RFC 9110, 14)."""
+"""A file on a server, read in parts with range requests (RFC 9110, section 14)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
     from requests import Session
 
-BLOCK = 1 << 20  # bytes of one request: what lies together is read together
-KEPT = 4  # blocks
-ANSWERED = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
+BLOCK = 1 << 20  # bytes of one request
+KEPT = 4  # blocks in memory
+CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 
 
 class PartialReadError(Exception):
-    """The server does not give parts of the file, or not of the same file; says why."""
+    """The file cannot be read in parts; the text says why."""
 
 
 class RemoteFile(io.RawIOBase):
     """A seekable file at ``url``; ``size`` in bytes.
 
-    Raises ``PartialReadError``, and ``requests``' errors where the server does not answer.
+    Raises ``PartialReadError``, and ``requests``' errors where the server does not response.
     """
 
     def __init__(self, session: Session, url: str) -> None:
@@ -34,8 +34,8 @@ class RemoteFile(io.RawIOBase):
         self._at = 0
         self._blocks: list[tuple[int, bytes]] = []
         self.size = 0
-        # A zip's directory is at its end, and only the answer tells where that is.
-        self._ask(f"-{BLOCK}")
+        # A zip's directory is at its end, and only the response says where that is.
+        self._fetch(f"-{BLOCK}")
 
     def readable(self) -> bool:
         """It is."""
@@ -67,37 +67,39 @@ class RemoteFile(io.RawIOBase):
         return len(part)
 
     def _block(self) -> tuple[int, bytes]:
-        """What is here of the file around the position."""
+        """The start and the bytes of the block at the position."""
         for start, block in self._blocks:
             if start <= self._at < start + len(block):
                 return start, block
-        self._ask(f"{self._at}-{min(self._at + BLOCK, self.size) - 1}")
+        self._fetch(f"{self._at}-{min(self._at + BLOCK, self.size) - 1}")
         return self._blocks[-1]
 
-    def _ask(self, wanted: str) -> None:
-        start, block, size = with_retries(lambda: self._answer(wanted))
+    def _fetch(self, wanted: str) -> None:
+        start, block, size = with_retries(lambda: self._request(wanted))
         if self.size not in {0, size} or (self.size and start != self._at):
-            raise PartialReadError("the server gave parts of another file")
+            raise PartialReadError("the server gives parts of another file")
         self.size = size
         self._blocks = [*self._blocks[-KEPT + 1 :], (start, block)]
 
-    def _answer(self, wanted: str) -> tuple[int, bytes, int]:
+    def _request(self, wanted: str) -> tuple[int, bytes, int]:
         headers = {"Range": f"bytes={wanted}", "Accept-Encoding": "identity"}
-        with self._session.get(self._url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
-            if answer.status_code == 416:
+        with self._session.get(
+            self._url, headers=headers, stream=True, timeout=TIMEOUT
+        ) as response:
+            if response.status_code == 416:
                 raise PartialReadError("the server refuses the range")
-            answer.raise_for_status()
-            told = ANSWERED.fullmatch(answer.headers.get("Content-Range", ""))
-            if answer.status_code != 206 or told is None:
+            response.raise_for_status()
+            match = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+            if response.status_code != 206 or match is None:
                 raise PartialReadError("the server gives whole files only")
-            first, last, size = (int(part) for part in told.groups())
+            first, last, size = (int(part) for part in match.groups())
             if not 0 <= last - first < BLOCK:
-                raise PartialReadError("the server gave another range than was asked for")
+                raise PartialReadError("the server gives another range than the requested one")
             block = b""
-            for part in answer.iter_content(1 << 16):
+            for part in response.iter_content(1 << 16):
                 block += part
                 if len(block) > last - first:
                     break
         if len(block) != last - first + 1:
-            raise PartialReadError("the server gave another number of bytes than it said")
+            raise PartialReadError("the server gives another number of bytes than it announced")
         return first, block, size

@@ -149,7 +149,7 @@ def test_other_bytes_than_were_pinned_are_refused(
     index: Index, fetch: Callable[[PinnedFile], list[Path]], tmp_path: Path
 ) -> None:
     index.body = BODY.replace(b"wheel", b"steal")
-    with pytest.raises(FetchError, match="is not what was pinned"):
+    with pytest.raises(FetchError, match="does not have the pinned digest"):
         fetch(FILE)
     assert kept(tmp_path) == []
 

@@ -150,7 +150,7 @@ def test_what_was_altered_is_refused(shelf: Shelf) -> None:
     page = shelf.index.page("thing")["files"]
     shelf.index.about[name] = {"hashes": page[0]["hashes"]}
     shelf.index.files[name] = wheel("thing", "1.0", other, recorded=FILES)
-    with pytest.raises(FetchError, match="is not what was pinned"):
+    with pytest.raises(FetchError, match="does not have the pinned digest"):
         shelf.to_try(source)
 
 

@@ -20,6 +20,7 @@ from builder.errors import FetchError, RegistryError, TagMovedError
 from builder.publish.push import opened
 from builder.tools.registry import client as registry
 from builder.tools.registry import transport as registry_connection
+from builder.tools.registry import upload
 from builder.tools.registry.auth import may_name
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from builder.tools.web import client as web_client
@@ -72,7 +73,7 @@ def test_what_a_blob_redirects_to_gets_no_login(store: Path, kind: str) -> None:
 
         with answering(front) as (address, asked):
             log_in(store, address)
-            with pytest.raises(RegistryError, match="which it names for this, answers 401"):
+            with pytest.raises(RegistryError, match="which it names for this, responds 401"):
                 Repository(f"{address}/me/x", print).blob(EMPTY)
     assert authorized(asked)
     assert [each.path for each in asked_there] == ["/blob"]
@@ -206,7 +207,7 @@ def test_an_answer_that_unpacks_to_gigabytes(status: int) -> None:
     ):
         Repository(f"{address}/me/x", print).manifest("a")
     if status == 200:
-        assert caught.value.why == "its answer is larger than 4.2 MB"
+        assert caught.value.why == "its response is larger than 4.2 MB"
 
 
 def test_a_redirect_that_unpacks_to_gigabytes() -> None:
@@ -287,7 +288,11 @@ def test_a_token_that_is_no_token_is_not_shown() -> None:
 
 @pytest.mark.parametrize(
     ("location", "said"),
-    [(None, "the answer has none"), ("ftp://h/x", "not a valid"), ("http://[::1/x", "not a valid")],
+    [
+        (None, "the response has none"),
+        ("ftp://h/x", "not a valid"),
+        ("http://[::1/x", "not a valid"),
+    ],
 )
 def test_an_upload_without_a_usable_address(location: str | None, said: str) -> None:
     def front(request: Asked) -> Given:
@@ -394,9 +399,9 @@ def closing(sent: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (b"", "the server closed the connection without an answer"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "within its answer"),
-        (b"SSH-2.0-OpenSSH_9\r\n", "the answer is not HTTP"),
+        (b"", "the server closed the connection without a response"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "within its response"),
+        (b"SSH-2.0-OpenSSH_9\r\n", "the response is not HTTP"),
     ],
     ids=["nothing", "half", "another protocol"],
 )
@@ -429,7 +434,7 @@ def test_no_name_and_no_certificate_in_plain_words(
     trustme.CA().cert_pem.write_to_path(str(ours))
     monkeypatch.setattr(registry_connection, "certificate_of", lambda _: ours)
     with answering(lambda _: (200, {}, b"{}"), context) as (address, _):
-        with pytest.raises(RegistryError, match="no safe connection") as refused:
+        with pytest.raises(RegistryError, match="no secure connection") as refused:
             Repository(f"{address}/me/x", print).tags()
         assert refused.value.why.startswith("the TLS certificate is not trusted (")
         authority.cert_pem.write_to_path(str(ours))
@@ -454,7 +459,7 @@ class Store:
 def test_an_upload_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
 
-    monkeypatch.setattr(registry, "NEWS", 0.0)
+    monkeypatch.setattr(upload, "LINE_EVERY", 0.0)
     file = tmp_path / "blob"
     file.write_bytes(bytes(3_000_000))
     digest = "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()
@@ -471,7 +476,7 @@ def test_an_upload_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
         assert Repository(repository.name, said.append).put_blob(digest, file, sent.append)
     assert said[0] == f"{name}: uploading"
     assert said[-1] == f"{name}: uploading"
-    assert said[-2] == f"{name}: there already"
+    assert said[-2] == f"{name}: exists"
     assert all(line.endswith(" MB sent") for line in said[1:-2])
     assert len(said) > 10
     assert sent == sorted(sent)

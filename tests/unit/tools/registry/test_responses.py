@@ -16,7 +16,7 @@ from builder.errors import BuilderError, RegistryError
 from builder.publish.tag_history import MOVE, Move, notes_among
 from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, blobs_of
-from builder.tools.web.client import Answer, followed
+from builder.tools.web.client import Response, redirect_url
 from builder.tools.web.errors import WebError
 from builder.tools.web.http_time import retry_after, seconds_since, time_span
 from support.damaged import DIGEST, damaged, fuzzed, seeds
@@ -47,9 +47,9 @@ CONFIGURATION = {"created": "2026-01-01T00:00:00Z", "config": {"Labels": {"a": "
 ERRORS = {"errors": [{"code": "DENIED", "message": "no", "detail": None}]}
 
 
-def answer(content: bytes = b"", **headers: str) -> Answer:
+def answer(content: bytes = b"", **headers: str) -> Response:
     named = CaseInsensitiveDict({k.replace("_", "-"): v for k, v in headers.items()})
-    return Answer("GET", "https://r.example.invalid/v2/x/tags/list", 200, "OK", named, content)
+    return Response("GET", "https://r.example.invalid/v2/x/tags/list", 200, "OK", named, content)
 
 
 def moves_noted(content: bytes) -> list[Move]:
@@ -115,7 +115,7 @@ def test_no_header_of_a_registry_is_an_internal_error(seed: bytes) -> None:
         with suppress(RegistryError):
             read(told, "x")
     with suppress(WebError):
-        followed(told, value, elsewhere=True)
+        redirect_url(told, value, cross_host=True)
     asked = retry_after(value)
     assert asked is None or asked >= 0
     assert time_span(asked or 0.0)
