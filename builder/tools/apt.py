@@ -1,7 +1,7 @@
-"""Debian's package sources, as this machine has them.
+"""The Debian package sources of this machine.
 
-builder names no mirror: what the machine itself uses (a mirror, a proxy, a local archive) is
-used for another suite as well, by replacing the suite's name.
+builder has no mirror of its own: the machine's sources (a mirror, a proxy, a local archive) also
+serve another suite, with the suite's name replaced.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-# What Debian adds to a suite's name; others do as well ("bookworm-pgdg") and sign with their keys.
-OWN_POCKETS = ("", "-updates", "-security", "-proposed-updates")
+# Debian's suffixes of a suite's name; those of others ("bookworm-pgdg") have other signing keys.
+DEBIAN_SUFFIXES = ("", "-updates", "-security", "-proposed-updates")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One archive: where it is, which suites and components of it are used."""
+    """One archive: its addresses, and the suites and components in use."""
 
     uris: tuple[str, ...]
     suites: tuple[str, ...]
@@ -76,9 +76,9 @@ def _deb822(file: Path) -> Iterator[Source]:
 
 
 def sources_for(suite: str, etc: Path = Path("/etc")) -> str | None:
-    """deb822 text of this machine's Debian sources with ``suite`` in place of its own.
+    """This machine's Debian sources as deb822 text, with ``suite`` instead of the machine's.
 
-    ``None`` where the machine is no Debian, or none of its sources is of its own suite.
+    None where the machine is not Debian, or no source is for the machine's own suite.
     """
     release = os_release(etc)
     own = release.get("VERSION_CODENAME", "")
@@ -86,7 +86,7 @@ def sources_for(suite: str, etc: Path = Path("/etc")) -> str | None:
         return None
     paragraphs = []
     for source in machine_sources(etc):
-        kept = [name for name in source.suites if name.removeprefix(own) in OWN_POCKETS]
+        kept = [name for name in source.suites if name.removeprefix(own) in DEBIAN_SUFFIXES]
         if not kept or "main" not in source.components:
             continue
         suites = " ".join(suite + name.removeprefix(own) for name in kept)

@@ -1,4 +1,7 @@
-"""Directories and locks of a run, made so that a run killed at any moment leaves no obstacle."""
+"""Locks, work directories, atomic writes and disk space.
+
+A run that is killed at any moment leaves nothing that hinders the next one.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,23 @@ from uuid import uuid4
 from builder.errors import BusyError, SpaceError, WorldError
 
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-HARDLY_ANY = 1 / 16  # GiB: a tool that meets a full disk may leave this much
+ALMOST_FULL = 1 / 16  # GiB: a tool that meets a full disk may leave this much
 FULL_WORDS = ("no space left on device", "out of diskspace", "disk quota exceeded")
 FREE_SPACE_HINT = (
-    "free some space there (`docker system df` shows what Docker keeps, `docker builder prune` "
-    "drops build caches), then run the same command again"
+    "free some space there (`docker system df` shows Docker's use, `docker builder prune` "
+    "removes build caches), then run the same command again"
 )
-DOES = {"tags": "gives or deletes tags", "nightly": "builds the nightly images"}
-"""What a run does while it holds a lock that is no recipe's and no base's."""
+ACTIVITIES = {"tags": "gives or deletes tags", "nightly": "builds the nightly images"}
+"""What a run does while it holds a lock that is not that of a recipe or a base."""
 PID_DIGITS = 10  # of the largest process id, with room (proc(5), pid_max)
 
 
 @contextmanager
 def workspace(cache: Path) -> Iterator[Path]:
-    """An empty directory of this run, gone afterwards; what dead runs left is swept first.
+    """An empty directory for this run, removed afterwards; those of dead runs are removed first.
 
-    A run holds a lock beside its directory for as long as it lives, so a directory whose lock is
-    free has no owner.  Nobody sweeps between a directory and its lock.
+    A run holds a lock beside its directory while it lives, so a directory whose lock is free has no
+    owner.  The lock of all directories protects the moment between a directory and its lock.
     """
     work = cache / "work"
     with ExitStack() as mine:
@@ -44,7 +47,7 @@ def workspace(cache: Path) -> Iterator[Path]:
             folder = Path(tempfile.mkdtemp(dir=work))
             mine.enter_context(file_lock(_beside(folder)))
         try:
-            with _naming_the_full_disk(folder):
+            with _name_full_disk(folder):
                 yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -65,13 +68,13 @@ def _sweep(work: Path) -> None:
 
 @contextmanager
 def named_lock(cache: Path, name: str, wait: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold the lock of a recipe, a base, the tags or the nightlies, on this machine.
+    """Hold the lock of a recipe, a base, the tags or the nightly builds, on this machine.
 
-    When another run holds it, ``wait`` is told and the lock waited for; without it ``BusyError``
-    is raised.  The lock file names the process that holds it.
+    Where another run holds it, ``wait`` gets a line and the lock is waited for; without ``wait``
+    raises ``BusyError``.  The lock file holds the id of the process that has the lock.
     """
     lock = _opened(cache / "locks" / f"{name}.lock")
-    does = DOES.get(name, f"is at work on {name}")
+    does = ACTIVITIES.get(name, f"is at work on {name}")
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,12 +97,11 @@ def named_lock(cache: Path, name: str, wait: Callable[[str], None] | None = None
 
 @contextmanager
 def file_lock(file: Path, *, wait: bool = True) -> Iterator[int]:
-    """Hold the lock file ``file``, made where it is not, and give its descriptor.
+    """Hold the lock file ``file`` and give its descriptor; both it and its directory are created.
 
-    Its directory is made where it is not, and must be this user's own: other users lose the right
-    to write to it.  Raises ``BlockingIOError`` where another process holds the lock and ``wait``
-    is false; ``WorldError`` where the file is a link or a directory, or its directory is a link or
-    another user's.
+    The directory must be this user's own; other users lose the permission to write to it.  Raises
+    ``BlockingIOError`` where another process holds the lock and ``wait`` is false; ``WorldError``
+    where the file is a link or a directory, or its directory is a link or another user's.
     """
     lock = _opened(file)
     try:
@@ -110,7 +112,7 @@ def file_lock(file: Path, *, wait: bool = True) -> Iterator[int]:
 
 
 def _opened(file: Path) -> int:
-    """Open a lock file in a directory of ours; no link is followed, so no other file is written.
+    """Open a lock file in this user's directory; links are not followed.
 
     Raises like ``file_lock``.
     """
@@ -122,30 +124,30 @@ def _opened(file: Path) -> int:
         raise WorldError(
             f"the lock file {file} cannot be used",
             "it is a directory",
-            f"find out who made it, then remove it: `rm -r {shlex.quote(str(file))}`",
+            f"find out who created it, then remove it: `rm -r {shlex.quote(str(file))}`",
         ) from error
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise _planted(file) from error
+        raise _is_link(file) from error
     finally:
         os.close(folder)
     if os.fstat(lock).st_nlink > 1:
         os.close(lock)
-        raise _planted(file)
+        raise _is_link(file)
     return lock
 
 
-def _planted(file: Path) -> WorldError:
+def _is_link(file: Path) -> WorldError:
     return WorldError(
         f"the lock file {file} is a link to another file",
         "locking it would overwrite that file",
-        f"find out who made the link, then remove it: `rm {shlex.quote(str(file))}`",
+        f"find out who created the link, then remove it: `rm {shlex.quote(str(file))}`",
     )
 
 
 def _own_directory(folder: Path) -> int:
-    """Open a directory, made where it is not; raises ``WorldError`` where it is not this user's."""
+    """Open a directory, created if absent.  Raises ``WorldError`` where another user owns it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -169,27 +171,27 @@ def _own_directory(folder: Path) -> int:
 
 @contextmanager
 def atomic_write(file: Path) -> Iterator[Path]:
-    """A name beside ``file`` to write to: it becomes the file when all went well, else it goes.
+    """A path to write to; on success it replaces ``file``, on failure it is removed.
 
-    Raises ``SpaceError`` where the disk is full, ``OSError`` where the directory does not take it.
+    Raises ``SpaceError`` where the disk is full, ``OSError`` where the directory is not writable.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    waiting = file.with_name(f".{file.name}.{uuid4().hex}")
+    temporary = file.with_name(f".{file.name}.{uuid4().hex}")
     try:
-        with _naming_the_full_disk(file.parent):
-            yield waiting
-            waiting.replace(file)
+        with _name_full_disk(file.parent):
+            yield temporary
+            temporary.replace(file)
     finally:
         with suppress(OSError):
-            waiting.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Write ``value`` to ``file`` as JSON, whole and on the disk when this returns.
+    """Write ``value`` to ``file`` as JSON, atomically and synced to the disk.
 
-    Raises like ``whole``.
+    Raises like ``atomic_write``.
     """
-    with atomic_write(file) as waiting, waiting.open("w", encoding="utf-8") as stream:
+    with atomic_write(file) as temporary, temporary.open("w", encoding="utf-8") as stream:
         json.dump(value, stream, indent=2)
         stream.write("\n")
         stream.flush()
@@ -197,14 +199,14 @@ def write_json(file: Path, value: Any) -> None:
 
 
 def nearest_existing(path: Path) -> Path:
-    """``path``, or the nearest of the directories above it that is there."""
+    """``path``, or the nearest directory above it that exists."""
     while not path.exists():
         path = path.parent
     return path
 
 
 def require_writable(folder: Path, hint: str = "") -> None:
-    """Raise ``WorldError`` where ``folder``, there or not, can be no directory of ours."""
+    """Raise ``WorldError`` where ``folder``, whether it exists or not, cannot be written."""
     there = nearest_existing(folder)
     why = "" if there.is_dir() else f"{there} is not a directory"
     if not why and not os.access(there, os.W_OK):
@@ -226,21 +228,21 @@ def require_space(folder: Path, gib: float, what: str) -> None:
 
 
 def full_disk(why: str, *folders: Path) -> SpaceError:
-    """The error of a disk that filled up: of those that hold ``folders``, the fullest one.
+    """The error of a full disk: the fullest of those that hold ``folders``.
 
-    The disk is named only where hardly any room is left on it: else its room was given back in the
-    meantime, or another disk is meant.
+    The disk is named only where it is almost full: otherwise its space was freed in the meantime,
+    or another disk is meant.
     """
     mount, free, total = min(map(_disk_of, folders), key=lambda disk: disk[1])
-    if free > HARDLY_ANY:
+    if free > ALMOST_FULL:
         hint = "`df -h` shows the disks: free some space, then run the same command again"
         return SpaceError("a disk is full", why, hint)
-    room = f"{free:.1f} of its {total:.1f} GiB are free"
-    return SpaceError(f"the disk mounted at {mount} is full: {room}", why, FREE_SPACE_HINT)
+    space = f"{free:.1f} of its {total:.1f} GiB are free"
+    return SpaceError(f"the disk mounted at {mount} is full: {space}", why, FREE_SPACE_HINT)
 
 
 def mentions_full_disk(text: str) -> bool:
-    """Whether what a program printed says that a disk, or a quota, is full."""
+    """Whether a program's output says that a disk, or a quota, is full."""
     return any(words in text.lower() for words in FULL_WORDS)
 
 
@@ -250,18 +252,18 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 @contextmanager
-def _naming_the_full_disk(folder: Path) -> Iterator[None]:
-    """Name the disk of ``folder`` where it fills up, before anything is removed from it."""
+def _name_full_disk(folder: Path) -> Iterator[None]:
+    """Turn the error of a full disk into a ``SpaceError`` before anything is removed from it."""
     try:
         yield
     except OSError as error:
-        if is_disk_full(error) and _disk_of(folder)[1] <= HARDLY_ANY:
+        if is_disk_full(error) and _disk_of(folder)[1] <= ALMOST_FULL:
             raise full_disk(f"writing to {folder}: {error.strerror}", folder) from error
         raise
 
 
 def _disk_of(folder: Path) -> tuple[Path, float, float]:
-    """Where the disk of a directory, there or not, is mounted; its free and its whole GiB."""
+    """The mount point, the free and the total GiB of a directory's disk; it need not exist."""
     mount = nearest_existing(folder).resolve()
     usage = shutil.disk_usage(mount)
     while not mount.is_mount():

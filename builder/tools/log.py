@@ -1,4 +1,4 @@
-"""How modules report progress without printing: the caller gives them a ``Log``."""
+"""The type of progress lines: modules do not print, they call a ``Log``."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_what_cannot_be_locked(builder: Builder, catalog: Path) -> None:
     file = write(catalog, "markupsafe==3.0.2", "markupsafe<2")
     done = builder("pin", "lock", "wheels", "--catalog", catalog)
     assert done.returncode == 3
-    assert "no versions fit together for CPython 3.13" in done.stderr
+    assert "no compatible versions for CPython 3.13" in done.stderr
     assert not file.exists()
     file.parent.mkdir(exist_ok=True)
     file.write_text("half a lo")

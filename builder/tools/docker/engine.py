@@ -184,7 +184,7 @@ def inspect_image(reference: str) -> dict[str, Any] | None:
 
 def _not_inspected(reference: str, why: str) -> WorldError:
     """The error of a failed inspection; raises that of the engine where it does not answer."""
-    engine()
+    ask_engine()
     return WorldError(f"cannot inspect the image {reference}", why)
 
 

@@ -1,7 +1,7 @@
-"""Files of PyPI, by name, version and sha256; nothing of them is run.
+"""Files of the Python package index, by name, version and sha256; none of them is executed.
 
-The index is the one that pip is configured to use, so that mirrors and proxies need nothing of
-ours.  A file is named by its digest: which wheel of which platform it is follows from that.
+The index is the one that pip is configured to use, so mirrors and proxies need no settings here.
+A file is identified by its digest, which also determines its kind and platform.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class File(Protocol):
-    """What names a file: ``lock.PinnedFile`` is one."""
+    """What identifies a file; ``recipes.lockfile.PinnedFile`` does."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -41,7 +41,7 @@ class File(Protocol):
 
 
 def cached(file: File, cache: Path) -> Path | None:
-    """The file in the cache, or None.  What stands there is whole: it was moved there at once."""
+    """The file in the cache, or None.  Files in the cache are complete: they are moved there."""
     folder = cache / "pypi" / file.sha256
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     return found[0] if found else None
@@ -50,10 +50,10 @@ def cached(file: File, cache: Path) -> Path | None:
 def fetch(
     files: Iterable[File], cache: Path, log: Callable[[str], None], *, offline: bool = False
 ) -> list[Path]:
-    """Fetch what is not in the cache; return the paths, in order.
+    """Fetch the files that are not in the cache; return all paths, in order.
 
-    Raises ``FetchError`` when the index does not answer, does not have the file, or gives other
-    bytes than the digest says, and where a file is not in the cache and ``offline``.
+    Raises ``FetchError`` where the index does not answer, does not have a file, or gives bytes with
+    another digest, and where a file is not in the cache and ``offline``.
     """
     wanted = list(files)
     missing = [file for file in wanted if cached(file, cache) is None]
@@ -70,7 +70,7 @@ def fetch(
 
 @cache
 def _configured(name: str) -> str | None:
-    """What pip's configuration files say; asking takes pip half a second."""
+    """A setting in pip's configuration files; pip takes half a second to read them."""
     done = subprocess.run(
         [sys.executable, "-m", "pip", "config", "get", f"global.{name}"],
         capture_output=True,
@@ -81,7 +81,7 @@ def _configured(name: str) -> str | None:
 
 
 def pip_setting(name: str) -> str | None:
-    """What pip is configured to use: "index-url", "cert"."""
+    """A setting of pip: "index-url", "cert"."""
     from_environment = os.environ.get("PIP_" + name.upper().replace("-", "_"))
     return from_environment or _configured(name)
 
@@ -111,14 +111,14 @@ def _fetch_one(index: PyPISimple, file: File, cache: Path, log: Callable[[str], 
 
 
 def fetch_text_files(file: File, target: Path, log: Callable[[str], None]) -> None:
-    """Write the texts of a wheel to the new directory ``target``: only they are fetched.
+    """Fetch only the text files of a wheel, into the new directory ``target``.
 
-    They are those of the wheel's own RECORD; whether the wheel has the digest of ``file`` is not
-    known.  Raises ``PartialReadError`` where that cannot be done, else like ``fetch``.
+    They are verified by the wheel's own RECORD, not by the digest of ``file``.  Raises
+    ``PartialReadError`` where the wheel cannot be read in parts, else like ``fetch``.
     """
     with client() as index, _explained(file):
         package = with_retries(lambda: _find(index, file))
-        log(f"reading {package.filename} in part")
+        log(f"reading the text files of {package.filename}")
         remote_wheel.unpack(index.s, package, target)
 
 
@@ -130,21 +130,21 @@ def check(index: PyPISimple, file: File) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file that the index offers."""
+    """A file of the index."""
 
     name: str
     version: str
     sha256: str
     size: int = 0
-    """Bytes; 0 where the index does not tell."""
+    """Bytes; 0 where the index does not say."""
     day: str = ""
-    """On which it was uploaded (YYYY-MM-DD); empty where the index does not tell."""
+    """Day of the upload (YYYY-MM-DD); empty where the index does not say."""
 
 
 def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[Found]:
-    """For each name and version the wheel of CPython ``python`` on linux x86_64 that fits best.
+    """For each name and version the best wheel for CPython ``python`` on linux x86_64.
 
-    Raises ``FetchError`` when the index does not answer, or has none.
+    Raises ``FetchError`` where the index does not answer, or has none.
     """
     with client() as index:
         return [_wheel(index, Found(name, version, ""), python) for name, version in pins]
@@ -163,7 +163,7 @@ def _wheel(index: PyPISimple, pin: Found, python: str) -> Found:
 
 
 def _best(packages: Iterable[DistributionPackage], python: str) -> DistributionPackage | None:
-    """The wheel that fits CPython ``python`` on linux x86_64 best, or None."""
+    """The best wheel for CPython ``python`` on linux x86_64, or None."""
     ranked = [
         (fit, package)
         for package in packages
@@ -182,10 +182,10 @@ def _same(one: str | None, other: str) -> bool:
 
 
 def find_release(file: File, version: str | None, python: str) -> Found:
-    """The file of another version, or of the newest, that corresponds to ``file``.
+    """The counterpart of ``file`` in another version, or in the newest.
 
-    For a wheel that of CPython ``python`` ("3.12") on linux x86_64, for an sdist the sdist.
-    Raises ``FetchError`` when the index does not answer, or has none.
+    For a wheel that is the wheel for CPython ``python`` ("3.12") on linux x86_64, for an sdist the
+    sdist.  Raises ``FetchError`` where the index does not answer, or has none.
     """
     with client() as index, _explained(file):
         page = with_retries(lambda: index.get_project_page(file.name, timeout=TIMEOUT))
@@ -197,7 +197,7 @@ def find_release(file: File, version: str | None, python: str) -> Found:
     if best is None or wanted is None:
         raise GoneError(
             f"the package index has no {kind} of {file.name} {wanted or ''} for linux x86_64",
-            hint=f"pip index versions {file.name} shows what there is",
+            hint=f"`pip index versions {file.name}` lists the versions",
         )
     return Found(file.name, wanted, _sha256(best))
 
@@ -209,8 +209,8 @@ def _sha256(package: DistributionPackage) -> str:
 def newer_releases(file: File) -> list[Found]:
     """The releases after that of ``file``, oldest first: one file each, of the same kind.
 
-    Pre-releases and what was yanked do not count.  Raises ``FetchError`` when the index does not
-    answer, or does not know the project.
+    Pre-releases and yanked releases do not count.  Raises ``FetchError`` where the index does not
+    answer, or does not have the project.
     """
     from packaging.version import InvalidVersion, Version
 
@@ -236,7 +236,7 @@ def newer_releases(file: File) -> list[Found]:
 def _of_kind(
     packages: Iterable[DistributionPackage], file: File
 ) -> tuple[str | None, list[DistributionPackage]]:
-    """What a file is ("wheel", "sdist"), and the packages of that kind."""
+    """The kind of a file ("wheel", "sdist"), and the packages of that kind."""
     several = list(packages)
     of_file = [package for package in several if _sha256(package) == file.sha256]
     kind = of_file[0].package_type if of_file else "wheel"
@@ -258,7 +258,7 @@ def _finals(packages: Iterable[DistributionPackage]) -> dict[Version, Distributi
 
 @contextmanager
 def _explained(file: File) -> Iterator[None]:
-    """Turn what the client raises into a ``FetchError``; a full disk stays one."""
+    """Turn the errors of the client into a ``FetchError``, except that of a full disk."""
     import requests
     from pypi_simple import NoSuchProjectError
 
@@ -288,5 +288,5 @@ def _find(index: PyPISimple, file: File) -> DistributionPackage:
     raise GoneError(
         f"the package index has no file of {file.name} {file.version} with sha256 {file.sha256}",
         "it has: " + (", ".join(of_version) or "no file of that version"),
-        "the file was withdrawn, or the digest is not that of this version",
+        "the file was removed from the index, or the digest belongs to another version",
     )

@@ -1,9 +1,9 @@
-"""The texts of a wheel out of the package index, without its shared objects: a few parts of it.
+"""The text files of a wheel, read from the package index without its shared objects.
 
-The index pins the sha256 of the whole file, which says nothing of a part.  What is read is held
-to the wheel's own RECORD (a sha256 for each file), and its METADATA to the digest that the index
-publishes, where it does.  That finds what was damaged on the way; who can alter the wheel on the
-server can alter its RECORD, so nothing is built from parts.
+The sha256 of the index covers the whole file, not a part of it.  So the files are verified by the
+wheel's own RECORD (a sha256 for each file), and its METADATA by the digest that the index may
+publish.  That detects damage on the way; whoever can alter the wheel on the server can alter its
+RECORD, so nothing is built from parts.
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
 """
 
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 UNRECORDED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 UNREADABLE = (csv.Error, OverflowError, RuntimeError, ValueError, struct.error)
-"""What a directory of a zip that says nonsense, and a RECORD that is none, end in."""
-MOST = 1 << 30  # bytes that the texts may have, unpacked: what they are is not verified yet
+"""Errors of damaged zip directories and RECORD files."""
+MOST = 1 << 30  # bytes of the unpacked text files, before they are verified
 
 
 def unpack(session: Session, package: DistributionPackage, target: Path) -> None:
-    """Write the texts of a wheel to the new directory ``target``.
+    """Write the text files of a wheel to the new directory ``target``.
 
-    Raises ``PartialReadError`` where they cannot be read in part or are not those of the RECORD,
-    and ``requests``' errors where the server does not answer.
+    Raises ``PartialReadError`` where they cannot be read in parts or do not match the RECORD, and
+    errors of ``requests`` where the server does not answer.
     """
     remote = RemoteFile(session, package.url)
     try:
         with zipfile.ZipFile(io.BufferedReader(remote)) as wheel:
-            texts = archives.texts(wheel)
-            if sum(member.file_size for member in texts) > MOST:
-                raise PartialReadError("its texts are larger than a GiB")
-            archives.extract(wheel, package.filename, texts, target)
+            members = archives.text_members(wheel)
+            if sum(member.file_size for member in members) > MOST:
+                raise PartialReadError("its text files are larger than a GiB")
+            archives.extract(wheel, package.filename, members, target)
         _verify(target, (package.metadata_digests or {}).get("sha256"))
     except (FetchError, *UNREADABLE, *archives.BROKEN) as error:
-        raise PartialReadError(f"it cannot be unpacked in part: {error}") from error
+        raise PartialReadError(f"it cannot be unpacked in parts: {error}") from error
 
 
 def _verify(folder: Path, metadata: str | None) -> None:
@@ -62,9 +62,9 @@ def _verify(folder: Path, metadata: str | None) -> None:
             continue
         path = file.relative_to(folder).as_posix()
         if recorded.get(path) != _recorded(file):
-            raise PartialReadError(f"{path} is not what its RECORD says")
+            raise PartialReadError(f"{path} does not match its RECORD")
     if metadata is not None and metadata != _sha256(info / "METADATA").hex():
-        raise PartialReadError("its METADATA is not what the package index says")
+        raise PartialReadError("its METADATA does not match the package index")
 
 
 def _sha256(file: Path) -> bytes:
@@ -72,5 +72,5 @@ def _sha256(file: Path) -> bytes:
 
 
 def _recorded(file: Path) -> str:
-    """A file's digest as RECORD has it (PEP 376)."""
+    """A file's digest in the format of RECORD (PEP 376)."""
     return "sha256=" + base64.urlsafe_b64encode(_sha256(file)).decode().rstrip("=")

@@ -1,6 +1,6 @@
-"""uv's resolver: versions that fit together, for a Python and a platform other than this one's.
+"""uv's resolver: compatible versions for another Python and platform than this machine's.
 
-pip evaluates environment markers for the interpreter that it runs on, whatever it is told
+pip evaluates environment markers for the interpreter that it runs on, whatever its options
 (pypa/pip#11664); uv does not (https://docs.astral.sh/uv/pip/compile/).
 """
 
@@ -18,16 +18,16 @@ from builder.tools.python.pypi import pip_setting
 from builder.tools.python.wheel_tags import NEWEST_GLIBC
 
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)$")
-KNOWN_GLIBC = 40  # of uv's list of platforms
+KNOWN_GLIBC = 40  # the newest in uv's list of platforms
 UNSATISFIABLE = re.compile(r"No solution found|requirements are unsatisfiable", re.IGNORECASE)
 PATIENCE = 1200.0  # seconds
 
 
 def resolve(requirements: Sequence[str], python: str, cache: Path) -> list[tuple[str, str]]:
-    """Names and versions of all that ``requirements`` need, as wheels for linux x86_64.
+    """Names and versions of ``requirements`` and all their dependencies, as linux x86_64 wheels.
 
-    Their metadata stays in ``cache``.  Raises ``RecipeError`` where nothing fits together,
-    ``FetchError`` when the index does not answer.
+    Their metadata stays in ``cache``.  Raises ``RecipeError`` where no versions are compatible,
+    ``FetchError`` where the index does not answer.
     """
     platform = f"x86_64-manylinux_2_{min(NEWEST_GLIBC, KNOWN_GLIBC)}"
     command = [str(Path(sys.executable).with_name("uv")), "pip", "compile", "-"]
@@ -49,12 +49,10 @@ def resolve(requirements: Sequence[str], python: str, cache: Path) -> list[tuple
         env=environment,
     )
     if done.returncode != 0:
-        told = done.stderr.strip()
-        if UNSATISFIABLE.search(told):
-            raise RecipeError(
-                f"no versions fit together for CPython {python} on linux x86_64", told
-            )
-        raise FetchError("the package index could not be asked", told, "try again")
+        why = done.stderr.strip()
+        if UNSATISFIABLE.search(why):
+            raise RecipeError(f"no compatible versions for CPython {python} on linux x86_64", why)
+        raise FetchError("cannot resolve the versions: the package index fails", why, "try again")
     return [
         (match[1], match[2])
         for line in done.stdout.splitlines()

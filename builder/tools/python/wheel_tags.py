@@ -1,4 +1,4 @@
-"""Which wheel of a release fits a machine: linux x86_64, whatever runs here.
+"""Wheel tags: which wheel of a release is the best for linux x86_64, whatever runs here.
 
 https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
 """
@@ -18,7 +18,7 @@ OLDER_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # PEP
 
 @cache
 def tags(python: str) -> dict[Tag, int]:
-    """The tags that CPython ``python`` ("3.12") takes on linux x86_64, and the rank of each."""
+    """The tags that CPython ``python`` ("3.12") supports on linux x86_64, with their ranks."""
     from packaging.tags import compatible_tags, cpython_tags
 
     platforms = []
@@ -37,7 +37,7 @@ def tags(python: str) -> dict[Tag, int]:
 
 
 def rank(filename: str, python: str) -> tuple[int, int] | None:
-    """The smaller, the better a wheel fits; None: not at all, or it is no wheel."""
+    """The rank of a wheel: smaller is better; None where it does not fit, or is no wheel."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     try:
@@ -46,5 +46,5 @@ def rank(filename: str, python: str) -> tuple[int, int] | None:
         return None
     known = tags(python)
     ranks = [known[tag] for tag in of_file if tag in known]
-    # Of two builds of one version the later counts (PEP 427, "build tag").
+    # The later of two builds of one version is better (PEP 427, "build tag").
     return (min(ranks), -(build[0] if build else 0)) if ranks else None

@@ -1,8 +1,8 @@
-"""cosign: signatures of images, with a key of one's own.
+"""cosign: signatures of images and texts, with self-managed keys.
 
 https://docs.sigstore.dev/cosign/key_management/signing_with_self-managed_keys/.  Nothing goes to a
-transparency log: who verifies needs the public key, and nobody else's server.  The key's password
-is where cosign looks for it, in COSIGN_PASSWORD.
+transparency log: a verifier needs the public key and no other server.  cosign takes the key's
+password from COSIGN_PASSWORD.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from builder.errors import RegistryError, WorldError
 from builder.tools.registry.credentials import HUB, HUB_KEY, login_for
 from builder.tools.registry.transport import certificate_of, split
 
-PATIENCE = 300.0  # seconds
+TIMEOUT = 300.0  # seconds
 UNSIGNED = re.compile(
     r"no (?:matching )?signatures|invalid signature when validating", re.IGNORECASE
 )
-"""How cosign (2.5) says that there is no signature, or none by that key."""
+"""cosign's messages (2.5) for an image without a signature, or without one by that key."""
 UNREADABLE_KEY = re.compile(r"loading public key")
-"""How cosign (2.5) says that it cannot verify anything with a key."""
+"""cosign's message (2.5) for a key that it cannot use."""
 SAMPLE = "builder tries its signing key"
 
 
@@ -35,21 +35,21 @@ def require_cosign() -> None:
     if shutil.which("cosign") is None:
         raise WorldError(
             "there is no cosign on this machine",
-            "a key to sign with is set (BUILDER_COSIGN_KEY)",
-            "install cosign (Debian has it from trixie on), or unset the key",
+            "a signing key is set (BUILDER_COSIGN_KEY)",
+            "install cosign (in Debian since trixie), or unset the key",
         )
 
 
 def require_key(key: str, work: Path) -> None:
     """Raise ``WorldError`` where there is no cosign, or it cannot sign with a key.
 
-    ``key`` is a file or one of cosign's key URIs, ``work`` a directory for what cosign reads.
+    ``key`` is a file or one of cosign's key URIs, ``work`` a directory for cosign's input.
     """
     require_cosign()
     public = public_key(key, work)
     if not signed_by(SAMPLE, sign_text(SAMPLE, key, work), str(public), work):
         raise WorldError(
-            "cosign does not verify what it signed with the signing key",
+            "cosign cannot verify its own signature by the signing key",
             hint="check BUILDER_COSIGN_KEY",
         )
 
@@ -74,36 +74,36 @@ def sign_text(text: str, key: str, work: Path) -> str:
 
 
 def signed_by(text: str, signature: str, public: str, work: Path) -> bool:
-    """Whether a signature (base64) of a text is that of a public key, a file or a key URI.
+    """Whether a signature (base64) of a text is by a public key, which is a file or a key URI.
 
-    A damaged signature is none.  Raises ``WorldError`` where the key cannot be read.
+    A damaged signature is not.  Raises ``WorldError`` where the key cannot be read.
     """
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file, kept = work / "text", work / "signature"
+    file, stored = work / "text", work / "signature"
     file.write_text(text, "utf-8")
-    kept.write_text(signature, "utf-8")
-    options = ("--insecure-ignore-tlog=true", f"--key={public}", f"--signature={kept}")
+    stored.write_text(signature, "utf-8")
+    options = ("--insecure-ignore-tlog=true", f"--key={public}", f"--signature={stored}")
     try:
         _run(("verify-blob", *options, str(file)), dict(os.environ), "verify a verdict")
     except WorldError as error:
-        if not error.why:  # cosign did not answer in time
+        if not error.why:  # cosign did not end in time
             raise
         if not UNREADABLE_KEY.search(error.why):
             return False
         raise WorldError(
             f"the trusted key {public} cannot be read",
             error.why,
-            "check BUILDER_TRUSTED_KEYS: it takes files of public keys, and cosign's key URIs",
+            "check BUILDER_TRUSTED_KEYS: files of public keys, or cosign's key URIs",
         ) from error
     return True
 
 
 def sign(repository: str, digest: str, key: str, work: Path) -> bool:
-    """Have a valid signature on an image of a registry; whether it had none before.
+    """Sign an image of a registry unless it has a valid signature; whether it was signed now.
 
-    ``key`` is a file or one of cosign's key URIs, ``work`` an empty directory for what cosign is
-    told.  Raises ``WorldError`` where cosign cannot sign with it, or does not answer;
-    ``RegistryError`` where the signature that the registry then gives is not ours.
+    ``key`` is a file or one of cosign's key URIs, ``work`` an empty directory for cosign's input.
+    Raises ``WorldError`` where cosign cannot sign with the key or does not end in time,
+    ``RegistryError`` where the registry then has no valid signature.
     """
     image, options = f"{repository}@{digest}", _options(repository)
     with _environment(repository, work) as environment:
@@ -114,7 +114,7 @@ def sign(repository: str, digest: str, key: str, work: Path) -> bool:
         _run(signing, environment, f"sign {image}")
         if not _verifies(image, public, options, environment):
             raise RegistryError(
-                f"{image} was signed, and has no signature by that key", hint="try again"
+                f"{image} was signed, but has no signature by that key", hint="try again"
             )
     return True
 
@@ -140,7 +140,7 @@ def _options(repository: str) -> tuple[str, ...]:
 
 @contextmanager
 def _environment(repository: str, work: Path) -> Iterator[dict[str, str]]:
-    """What cosign runs in: the login for the registry is in a file for as long as it runs."""
+    """cosign's environment; the login for the registry is in a file while cosign runs."""
     registry, _ = split(repository)
     login = login_for(registry)
     auths = {}
@@ -164,10 +164,10 @@ def _run(arguments: tuple[str, ...], environment: dict[str, str], what: str) -> 
             capture_output=True,
             check=False,
             env=environment,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
     except subprocess.TimeoutExpired as error:
-        raise WorldError(f"cosign could not {what} within {PATIENCE:.0f} s") from error
+        raise WorldError(f"cosign did not {what} within {TIMEOUT:.0f} s") from error
     if done.returncode != 0:
         raise WorldError(
             f"cosign cannot {what}",

@@ -1,4 +1,4 @@
-"""Registry credentials: Docker's own store, and the variables that CI sets.
+"""Registry credentials: from Docker's own store, or from environment variables.
 
 https://docs.docker.com/reference/cli/docker/login/#credential-stores; the helpers' protocol is
 https://github.com/docker/docker-credential-helpers#development.
@@ -19,19 +19,19 @@ from builder.tools.web.json_model import JsonModel, first_error
 
 HUB = "docker.io"
 HUB_KEY = "https://index.docker.io/v1/"
-PATIENCE = 30.0  # seconds for a helper
+HELPER_TIMEOUT = 30.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user and a password or token, which no text of it shows."""
+    """A user with a password or token, which ``repr`` does not show."""
 
     user: str
     password: str = field(repr=False)
 
     @property
     def basic(self) -> str:
-        """Both as Docker's store and the scheme Basic (RFC 7617, section 2) have them."""
+        """Both in the format of Docker's store and the scheme Basic (RFC 7617, section 2)."""
         return base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
@@ -40,25 +40,25 @@ class _Entry(JsonModel):
 
 
 class _Config(JsonModel):
-    """What is read of Docker's configuration; null is nothing there, as in Docker."""
+    """The part of Docker's configuration in use; null means absent, as in Docker."""
 
     auths: dict[str, _Entry | None] | None = None
     credHelpers: dict[str, str] | None = None  # noqa: N815
     credsStore: str | None = None  # noqa: N815
 
 
-class _Helped(JsonModel):
-    """What a helper answers."""
+class _HelperLogin(JsonModel):
+    """The output of a credential helper."""
 
     Username: str
     Secret: str
 
 
 def login_for(registry: str) -> Login | None:
-    """What is known for a registry ("docker.io", "ghcr.io", "127.0.0.1:5000"), or None.
+    """The login for a registry ("docker.io", "ghcr.io", "127.0.0.1:5000"), or None.
 
-    ``DOCKERHUB_USERNAME`` and ``DOCKERHUB_TOKEN`` go before Docker's store.  Raises ``WorldError``
-    when these or the store cannot be read.
+    ``DOCKERHUB_USERNAME`` and ``DOCKERHUB_TOKEN`` take precedence over Docker's store.  Raises
+    ``WorldError`` where these or the store cannot be read.
     """
     if registry == HUB:
         user, token = _variable("DOCKERHUB_USERNAME"), _variable("DOCKERHUB_TOKEN")
@@ -69,14 +69,14 @@ def login_for(registry: str) -> Login | None:
     helpers = config.credHelpers or {}
     helper = next((helpers[key] for key in keys if key in helpers), config.credsStore)
     for key in keys:
-        found = _asked(helper, key) if helper else kept(config, key)
+        found = _from_helper(helper, key) if helper else stored_login(config, key)
         if found is not None:
             return found
     return None
 
 
 def _variable(name: str) -> str:
-    """The text of a variable, empty where it is not set; raises ``WorldError``, without it."""
+    """The value of a variable, empty where it is not set.  Errors do not show the value."""
     value = os.environ.get(name, "")
     try:
         value.encode()
@@ -88,19 +88,19 @@ def _variable(name: str) -> str:
 
 
 def _config() -> _Config:
-    """Docker's configuration; an empty one where there is no file."""
+    """Docker's configuration; an empty one where it has no file."""
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     file = folder / "config.json"
     try:
-        return parsed(file.read_bytes(), file)
+        return parse_config(file.read_bytes(), file)
     except FileNotFoundError:
         return _Config()
     except OSError as error:
         raise _unreadable(file, error.strerror or "") from error
 
 
-def parsed(content: bytes, file: Path) -> _Config:
-    """Docker's configuration; raises ``WorldError`` where it is damaged."""
+def parse_config(content: bytes, file: Path) -> _Config:
+    """Parse Docker's configuration.  Raises ``WorldError`` where it is damaged."""
     try:
         return _Config.model_validate_json(content)
     except ValidationError as error:
@@ -108,44 +108,48 @@ def parsed(content: bytes, file: Path) -> _Config:
 
 
 def _unreadable(file: Path, why: str) -> WorldError:
-    hint = "mend the file, or move it away and use `docker login`"
+    hint = "repair the file, or remove it and use `docker login`"
     return WorldError(f"Docker's configuration {file} cannot be read", why, hint)
 
 
-def kept(config: _Config, key: str) -> Login | None:
-    """The login that the configuration itself holds, or None; raises ``WorldError``."""
+def stored_login(config: _Config, key: str) -> Login | None:
+    """The login in the configuration itself, or None.  Raises ``WorldError``."""
     entry = (config.auths or {}).get(key)
     try:
         decoded = base64.b64decode((entry.auth if entry else None) or "", validate=True).decode()
     except ValueError:  # no base64, not ASCII, or no UTF-8
         raise WorldError(
             f"Docker's login for {key} cannot be read",
-            "it is not in base64, as `docker login` writes it",
-            f"docker logout {key}; docker login",
+            "it is not the base64 text that `docker login` writes",
+            f"`docker logout {key}`, then `docker login`",
         ) from None
     user, _, password = decoded.partition(":")
     return Login(user, password) if user else None
 
 
-def _asked(helper: str, key: str) -> Login | None:
+def _from_helper(helper: str, key: str) -> Login | None:
     name = f"docker-credential-{helper}"
     try:
         done = subprocess.run(
-            [name, "get"], input=key.encode(), capture_output=True, check=False, timeout=PATIENCE
+            [name, "get"],
+            input=key.encode(),
+            capture_output=True,
+            check=False,
+            timeout=HELPER_TIMEOUT,
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        late = f"no answer within {PATIENCE:.0f} seconds"
+        late = f"no output within {HELPER_TIMEOUT:.0f} seconds"
         raise WorldError(
-            f"{name} does not answer",
+            f"the credential helper {name} does not work",
             late if isinstance(error, subprocess.TimeoutExpired) else str(error),
-            "install it, or take credsStore and credHelpers out of Docker's config.json",
+            "install it, or remove credsStore and credHelpers from Docker's config.json",
         ) from error
     if done.returncode != 0:
-        return None  # it knows nothing of this registry
+        return None  # it has no login for this registry
     try:
-        told = _Helped.model_validate_json(done.stdout)
+        found = _HelperLogin.model_validate_json(done.stdout)
     except ValidationError as error:
         raise WorldError(
-            f"the answer of {name} is not a login", first_error(error), f"try `{name} get`"
+            f"the output of {name} is not a login", first_error(error), f"try `{name} get`"
         ) from None
-    return Login(told.Username, told.Secret)
+    return Login(found.Username, found.Secret)

@@ -128,7 +128,7 @@ def test_a_server_that_says_no_is_told(shelf: Shelf) -> None:
 
 @pytest.mark.parametrize(
     ("path", "said"),
-    [("thing/part7.py", "thing/part7.py is not what its RECORD says"), ("", "METADATA is not")],
+    [("thing/part7.py", "thing/part7.py does not match its RECORD"), ("", "METADATA does not")],
 )
 def test_parts_that_are_not_those_of_the_record_make_it_fetch_all(
     shelf: Shelf, path: str, said: str

@@ -83,7 +83,7 @@ def test_a_helper_is_asked(store: Path, tmp_path: Path, monkeypatch: pytest.Monk
     store.write_text(json.dumps({"credsStore": "seen"}))
     assert login_for("docker.io") is None
     store.write_text(json.dumps({"credsStore": "absent"}))
-    with pytest.raises(WorldError, match="docker-credential-absent does not answer"):
+    with pytest.raises(WorldError, match="docker-credential-absent does not work"):
         login_for("ghcr.io")
     helper.write_text("#!/bin/sh\necho nothing\n")
     store.write_text(json.dumps({"credsStore": "seen"}))
@@ -128,8 +128,8 @@ def test_no_store_is_an_internal_error(store: Path) -> None:
     def fuzz(seed: bytes) -> None:
         content = damaged(good, seed)
         with suppress(WorldError):
-            config = credentials.parsed(content, store)
-            credentials.kept(config, "ghcr.io")
+            config = credentials.parse_config(content, store)
+            credentials.stored_login(config, "ghcr.io")
 
     fuzz()
 
