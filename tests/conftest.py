@@ -9,6 +9,11 @@ pytest_plugins = [
     "support.commands",
     "support.images",
     "support.registries",
+    "support.overlaid",
+    "support.publishing",
+    "support.machines",
+    "support.variants",
+    "support.patch_wards",
 ]
 OF_THE_REGISTRY = {
     *("test_bake", "test_kills", "test_machines", "test_nights"),

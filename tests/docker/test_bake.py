@@ -18,16 +18,13 @@ from builder.errors import BuildError
 from builder.images.context import Context
 from builder.tools.docker.blobs import blobs_of
 from builder.tools.files import named_lock
-from docker.test_machines import machine, second
-from docker.test_overlay import change, published, python
-from docker.test_root import with_image
+from support.catalogs import with_image
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.machines import REMOTE, Machine
-from support.overlaid import PACKAGE, StandIn, write_catalog
+from support.overlaid import PACKAGE, StandIn, change, write_catalog
 from support.smoke_tests import docker
 
-__all__ = ["machine", "published", "python", "second"]
 pytestmark = pytest.mark.docker
 
 SUMMARY = "What costs ${MONEY}, %{if 100}% of it"

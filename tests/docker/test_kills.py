@@ -19,11 +19,9 @@ import pytest
 import requests
 
 from builder.tools.registry.client import MANIFESTS
-from docker.test_overlay import published, python
 from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.smoke_tests import docker
 
-__all__ = ["published", "python"]
 pytestmark = pytest.mark.docker
 COMPLETED = 4  # every so many kills one run goes to its end
 REPOSITORY = "me/builder-test/overlaid"

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from docker.test_build import docker, labels
 from support import upstreams
 from support.commands import Builder
 from support.environment import REPOSITORY
+from support.smoke_tests import docker
+from support.variants import labels
 
 pytestmark = pytest.mark.docker
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,30 +12,13 @@ from builder.images import context
 from builder.images.build import BuildLog
 from builder.images.context import Context
 from builder.tools.docker import buildx, engine
-from docker.test_overlay import change, published, python
 from support.commands import Builder
-from support.environment import DOCKER_CONFIG, abandoned
-from support.machines import CONTEXT, REMOTE, Machine, another_machine
-from support.overlaid import PACKAGE, StandIn, write_catalog
+from support.environment import abandoned
+from support.machines import CONTEXT, REMOTE, Machine
+from support.overlaid import PACKAGE, StandIn, change, write_catalog
 from support.smoke_tests import docker
 
-__all__ = ["published", "python"]
 pytestmark = pytest.mark.docker
-
-
-@pytest.fixture(scope="module")
-def second() -> Iterator[Machine]:
-    with another_machine(DOCKER_CONFIG) as machine:
-        yield machine
-
-
-@pytest.fixture
-def machine(second: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    """The second engine, known to the client of this test alone."""
-    monkeypatch.setenv("DOCKER_CONFIG", str(second.config))
-    buildx.builder.cache_clear()
-    yield second
-    buildx.builder.cache_clear()
 
 
 @pytest.fixture

@@ -19,15 +19,13 @@ import requests
 
 from builder.tools.files import named_lock
 from builder.tools.registry.client import MANIFESTS
-from docker.test_overlay import published, python
-from docker.test_publish import REPOSITORY, digest_of, tags
 from support import upstreams
 from support.environment import REPOSITORY as FARM
 from support.overlaid import PACKAGE, StandIn, write_catalog
+from support.publishing import PUSHED, digest_of, tags
 from support.registries import Fault, Proxy, proxied
 from support.smoke_tests import docker
 
-__all__ = ["published", "python"]
 pytestmark = pytest.mark.docker
 DAY = 86400
 OPS = "vllm/ops.py"
@@ -153,12 +151,12 @@ def world(
 
 
 def get(registry: str, reference: str) -> str:
-    url = f"http://{registry}/v2/{REPOSITORY}/manifests/{reference}"
+    url = f"http://{registry}/v2/{PUSHED}/manifests/{reference}"
     return requests.get(url, headers={"Accept": MANIFESTS[0]}, timeout=10).text
 
 
 def put(registry: str, reference: str, manifest: str) -> None:
-    url = f"http://{registry}/v2/{REPOSITORY}/manifests/{reference}"
+    url = f"http://{registry}/v2/{PUSHED}/manifests/{reference}"
     headers = {"Content-Type": MANIFESTS[0]}
     requests.put(url, manifest, headers=headers, timeout=10).raise_for_status()
 

@@ -3,73 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support import overlaid, upstreams
 from support.commands import Builder
-from support.overlaid import PACKAGE, SITE, StandIn, write_catalog
+from support.overlaid import OVERLAID, PACKAGE, SITE, Build, StandIn, change, ran
 from support.smoke_tests import docker
 
 pytestmark = pytest.mark.docker
-NAME = "builder-test/overlaid:1"
 
 FASTER = {**PACKAGE, "vllm/worker.py": "def work():\n    return 'fast'\n"}
-
-
-@pytest.fixture(scope="session")
-def python(hello: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, made: set[str]) -> str:
-    root = f"builder-base/debian-trixie:root-{hello['plan']['base']['base']['key'][:12]}"
-    made.update({overlaid.PYTHON, NAME})
-    return overlaid.python_image(root, tmp_path_factory.mktemp("python"))
-
-
-@pytest.fixture
-def published(python: str, tmp_path: Path, made: set[str]) -> StandIn:  # noqa: ARG001
-    return StandIn(tmp_path, made)
-
-
-Build = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def build(builder: Builder, tmp_path: Path, published: StandIn) -> Build:
-    """Build a recipe with these patches (TOML) on the stand-in."""
-
-    def run(
-        parts: str = "", *, patch: str | None = None, expect: int = 0, **options: Any
-    ) -> subprocess.CompletedProcess[str]:
-        root = tmp_path / "catalog"
-        if patch is not None:
-            (root / "patches").mkdir(parents=True, exist_ok=True)
-            (root / "patches" / "x.patch").write_text(patch)
-            parts = '[[patch]]\nfile = "x.patch"\nwhy = "so"\n' + parts
-        published.write(root / "package")
-        image = options.pop("image", None) or published.build()
-        again = ["--rebuild"] if options.pop("rebuild", True) else []
-        write_catalog(root, parts, image, **options)
-        done = builder("build", "overlaid-1", "--catalog", root, "--json", *again)
-        assert done.returncode == expect, done.stderr
-        if expect == 0:
-            published.made.update(json.loads(done.stdout)["references"])
-        return done
-
-    return run
-
-
-def ran(image: str, *command: str, options: tuple[str, ...] = ()) -> str:
-    return docker("run", "--rm", *options, "--entrypoint", command[0], image, *command[1:])
-
-
-def change(tmp_path: Path, **files: str | None) -> str:
-    """A patch of the package: ``ops`` is vllm/ops.py, None deletes."""
-    told = {f"vllm/{name}.py": text for name, text in files.items()}
-    before = {path: PACKAGE[path] for path in told if path in PACKAGE}
-    return overlaid.diff(before, told, tmp_path / "diff")
 
 
 def test_only_what_the_patches_change_is_laid_over(
@@ -90,30 +35,32 @@ def test_only_what_the_patches_change_is_laid_over(
     assert checks["contract", "working directory"]["found"] == "/srv"
     assert checks["contract", "user"]["found"] == "root"
     assert "files of" in checks["extended", "the image that it extends"]["found"]
-    inspected = json.loads(docker("image", "inspect", NAME))[0]
+    inspected = json.loads(docker("image", "inspect", OVERLAID))[0]
     assert inspected["Config"]["Entrypoint"] == ["vllm", "serve"]
     assert "OVERLAID=yes" in inspected["Config"]["Env"]
     assert f"PYTHONPATH={SITE}" in inspected["Config"]["Env"]
-    listed = ran(NAME, "stat", "--format=%n %u:%g %a", f"{SITE}/vllm/ops.py", f"{SITE}/vllm/new.py")
+    listed = ran(
+        OVERLAID, "stat", "--format=%n %u:%g %a", f"{SITE}/vllm/ops.py", f"{SITE}/vllm/new.py"
+    )
     assert listed.splitlines() == [
         f"{SITE}/vllm/ops.py 1234:1235 664",
         f"{SITE}/vllm/new.py 77:78 644",
     ]
-    compiled = ran(NAME, "ls", f"{SITE}/vllm/__pycache__").split()
+    compiled = ran(OVERLAID, "ls", f"{SITE}/vllm/__pycache__").split()
     assert sorted(name.split(".")[0] for name in compiled) == ["__init__", "new", "ops", "worker"]
     # What was compiled before is never taken, whatever the clock says (PEP 552: flags, bit 0).
     flags = "import sys; print(open(sys.argv[1], 'rb').read(8)[4])"
     (ops,) = [name for name in compiled if name.startswith("ops.")]
-    assert ran(NAME, "python3", "-c", flags, f"{SITE}/vllm/__pycache__/{ops}") == "3"
+    assert ran(OVERLAID, "python3", "-c", flags, f"{SITE}/vllm/__pycache__/{ops}") == "3"
     sizes = docker(
-        "history", "--format", "{{.Size}} {{.CreatedBy}}", "--human=false", "--no-trunc", NAME
+        "history", "--format", "{{.Size}} {{.CreatedBy}}", "--human=false", "--no-trunc", OVERLAID
     )
     (layer,) = [line for line in sizes.splitlines() if "overlay.py" in line]
     assert int(layer.split()[0]) < 50_000
-    left = ran(NAME, "ls", "/run", "/opt")
+    left = ran(OVERLAID, "ls", "/run", "/opt")
     assert "overlay" not in left
     assert "inside" not in left
-    assert docker("run", "--rm", NAME, "model") == "serving serve model"
+    assert docker("run", "--rm", OVERLAID, "model") == "serving serve model"
 
 
 def test_a_pull_request_is_cut_to_what_the_package_has(build: Build, tmp_path: Path) -> None:
@@ -143,7 +90,7 @@ def test_a_pull_request_is_cut_to_what_the_package_has(build: Build, tmp_path: P
         "left out, because the installed package lacks it: docs/a.md, tests/test_ops.py"
         in done.stderr
     )
-    assert ran(NAME, "python3", "-c", "import vllm.ops; print(vllm.ops.CAPABILITY)") == "12"
+    assert ran(OVERLAID, "python3", "-c", "import vllm.ops; print(vllm.ops.CAPABILITY)") == "12"
     done = build(part(2), expect=11)
     assert "pull 2 cannot overlay an installed package" in done.stderr
     assert "it changes compiled files: csrc/a.cu, setup.py" in done.stderr
@@ -166,7 +113,7 @@ def test_files_of_another_repository_become_part_of_the_package(
     commit = other.record("one")
     part = '[[patch]]\nwhy = "so"\nadd = {{ git = "{}", commit = "{}", path = "{}", to = "{}" }}\n'
     build(part.format(other.url, commit, "vllm/_genesis", "vllm/_genesis"))
-    assert ran(NAME, "python3", "-c", "import vllm._genesis as g; print(g.VERSION)") == "7"
+    assert ran(OVERLAID, "python3", "-c", "import vllm._genesis as g; print(g.VERSION)") == "7"
     done = build(part.format(other.url, commit, "vllm/_genesis", "vllm"), expect=11)
     assert "would replace existing files" in done.stderr
     done = build(part.format(other.url, commit, "nowhere", "vllm/_genesis"), expect=11)
@@ -197,7 +144,7 @@ def test_what_is_expected_to_be_absent_must_be_absent(build: Build, tmp_path: Pa
     )
     done = build(absent)
     assert "file absent.patch is skipped: its files do not exist, as expected" in done.stderr
-    labels = json.loads(docker("image", "inspect", NAME))[0]["Config"]["Labels"]
+    labels = json.loads(docker("image", "inspect", OVERLAID))[0]["Config"]["Labels"]
     assert "builder.patches" not in labels
     (folder / "absent.patch").write_text(change(tmp_path, worker="x\n"))
     done = build(absent, expect=11)
@@ -218,11 +165,13 @@ def test_user_and_modes_stay_or_are_what_is_said(
     published.more = f"RUN chown 5:5 {SITE}/vllm/ops.py\nUSER 1234:5"
     other = "diff --git a/vllm/ops.py b/vllm/ops.py\nold mode 100644\nnew mode 100755\n"
     build(patch=other + change(tmp_path, worker=FASTER["vllm/worker.py"]))
-    assert json.loads(docker("image", "inspect", NAME))[0]["Config"]["User"] == "1234:5"
-    told = ran(NAME, "stat", "--format=%a %u", f"{SITE}/vllm/ops.py", f"{SITE}/vllm/__pycache__")
+    assert json.loads(docker("image", "inspect", OVERLAID))[0]["Config"]["User"] == "1234:5"
+    told = ran(
+        OVERLAID, "stat", "--format=%a %u", f"{SITE}/vllm/ops.py", f"{SITE}/vllm/__pycache__"
+    )
     assert told.splitlines() == ["755 5", "755 0"]
     build(patch=change(tmp_path / "x", worker="x = 1\n"), more='user = "77"')
-    assert json.loads(docker("image", "inspect", NAME))[0]["Config"]["User"] == "77"
+    assert json.loads(docker("image", "inspect", OVERLAID))[0]["Config"]["User"] == "77"
 
 
 def test_the_doctor_runs_scripts_in_an_unpinned_base(
@@ -266,12 +215,12 @@ def test_a_published_image_is_pinned_by_its_digest(
     docker("push", "--quiet", name)
     published.version = "1.0"
     for local in docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").splitlines():
-        if local.startswith(("builder-base/stand-in", NAME.split(":")[0])):
+        if local.startswith(("builder-base/stand-in", OVERLAID.split(":")[0])):
             docker("image", "rm", "--force", local)
     done = build(patch=patch, image=name, pin=f'digest = "{digest}"')
     assert f"pulling {registry}/vllm/vllm-openai@{digest}" in done.stderr
     assert "is not pinned" not in done.stderr
-    assert ran(NAME, "python3", "-c", "import vllm.worker as w; print(w.work())") == "fast"
+    assert ran(OVERLAID, "python3", "-c", "import vllm.worker as w; print(w.work())") == "fast"
     done = builder("pin", "verify", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
     (standing,) = [s for s in json.loads(done.stdout) if s["kind"] == "image"]
     assert (standing["what"], standing["state"]) == (digest, "ok")

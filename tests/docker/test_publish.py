@@ -4,57 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from builder.errors import RegistryError
 from builder.publish import push as pushing
 from builder.tools.files import named_lock
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from builder.tools.registry.transport import split
-from docker.test_overlay import Build, build, change, published, python
 from support.commands import Builder
-from support.registries import Fault, Proxy, proxied
+from support.overlaid import Build, change
+from support.publishing import PUSHED, made, own, tags
+from support.registries import Fault, Proxy
 from support.smoke_tests import docker
 
-__all__ = ["build", "published", "python"]
 docker_test = pytest.mark.docker
-REPOSITORY = "me/builder-test/overlaid"
-
-
-@pytest.fixture
-def proxy(registry: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    with proxied(registry) as found:
-        monkeypatch.setenv("BUILDER_NAMESPACE", f"{found.address}/me")
-        yield found
-
-
-@pytest.fixture
-def image(proxy: Proxy, build: Build) -> dict[str, Any]:  # noqa: ARG001
-    """The record of a verified image; its recipe has the moving tag "latest"."""
-    return made(build)
-
-
-def made(build: Build, **options: Any) -> dict[str, Any]:
-    # Named after the test's own registry, it is new, whatever its layers are.
-    moving = 'moving = ["latest"]'
-    record: dict[str, Any] = json.loads(build(more=moving, rebuild=False, **options).stdout)
-    return record
-
-
-@pytest.fixture
-def push(builder: Builder, tmp_path: Path) -> Any:
-    def run(*options: str, command: str = "push", expect: int = 0) -> Any:
-        catalog = tmp_path / "catalog"
-        done = builder(*command.split(), "overlaid-1", *options, "--catalog", catalog)
-        assert done.returncode == expect, done.stderr + done.stdout
-        return done
-
-    return run
 
 
 def bare(repository: Repository, name: str) -> Manifest:
@@ -67,25 +33,6 @@ def bare(repository: Repository, name: str) -> Manifest:
     manifest = Manifest(json.dumps(parts).encode(), MANIFESTS[0])
     repository.put_manifest(manifest.digest, manifest)
     return manifest
-
-
-def tags(registry: str) -> dict[str, str]:
-    """The digest that each tag leads to; those that list referrers are left out."""
-    answer = requests.get(f"http://{registry}/v2/{REPOSITORY}/tags/list", timeout=10)
-    names = answer.json().get("tags") or [] if answer.ok else []
-    return {name: digest_of(registry, name) for name in names if not name.startswith("sha256-")}
-
-
-def digest_of(registry: str, reference: str) -> str:
-    # Whoever does not take the type that is there gets another manifest, made on the spot.
-    accept = {"Accept": ", ".join(MANIFESTS)}
-    url = f"http://{registry}/v2/{REPOSITORY}/manifests/{reference}"
-    answer = requests.get(url, headers=accept, timeout=10)
-    return answer.headers.get("Docker-Content-Digest", "")
-
-
-def own(record: dict[str, Any]) -> str:
-    return str(record["references"][0].rpartition(":")[2])
 
 
 @docker_test
@@ -177,7 +124,7 @@ def test_a_push_that_broke_goes_on(
 def test_a_version_that_somebody_else_gives_meanwhile_stays(
     image: dict[str, Any], push: Any, registry: str, proxy: Proxy
 ) -> None:
-    repository = Repository(f"{registry}/{REPOSITORY}", print)
+    repository = Repository(f"{registry}/{PUSHED}", print)
     theirs = bare(repository, "theirs")
 
     def give() -> None:
@@ -185,7 +132,7 @@ def test_a_version_that_somebody_else_gives_meanwhile_stays(
 
     proxy.faults = [Fault("PUT .*uploads", "pass", 1, {}, give)]
     done = push(expect=12)
-    assert f"{REPOSITORY}:1 was moved by another client" in done.stderr
+    assert f"{PUSHED}:1 was moved by another client" in done.stderr
     assert f"these tags were given before that: {own(image)}" in done.stderr
     assert tags(registry) == {own(image): image["digest"], "1": theirs.digest}
     # A night, a promotion and a push keep out of each other's way on one machine.

@@ -31,7 +31,8 @@ from builder.smoke.verdict import Check, Verdict
 from builder.tools.registry import client as registries
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from builder.tools.web import retry
-from support.registries import Fault, Proxy, answering, proxied
+from support.nights import night
+from support.registries import Fault, Proxy, answering, proxied, put_image
 
 pytestmark = pytest.mark.docker
 
@@ -41,29 +42,8 @@ def repository(registry: str) -> Repository:
     return Repository(f"{registry}/me/x", print)
 
 
-def image(repository: Repository, name: str, tag: str = "", **labels: str) -> Manifest:
-    """An image of one label more than it needs, under its digest and perhaps a tag."""
-    told = {"builder.key": name, **{key.replace("_", "."): text for key, text in labels.items()}}
-    config = json.dumps({"config": {"Labels": told}}).encode()
-    repository.put_bytes(config)
-    descriptor = {
-        "mediaType": "application/vnd.oci.image.config.v1+json",
-        "digest": Manifest(config, "").digest,
-        "size": len(config),
-    }
-    parts = {
-        "schemaVersion": 2,
-        "mediaType": MANIFESTS[0],
-        "config": descriptor,
-        "layers": [],
-    }
-    manifest = Manifest(json.dumps(parts).encode(), MANIFESTS[0])
-    repository.put_manifest(tag or manifest.digest, manifest)
-    return manifest
-
-
 def test_a_way_back_leads_further_back_each_time(repository: Repository) -> None:
-    made = [image(repository, f"k{number}").digest for number in range(4)]
+    made = [put_image(repository, f"k{number}").digest for number in range(4)]
     for number, digest in enumerate(made[:3]):
         pushing.move(repository, "latest", digest, f"move {number}")
     for digest in (made[1], made[0]):
@@ -79,7 +59,7 @@ def test_a_way_back_leads_further_back_each_time(repository: Repository) -> None
 
 
 def test_a_number_of_thousands_of_digits_is_none(repository: Repository) -> None:
-    one = image(repository, "k1")
+    one = put_image(repository, "k1")
     pushing.move(repository, "latest", one.digest, "first")
     told = {"tag": "latest", "reason": "odd", "number": "9" * 5000}
     named = {f"builder.move.{name}": value for name, value in told.items()}
@@ -95,7 +75,7 @@ def delete(repository: Repository, digest: str) -> None:
 
 
 def test_a_way_back_is_known_though_images_between_are_gone(repository: Repository) -> None:
-    a, b, c, d, e = (image(repository, name).digest for name in "abcde")
+    a, b, c, d, e = (put_image(repository, name).digest for name in "abcde")
     for digest in (a, b, c, d):
         pushing.move(repository, "main", digest, f"night of {digest[-4:]}", by="night")
     pushing.move(
@@ -120,8 +100,8 @@ def test_a_way_back_is_known_though_images_between_are_gone(repository: Reposito
             repository, "main", tag_history.previous(repository, "main"), "so", by="rollback"
         )
     # Of a history that begins with a rollback nobody knows more than where it led.
-    other = image(repository, "other").digest
-    pushing.move(repository, "late", d := image(repository, "d").digest, "first")
+    other = put_image(repository, "other").digest
+    pushing.move(repository, "late", d := put_image(repository, "d").digest, "first")
     pushing.move(repository, "late", other, "bad", by="rollback")
     delete(repository, d)
     with pytest.raises(RegistryError, match="was before is not known"):
@@ -144,7 +124,7 @@ def reasons(repository: Repository, tag: str) -> list[str]:
 
 
 def test_a_move_that_was_interrupted_did_not_happen(repository: Repository, proxy: Proxy) -> None:
-    a, b, c, d = (image(repository, name).digest for name in "abcd")
+    a, b, c, d = (put_image(repository, name).digest for name in "abcd")
     for digest in (a, b, c):
         pushing.move(repository, "latest", digest, f"to {digest[-4:]}")
     before = [f"to {digest[-4:]}" for digest in (c, b, a)]
@@ -167,7 +147,7 @@ def test_a_move_that_was_interrupted_did_not_happen(repository: Repository, prox
 def test_a_move_that_was_interrupted_is_not_taken_for_one_whose_image_is_gone(
     repository: Repository, proxy: Proxy
 ) -> None:
-    a, b, c, d = (image(repository, name).digest for name in "abcd")
+    a, b, c, d = (put_image(repository, name).digest for name in "abcd")
     for digest in (a, b):
         pushing.move(repository, "latest", digest, f"to {digest[-4:]}")
     proxy.faults = [Fault("PUT .*manifests/latest", 403, 1)]
@@ -184,7 +164,7 @@ def test_a_move_that_was_interrupted_is_not_taken_for_one_whose_image_is_gone(
 def test_a_move_that_was_interrupted_is_left_out_though_two_images_are_gone(
     repository: Repository,
 ) -> None:
-    a, b, c, d, e = (image(repository, name) for name in "abcde")
+    a, b, c, d, e = (put_image(repository, name) for name in "abcde")
     for made in (a, b, c):
         pushing.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
     tag_history.note(repository, a, "latest", c.digest, "interrupted")
@@ -214,7 +194,7 @@ def elsewhere(repository: Repository, tag: str, manifest: Manifest) -> Callable[
 def test_a_tag_that_somebody_else_moved_meanwhile_stays(
     repository: Repository, proxy: Proxy, fault: Fault, *, conditional: bool
 ) -> None:
-    first, ours, theirs = (image(repository, name) for name in ("first", "ours", "theirs"))
+    first, ours, theirs = (put_image(repository, name) for name in ("first", "ours", "theirs"))
     pushing.move(repository, "latest", first.digest, "first")
     proxy.conditional = conditional
     proxy.faults = [replace(fault, first=elsewhere(repository, "latest", theirs))]
@@ -225,7 +205,7 @@ def test_a_tag_that_somebody_else_moved_meanwhile_stays(
 
 
 def test_a_tag_that_somebody_else_gave_first_stays(repository: Repository, proxy: Proxy) -> None:
-    ours, theirs = image(repository, "ours"), image(repository, "theirs")
+    ours, theirs = put_image(repository, "ours"), put_image(repository, "theirs")
     proxy.conditional = True
     fault = Fault("PUT .*manifests/1.0", "pass", first=elsewhere(repository, "1.0", theirs))
     proxy.faults = [fault]
@@ -235,7 +215,7 @@ def test_a_tag_that_somebody_else_gave_first_stays(repository: Repository, proxy
 
 
 def test_a_tag_that_leads_there_already_is_no_failure(repository: Repository, proxy: Proxy) -> None:
-    first, ours = image(repository, "first"), image(repository, "ours")
+    first, ours = put_image(repository, "first"), put_image(repository, "ours")
     pushing.move(repository, "latest", first.digest, "first")
     same = elsewhere(repository, "latest", ours)
     # An attempt of ours whose answer was lost looks the same.
@@ -245,7 +225,7 @@ def test_a_tag_that_leads_there_already_is_no_failure(repository: Repository, pr
 
 
 def test_a_registry_that_alters_a_tag_is_told(repository: Repository, proxy: Proxy) -> None:
-    ours, theirs = image(repository, "ours"), image(repository, "theirs")
+    ours, theirs = put_image(repository, "ours"), put_image(repository, "theirs")
     passed = Fault("HEAD .*manifests/latest", "pass", 3)
     last = Fault("HEAD .*manifests/latest", "pass", 1, {}, elsewhere(repository, "latest", theirs))
     proxy.faults = [passed, last]
@@ -258,7 +238,7 @@ def test_many_pushes_of_one_image_at_once(repository: Repository) -> None:
 
     def push(number: int) -> None:
         mine = Repository(repository.name, print)
-        made = image(mine, f"round {number}")
+        made = put_image(mine, f"round {number}")
         for kind in ("a/1", "a/2"):
             file = referrers.File("x", kind, f"{kind} {number}".encode())
             referrers.attach(mine, made, kind, {}, [file])
@@ -271,7 +251,7 @@ def test_many_pushes_of_one_image_at_once(repository: Repository) -> None:
 
 
 def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Repository) -> None:
-    ours = image(repository, "k1", "1-0123456789ab")
+    ours = put_image(repository, "k1", "1-0123456789ab")
     referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [])
     for tag in ("1-0123456789ab", "nightly.nights", f"sha256-{'0' * 64}"):
         with pytest.raises(RegistryError, match="is no tag that moves"):
@@ -291,7 +271,7 @@ def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Re
 
 
 def test_moves_are_in_order_whatever_the_clocks_said(repository: Repository) -> None:
-    one, two = image(repository, "k1"), image(repository, "k2")
+    one, two = put_image(repository, "k1"), put_image(repository, "k2")
     pushing.move(repository, "nightly", one.digest, "first", by="night")
     with time_machine.travel(registries.LARGEST_SKEW / 2 + time.time()):
         pushing.move(repository, "nightly", two.digest, "second", by="night")
@@ -306,26 +286,13 @@ def test_moves_are_in_order_whatever_the_clocks_said(repository: Repository) -> 
 
 
 def test_a_clock_that_is_wrong_moves_nothing(repository: Repository) -> None:
-    one = image(repository, "k1")
+    one = put_image(repository, "k1")
     with (
         time_machine.travel(registries.LARGEST_SKEW * 2 + time.time()),
         pytest.raises(BuilderError, match="the clock of this machine is 20 minutes ahead of"),
     ):
         pushing.move(repository, "nightly", one.digest, "so")
     assert repository.resolve("nightly") == ""
-
-
-def night(**changes: Any) -> Night:
-    return Night(
-        **{
-            "recipe": "x-1",
-            "channel": "nightly",
-            "outcome": "moved",
-            "started": "2026-11-21T03:00:00+00:00",
-            "seconds": 1.0,
-            **changes,
-        }
-    )
 
 
 @pytest.mark.parametrize(
@@ -385,7 +352,7 @@ def test_a_journal_keeps_what_it_can(repository: Repository) -> None:
     file = referrers.File("nights.json", history.NIGHTLY_RUNS, json.dumps(known).encode())
     referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [file])
     assert len(history.nights(repository, "nightly")) == 3  # of a later builder
-    image(repository, "k", "nightly.nights")
+    put_image(repository, "k", "nightly.nights")
     with pytest.raises(RegistryError, match="cannot be read"):
         history.nights(repository, "nightly")
 
@@ -402,7 +369,7 @@ def test_an_index_is_no_image_of_ours(
     session = build_session(None)
     rendered = session.resolve("hello-sm120-0.1.0", "x86_64")
     repository = Repository(f"{registry}/me/hello-sm120", print)
-    good, evil = (image(repository, rendered.key, n=name) for name in ("good", "evil"))
+    good, evil = (put_image(repository, rendered.key, n=name) for name in ("good", "evil"))
     entries = [
         {"mediaType": each.media_type, "digest": each.digest, "size": len(each.content)}
         for each in (good, evil)
@@ -430,7 +397,7 @@ def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.Mo
 def test_a_verified_image_of_another_machine_gets_what_is_missing(
     repository: Repository, tmp_path: Path
 ) -> None:
-    there = image(repository, "k", "1-kkkkkkkkkkkk").digest
+    there = put_image(repository, "k", "1-kkkkkkkkkkkk").digest
     verdict = Verdict(there, (Check("runs", "x", "y", "y", passed=True),), 1, 1)
     verified = Record(
         recipe="x-1",
@@ -457,7 +424,7 @@ def test_a_verified_image_of_another_machine_gets_what_is_missing(
         pushing.push(here, pushing.Tags(repository.name, "1-kkkkkkkkkkkk", ("1",), ()), how)
         assert kinds() == sorted([bill.kind, VERDICT])
         how = replace(how, known=frozenset(repository.tags()))
-    other = image(repository, "m").digest
+    other = put_image(repository, "m").digest
     moved = {"digest": other, "verdict": replace(verdict, digest=other)}
     night = verified.model_copy(update=moved)
     for _ in range(2):
@@ -466,7 +433,7 @@ def test_a_verified_image_of_another_machine_gets_what_is_missing(
 
 
 def test_what_is_attached_is_listed_once(repository: Repository) -> None:
-    subject = image(repository, "k1")
+    subject = put_image(repository, "k1")
     for kind in ("a/0", "a/1", "a/0"):
         referrers.attach(repository, subject, kind, {})
     found = [entry["artifactType"] for entry in referrers.referrers(repository, subject.digest)]

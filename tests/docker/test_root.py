@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from builder import families, settings
+from builder import settings
 from builder.cli.console import BuildProgress
 from builder.errors import FetchError
 from builder.images.bases import ensure_bases
@@ -21,9 +20,9 @@ from builder.plan.dockerfile import render_base
 from builder.plan.inputs import RegistryRoot
 from builder.plan.resolve import plan_base
 from builder.platforms import Platforms, architecture
-from builder.recipes import catalog as catalogs
 from builder.settings import RootWay
 from builder.tools.docker import engine as docker
+from support.catalogs import with_image
 from support.commands import Builder
 
 pytestmark = pytest.mark.docker
@@ -59,16 +58,6 @@ def pushed(registry: str) -> Iterator[tuple[str, str]]:
     assert found is not None
     yield name, found.digest
     docker.untag(name)
-
-
-def with_image(catalog: Path, image: str, digest: str | None) -> catalogs.Catalog:
-    """The catalog with another image, and no packages, for its Debian root."""
-    file = catalog / "recipes" / "bases" / "debian-trixie.toml"
-    pin = f'\ndigest = "{digest}"' if digest is not None else ""
-    text = re.sub(r"(?m)^image .*$", f'image = "{image}"{pin}', file.read_text())
-    file.write_text(re.sub(r"(?m)^packages .*$", "packages = []", text))
-    bases = {name: family.check for name, family in families.BASES.items()}
-    return catalogs.load(catalog, {}, bases)
 
 
 @pytest.mark.parametrize("pinned", [True, False])

@@ -19,10 +19,9 @@ import requests
 import trustme
 
 from builder.tools.registry.client import Repository
-from docker.test_overlay import Build, build, change, published, python
-from docker.test_publish import image, made, own, proxy, push, tags
+from support.overlaid import Build, change
+from support.publishing import made, own, tags, verified
 
-__all__ = ["build", "image", "proxy", "published", "push", "python"]
 pytestmark = pytest.mark.docker
 USER, PASSWORD = "farm", "s3cret"
 # bcrypt of PASSWORD: the only kind that the registry takes.
@@ -34,21 +33,6 @@ http:
   tls: {{certificate: {root}.crt, key: {root}.key}}
 auth: {{htpasswd: {{realm: test, path: {root}.htpasswd}}}}
 """
-
-
-@pytest.fixture
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A key pair made for the test: the private one; cosign.pub stands beside it."""
-    monkeypatch.setenv("COSIGN_PASSWORD", "p4ss")
-    made_by = ["cosign", "generate-key-pair"]
-    subprocess.run(made_by, cwd=tmp_path, check=True, capture_output=True)
-    monkeypatch.setenv("BUILDER_COSIGN_KEY", str(tmp_path / "cosign.key"))
-    return tmp_path / "cosign.key"
-
-
-def verified(reference: str, public: Path) -> bool:
-    command = ["cosign", "verify", "--insecure-ignore-tlog=true", f"--key={public}", reference]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def test_a_signature_is_there_before_any_tag(

@@ -10,13 +10,11 @@ from uuid import uuid4
 
 import pytest
 
-from docker.test_overlay import NAME, Build, build, published, python
 from support.environment import REPOSITORY
-from support.overlaid import PACKAGE, SITE, StandIn
+from support.overlaid import OVERLAID, PACKAGE, SITE, Build, StandIn
 from support.smoke_tests import docker
 from support.upstreams import Upstream
 
-__all__ = ["build", "published", "python"]
 pytestmark = pytest.mark.docker
 
 # Of Genesis' shape: it looks at its surroundings, edits the package, exits 0, 1 or 2.
@@ -52,7 +50,7 @@ def started(build: Build, published: StandIn) -> str:
         f"exec grep CAP {SITE}/vllm/ops.py\\n' > /usr/local/bin/vllm"
     )
     build(START)
-    return NAME
+    return OVERLAID
 
 
 def start(image: str, *options: str, command: tuple[str, ...] = ()) -> tuple[int, str]:
@@ -235,7 +233,7 @@ def test_genesis_is_whole_and_in_every_process_or_is_not_published(
         "[e] = m.entry_points(group='vllm.general_plugins'); e.load()(); "
         "import vllm.v1.core.sched"
     )
-    told = docker("run", "--rm", "--entrypoint=python3", NAME, "-c", live)
+    told = docker("run", "--rm", "--entrypoint=python3", OVERLAID, "-c", live)
     assert "kv_cache_utils=applied(ok), scheduler=applied(ok)" in told
 
 

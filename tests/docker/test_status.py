@@ -17,10 +17,10 @@ from builder.settings import Settings
 from builder.tools.git.repositories import Repositories
 from builder.tools.registry import client
 from builder.tools.registry.client import Repository
-from docker.test_registry import image, night
 from support import catalogs, upstreams
 from support.environment import REPOSITORY
-from support.registries import Proxy, proxied
+from support.nights import night
+from support.registries import Proxy, proxied, put_image
 
 pytestmark = pytest.mark.docker
 DAY = 86400
@@ -61,7 +61,7 @@ class World:
 
     def serve(self, commit: str, version: str, day: int = 0, tag: str = "master") -> None:
         made = {CREATED: f"2026-11-{18 + day:02}T03:00:00+00:00", REVISION: commit}
-        image(self.repository, "key", tag, **made, **{VERSION: version})
+        put_image(self.repository, "key", tag, **made, **{VERSION: version})
 
     def status(self, day: int, *names: str, **options: Any) -> Status:
         return self.all(day, *names, **options)[0]
@@ -186,13 +186,13 @@ def test_a_version_is_told_by_what_is_served(world: World) -> None:
 def test_an_image_channel_grows_old_though_upstream_is_new_every_day(world: World) -> None:
     theirs = Repository(f"{world.repository.registry}/them/vllm", print)
     world.follow(f'image   = "{world.repository.registry}/them/vllm:nightly"')
-    first = image(theirs, "one", "nightly", **{CREATED: "2026-11-18T01:00:00+00:00"})
+    first = put_image(theirs, "one", "nightly", **{CREATED: "2026-11-18T01:00:00+00:00"})
     world.serve("*", f"master-{first.digest[7:19]}")
     history.write(world.repository, night(channel="master", started="2026-11-19T03:00:00+00:00"))
     assert told(world.status(1)) == ("current", 0, 0)
     for day in range(2, 30, 9):
         made = {CREATED: f"2026-11-{18 + day % 12:02}T01:00:00+00:00"}
-        image(theirs, f"day {day}", "nightly", **made)
+        put_image(theirs, f"day {day}", "nightly", **made)
         assert world.status(day).commits is None
         assert world.status(day).days == day - 1
     assert world.status(29).state == "stale"

@@ -18,13 +18,11 @@ from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT
 from builder.records import record
 from builder.sbom.provenance import LOCAL
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
-from docker.test_overlay import Build, build, published, python
-from docker.test_publish import image, own, proxy, push, tags
-from docker.test_signing import key, verified
+from support.overlaid import Build
+from support.publishing import own, tags, verified
 from support.registries import Proxy
 from support.smoke_tests import docker
 
-__all__ = ["build", "image", "key", "proxy", "published", "push", "python"]
 pytestmark = pytest.mark.docker
 
 

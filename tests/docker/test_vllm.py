@@ -19,7 +19,6 @@ from builder.recipes import lockfile
 from builder.recipes.schema import PypiSource
 from builder.tools import archives
 from builder.tools.python import pypi
-from docker.test_overlay import python
 from support import upstreams
 from support.catalogs import load
 from support.commands import Builder
@@ -27,7 +26,6 @@ from support.environment import REPOSITORY, SHARED_CACHE
 from support.overlaid import PYTHON, SITE
 from support.smoke_tests import docker
 
-__all__ = ["python"]
 pytestmark = [pytest.mark.docker, pytest.mark.network]
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from docker.test_build import begin, edit, variant, wait_for_log  # noqa: F401  (a fixture)
 from support.commands import Builder
+from support.variants import begin, edit, wait_for_log
 
 pytestmark = pytest.mark.docker
 
@@ -77,7 +77,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_disk_too_full_to_begin(
     builder: Builder,
-    variant: Path,  # noqa: F811
+    variant: Path,
     monkeypatch: pytest.MonkeyPatch,
     tiny_disk: Path,
 ) -> None:
@@ -134,7 +134,7 @@ def own_engine(
 
 
 def test_an_engine_that_dies_during_the_build(
-    variant: Path,  # noqa: F811
+    variant: Path,
     own_engine: subprocess.Popen[bytes],
     tmp_path: Path,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from builder import families
@@ -40,3 +41,13 @@ def unasked(found: Catalog, base: str, platforms: Platforms = AMD64) -> RootChoi
 def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> EngineImage:
     """The image of a recipe of a catalog."""
     return Resolver(load(root), platforms, UNASKED).resolve(name)
+
+
+def with_image(root: Path, image: str, digest: str | None) -> Catalog:
+    """The catalog with another image, and no packages, for its Debian root."""
+    file = root / "recipes" / "bases" / "debian-trixie.toml"
+    pin = f'\ndigest = "{digest}"' if digest is not None else ""
+    text = re.sub(r"(?m)^image .*$", f'image = "{image}"{pin}', file.read_text())
+    file.write_text(re.sub(r"(?m)^packages .*$", "packages = []", text))
+    bases = {name: family.check for name, family in families.BASES.items()}
+    return catalog.load(root, {}, bases)

@@ -21,6 +21,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from builder.tools.docker import buildx
+from support.environment import DOCKER_CONFIG
+
 AS_ROOT = () if os.geteuid() == 0 else ("sudo", "-n")
 CONTEXT, REMOTE = "other", "far"
 # unshare(1) gives a network with nothing but a loopback that is down: SIOCSIFFLAGS, IFF_UP.
@@ -168,3 +173,18 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
             target.sendall(data)
     with suppress(OSError):
         target.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture(scope="session")
+def second_machine() -> Iterator[Machine]:
+    with another_machine(DOCKER_CONFIG) as machine:
+        yield machine
+
+
+@pytest.fixture
+def machine(second_machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """The second engine, known to the client of this test alone."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(second_machine.config))
+    buildx.builder.cache_clear()
+    yield second_machine
+    buildx.builder.cache_clear()

@@ -1,17 +1,24 @@
-"""Stand-ins for published images: a Python with a package where vLLM's images have theirs."""
+"""Stand-ins for published images: a Python with a package where vLLM's images have theirs;
+a plugin of pytest."""
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from builder.tools import apt
+from support.commands import Builder
 from support.smoke_tests import docker
 
 SITE = "/usr/local/lib/python3.12/dist-packages"
 PYTHON = "builder-test/python:trixie"
+OVERLAID = "builder-test/overlaid:1"
 
 PACKAGE = {
     "vllm/__init__.py": "",
@@ -149,3 +156,54 @@ def diff(before: Mapping[str, str], after: Mapping[str, str | None], work: Path)
         ["diff", "-ruN", "a", "b"], cwd=work, capture_output=True, text=True, check=False
     )
     return done.stdout
+
+
+@pytest.fixture(scope="session")
+def python(hello: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, made: set[str]) -> str:
+    root = f"builder-base/debian-trixie:root-{hello['plan']['base']['base']['key'][:12]}"
+    made.update({PYTHON, OVERLAID})
+    return python_image(root, tmp_path_factory.mktemp("python"))
+
+
+@pytest.fixture
+def published(python: str, tmp_path: Path, made: set[str]) -> StandIn:  # noqa: ARG001
+    return StandIn(tmp_path, made)
+
+
+Build = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def build(builder: Builder, tmp_path: Path, published: StandIn) -> Build:
+    """Build a recipe with these patches (TOML) on the stand-in."""
+
+    def run(
+        parts: str = "", *, patch: str | None = None, expect: int = 0, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        root = tmp_path / "catalog"
+        if patch is not None:
+            (root / "patches").mkdir(parents=True, exist_ok=True)
+            (root / "patches" / "x.patch").write_text(patch)
+            parts = '[[patch]]\nfile = "x.patch"\nwhy = "so"\n' + parts
+        published.write(root / "package")
+        image = options.pop("image", None) or published.build()
+        again = ["--rebuild"] if options.pop("rebuild", True) else []
+        write_catalog(root, parts, image, **options)
+        done = builder("build", "overlaid-1", "--catalog", root, "--json", *again)
+        assert done.returncode == expect, done.stderr
+        if expect == 0:
+            published.made.update(json.loads(done.stdout)["references"])
+        return done
+
+    return run
+
+
+def ran(image: str, *command: str, options: tuple[str, ...] = ()) -> str:
+    return docker("run", "--rm", *options, "--entrypoint", command[0], image, *command[1:])
+
+
+def change(tmp_path: Path, **files: str | None) -> str:
+    """A patch of the package: ``ops`` is vllm/ops.py, None deletes."""
+    told = {f"vllm/{name}.py": text for name, text in files.items()}
+    before = {path: PACKAGE[path] for path in told if path in PACKAGE}
+    return diff(before, told, tmp_path / "diff")

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import requests
 
-from builder.tools.registry.client import MANIFESTS, Manifest
+from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 
 CONFIGURATION = """version: 0.1
 storage: {{filesystem: {{rootdirectory: {root}}}, delete: {{enabled: true}}}}
@@ -260,3 +260,24 @@ def _wait(url: str) -> None:
         except requests.ConnectionError:
             time.sleep(0.1)
     pytest.fail("the registry did not answer")
+
+
+def put_image(repository: Repository, name: str, tag: str = "", **labels: str) -> Manifest:
+    """An image of one label more than it needs, under its digest and perhaps a tag."""
+    told = {"builder.key": name, **{key.replace("_", "."): text for key, text in labels.items()}}
+    config = json.dumps({"config": {"Labels": told}}).encode()
+    repository.put_bytes(config)
+    descriptor = {
+        "mediaType": "application/vnd.oci.image.config.v1+json",
+        "digest": Manifest(config, "").digest,
+        "size": len(config),
+    }
+    parts = {
+        "schemaVersion": 2,
+        "mediaType": MANIFESTS[0],
+        "config": descriptor,
+        "layers": [],
+    }
+    manifest = Manifest(json.dumps(parts).encode(), MANIFESTS[0])
+    repository.put_manifest(tag or manifest.digest, manifest)
+    return manifest

@@ -17,18 +17,13 @@ from builder.upstream.compatibility import diagnose
 from builder.upstream.pull_requests import Ends, merged_by
 from builder.upstream.session import SourceSession
 from support import catalogs
+from support.patch_wards import RECIPE, Ward, brought, functions
 from support.upstreams import Upstream
-from unit.patches.test_history import RECIPE, Ward, brought, functions
 
 NAMES = ("alpha", "beta", "gamma")
 BEFORE = functions(*NAMES)
 AFTER = functions(*NAMES, beta="2")
 TOUCHED = BEFORE.replace("s->beta == 0", "s->beta <= 0")
-
-
-@pytest.fixture
-def ward(tmp_path: Path) -> Ward:
-    return Ward(tmp_path)
 
 
 def guarded(text: str, name: str) -> str:

@@ -1,0 +1,84 @@
+"""An image that can be pushed to a registry of the test's own; a plugin of pytest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from builder.tools.registry.client import MANIFESTS
+from support.commands import Builder
+from support.overlaid import Build
+from support.registries import Proxy, proxied
+
+PUSHED = "me/builder-test/overlaid"
+
+
+@pytest.fixture
+def proxy(registry: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with proxied(registry) as found:
+        monkeypatch.setenv("BUILDER_NAMESPACE", f"{found.address}/me")
+        yield found
+
+
+@pytest.fixture
+def image(proxy: Proxy, build: Build) -> dict[str, Any]:  # noqa: ARG001
+    """The record of a verified image; its recipe has the moving tag "latest"."""
+    return made(build)
+
+
+def made(build: Build, **options: Any) -> dict[str, Any]:
+    # Named after the test's own registry, it is new, whatever its layers are.
+    moving = 'moving = ["latest"]'
+    record: dict[str, Any] = json.loads(build(more=moving, rebuild=False, **options).stdout)
+    return record
+
+
+@pytest.fixture
+def push(builder: Builder, tmp_path: Path) -> Any:
+    def run(*options: str, command: str = "push", expect: int = 0) -> Any:
+        catalog = tmp_path / "catalog"
+        done = builder(*command.split(), "overlaid-1", *options, "--catalog", catalog)
+        assert done.returncode == expect, done.stderr + done.stdout
+        return done
+
+    return run
+
+
+def tags(registry: str) -> dict[str, str]:
+    """The digest that each tag leads to; those that list referrers are left out."""
+    answer = requests.get(f"http://{registry}/v2/{PUSHED}/tags/list", timeout=10)
+    names = answer.json().get("tags") or [] if answer.ok else []
+    return {name: digest_of(registry, name) for name in names if not name.startswith("sha256-")}
+
+
+def digest_of(registry: str, reference: str) -> str:
+    # Whoever does not take the type that is there gets another manifest, made on the spot.
+    accept = {"Accept": ", ".join(MANIFESTS)}
+    url = f"http://{registry}/v2/{PUSHED}/manifests/{reference}"
+    answer = requests.get(url, headers=accept, timeout=10)
+    return answer.headers.get("Docker-Content-Digest", "")
+
+
+def own(record: dict[str, Any]) -> str:
+    return str(record["references"][0].rpartition(":")[2])
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A key pair made for the test: the private one; cosign.pub stands beside it."""
+    monkeypatch.setenv("COSIGN_PASSWORD", "p4ss")
+    made_by = ["cosign", "generate-key-pair"]
+    subprocess.run(made_by, cwd=tmp_path, check=True, capture_output=True)
+    monkeypatch.setenv("BUILDER_COSIGN_KEY", str(tmp_path / "cosign.key"))
+    return tmp_path / "cosign.key"
+
+
+def verified(reference: str, public: Path) -> bool:
+    command = ["cosign", "verify", "--insecure-ignore-tlog=true", f"--key={public}", reference]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
