@@ -49,7 +49,7 @@ def started(build: Build, published: StandIn) -> str:
         'RUN printf \'#!/bin/sh\\necho serving "$@"; '
         f"exec grep CAP {SITE}/vllm/ops.py\\n' > /usr/local/bin/vllm"
     )
-    build(START)
+    build.once(START)
     return OVERLAID
 
 

@@ -3,11 +3,15 @@ a plugin of pytest."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
@@ -19,6 +23,9 @@ from support.smoke_tests import docker
 SITE = "/usr/local/lib/python3.12/dist-packages"
 PYTHON = "builder-test/python:trixie"
 OVERLAID = "builder-test/overlaid:1"
+PUBLISHED: set[str] = set()
+"""Stand-ins that this process has built."""
+WRITTEN = 1_700_000_000  # all files of a diff: the same change gives the same bytes
 
 PACKAGE = {
     "vllm/__init__.py": "",
@@ -100,6 +107,18 @@ class StandIn:
     more: str = ""
 
     def build(self, name: str = "builder-test/published:1.0") -> str:
+        """Give the image a name.  It is built once for all tests."""
+        content = (sorted(self.files.items()), self.version, self.more)
+        digest = hashlib.sha256(repr(content).encode()).hexdigest()[:12]
+        shared = f"builder-test/published:{digest}"
+        if shared not in PUBLISHED:
+            self._build(shared)
+            PUBLISHED.add(shared)
+        docker("image", "tag", shared, name)
+        self.made.update({shared, name})
+        return name
+
+    def _build(self, name: str) -> None:
         folder = self.work / "stand-in"
         self.write(folder / "site")
         (folder / "vllm").write_text('#!/bin/sh\necho serving "$@"\n')
@@ -110,10 +129,9 @@ class StandIn:
             'WORKDIR /srv\nENTRYPOINT ["vllm", "serve"]\nCMD ["--default"]\n'
         )
         (folder / "Dockerfile").write_text(text)
-        self.made.add(name)
         output = f"--output=type=image,name={name},compression=uncompressed"
         docker("buildx", "build", "--provenance=false", output, str(folder))
-        return name
+        rmtree(folder)
 
     def write(self, site: Path) -> None:
         """The package as it is installed."""
@@ -152,6 +170,7 @@ def diff(before: Mapping[str, str], after: Mapping[str, str | None], work: Path)
                 file = work / name / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
+                os.utime(file, (WRITTEN, WRITTEN))
     done = subprocess.run(
         ["diff", "-ruN", "a", "b"], cwd=work, capture_output=True, text=True, check=False
     )
@@ -170,32 +189,94 @@ def published(python: str, tmp_path: Path, made: set[str]) -> StandIn:  # noqa: 
     return StandIn(tmp_path, made)
 
 
-Build = Callable[..., "subprocess.CompletedProcess[str]"]
+@dataclass(frozen=True)
+class Kept:
+    """A built image of the recipe, as long as the tests run."""
+
+    name: str
+    record: dict[str, Any]
+    records: Path
+
+
+@dataclass(frozen=True)
+class Build:
+    """Builds a recipe with patches (TOML) on the stand-in."""
+
+    builder: Builder
+    published: StandIn
+    root: Path
+    kept: dict[str, Kept]
+    folder: Path
+
+    def __call__(
+        self, parts: str = "", *, patch: str | None = None, expect: int = 0, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        again = ["--rebuild"] if options.pop("rebuild", True) else []
+        self._write(parts, patch, options)
+        done = self.builder("build", "overlaid-1", "--catalog", self.root, "--json", *again)
+        assert done.returncode == expect, done.stderr
+        if expect == 0:
+            self.published.made.update(json.loads(done.stdout)["references"])
+        return done
+
+    def once(self, parts: str = "", *, patch: str | None = None, **options: Any) -> dict[str, Any]:
+        """The record of an image that is built for the first test that wants it.
+
+        The others get its names and its records, as if it had been built for them.
+        """
+        self._write(parts, patch, options)
+        namespace = os.environ.get("BUILDER_NAMESPACE", "")
+        identity = hashlib.sha256(repr((namespace, self.published.more)).encode())
+        for file in sorted(self.root.rglob("*")):
+            if file.is_file():
+                identity.update(str(file.relative_to(self.root)).encode() + file.read_bytes())
+        key = identity.hexdigest()[:12]
+        records = Path(os.environ["BUILDER_STATE_DIR"]) / "records"
+        if key in self.kept:
+            found = self.kept[key]
+            for reference in found.record["references"]:
+                docker("image", "tag", found.name, reference)
+            copytree(found.records, records, dirs_exist_ok=True)
+            return deepcopy(found.record)
+        done = self.builder("build", "overlaid-1", "--catalog", self.root, "--json")
+        assert done.returncode == 0, done.stderr
+        record = json.loads(done.stdout)
+        found = Kept(f"builder-test/kept:{key}", record, self.folder / key)
+        docker("image", "tag", record["references"][0], found.name)
+        copytree(records, found.records)
+        self.published.made.update({found.name, *record["references"]})
+        self.kept[key] = found
+        return deepcopy(record)
+
+    def _write(self, parts: str, patch: str | None, options: dict[str, Any]) -> None:
+        if patch is not None:
+            (self.root / "patches").mkdir(parents=True, exist_ok=True)
+            (self.root / "patches" / "x.patch").write_text(patch)
+            parts = '[[patch]]\nfile = "x.patch"\nwhy = "so"\n' + parts
+        self.published.write(self.root / "package")
+        image = options.pop("image", None) or self.published.build()
+        write_catalog(self.root, parts, image, **options)
+
+
+@pytest.fixture(scope="session")
+def kept() -> dict[str, Kept]:
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kept_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("records")
 
 
 @pytest.fixture
-def build(builder: Builder, tmp_path: Path, published: StandIn) -> Build:
-    """Build a recipe with these patches (TOML) on the stand-in."""
-
-    def run(
-        parts: str = "", *, patch: str | None = None, expect: int = 0, **options: Any
-    ) -> subprocess.CompletedProcess[str]:
-        root = tmp_path / "catalog"
-        if patch is not None:
-            (root / "patches").mkdir(parents=True, exist_ok=True)
-            (root / "patches" / "x.patch").write_text(patch)
-            parts = '[[patch]]\nfile = "x.patch"\nwhy = "so"\n' + parts
-        published.write(root / "package")
-        image = options.pop("image", None) or published.build()
-        again = ["--rebuild"] if options.pop("rebuild", True) else []
-        write_catalog(root, parts, image, **options)
-        done = builder("build", "overlaid-1", "--catalog", root, "--json", *again)
-        assert done.returncode == expect, done.stderr
-        if expect == 0:
-            published.made.update(json.loads(done.stdout)["references"])
-        return done
-
-    return run
+def build(
+    builder: Builder,
+    tmp_path: Path,
+    published: StandIn,
+    kept: dict[str, Kept],
+    kept_records: Path,
+) -> Build:
+    return Build(builder, published, tmp_path / "catalog", kept, kept_records)
 
 
 def ran(image: str, *command: str, options: tuple[str, ...] = ()) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +14,28 @@ from builder.tools.registry.client import MANIFESTS
 from support.commands import Builder
 from support.overlaid import Build
 from support.registries import Proxy, proxied
+from support.smoke_tests import docker
 
 PUSHED = "me/builder-test/overlaid"
 
 
+@pytest.fixture(scope="session")
+def address() -> Iterator[Proxy]:
+    """A proxy whose address is the same for all tests, so that images keep their names."""
+    with proxied("") as proxy:
+        yield proxy
+
+
 @pytest.fixture
-def proxy(registry: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    with proxied(registry) as found:
-        monkeypatch.setenv("BUILDER_NAMESPACE", f"{found.address}/me")
-        yield found
+def proxy(registry: str, address: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """The proxy before the registry of the test.  Afterwards no image has a name of its address."""
+    vars(address).update(vars(Proxy(address.address, registry)))
+    monkeypatch.setenv("BUILDER_NAMESPACE", f"{address.address}/me")
+    yield address
+    names = docker("image", "ls", "--format={{.Repository}}:{{.Tag}}").split()
+    named = [name for name in names if name.startswith(address.address)]
+    if named:
+        docker("image", "rm", "--force", *named)
 
 
 @pytest.fixture
@@ -33,10 +45,7 @@ def image(proxy: Proxy, build: Build) -> dict[str, Any]:  # noqa: ARG001
 
 
 def made(build: Build, **options: Any) -> dict[str, Any]:
-    # Named after the test's own registry, it is new, whatever its layers are.
-    moving = 'moving = ["latest"]'
-    record: dict[str, Any] = json.loads(build(more=moving, rebuild=False, **options).stdout)
-    return record
+    return build.once(more='moving = ["latest"]', **options)
 
 
 @pytest.fixture
