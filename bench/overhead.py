@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import families, settings
-from builder.cli.console import BuildProgress
+from builder.cli.progress import BuildProgress
 from builder.images import context
 from builder.images.session import BuildOptions, BuildSession
 from builder.images.stages import lay_out

@@ -1,1 +1,1 @@
-"""ci."""
+"""Continuous integration: the matrix of jobs."""

@@ -1,9 +1,10 @@
-"""What a workflow builds: which recipes, on which runner, with how much disk.
+"""The matrix of a workflow: which recipes, on which runner, with how much disk.
 
-Whether a recipe has changed since a revision is told by the keys of both: each revision says, by
-its own code, what its images are made of.  So a template that changes every image changes every
-recipe, and a comment changes none.  Nothing is fetched, and no engine is asked: the keys are those
-for amd64 on a Debian root that is not looked up, so they are compared with each other only.
+Whether a recipe changed since a revision is decided by keys: each revision computes, with its own
+code, a key over everything that goes into its images.  So a template that changes every image
+changes every recipe, and a comment changes none.  Nothing is fetched and no engine is asked: the
+keys are those for amd64 with a Debian root whose digest is not looked up, so they are only compared
+with each other.
 """
 
 from __future__ import annotations
@@ -36,54 +37,54 @@ from builder.tools.git.errors import GitError
 from builder.tools.log import Log
 
 HOSTED = "ubuntu-24.04"
-"""GitHub's standard runner; another needs a look at what ``prepare_runner.py`` removes there."""
+"""GitHub's standard runner; for another one, check what ``prepare_runner.py`` removes."""
 FREE = 14e9 / 2**30
-"""GiB that GitHub documents for it ("14 GB",
+"""GiB of disk that GitHub guarantees on it ("14 GB",
 https://docs.github.com/en/actions/reference/runners/github-hosted-runners)."""
 CLEARED = FREE + 17.0
-"""GiB when the toolchains that no recipe needs are removed.  People measured 27 GiB of them in May
-2026, and 8 to 14 for Android's alone; that they shrink is allowed for."""
-OWN = 2.0
-"""GiB of the job itself: the virtual environment, and the compiler cache as it is carried."""
-APART = {"notes", "track", "build"}
-"""Tables of a recipe that change neither its image nor its smoke test."""
-LOOK_BACK = 10  # commits that are asked, from the one that was named
-PATIENCE = 300.0  # seconds for another revision to say what its images are made of
+"""GiB after the toolchains that no recipe needs are removed.  In May 2026 they were measured at
+27 GiB, those of Android alone at 8 to 14; the margin allows for smaller ones."""
+JOB_DISK = 2.0
+"""GiB that the job itself needs: the virtual environment, and the compiler cache as a file."""
+IGNORED = {"notes", "track", "build"}
+"""Tables of a recipe that affect neither its image nor its smoke test."""
+LOOK_BACK = 10  # ancestors that are tried, beginning with the revision itself
+PATIENCE = 300.0  # seconds for another revision to print its matrix
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job of a matrix: a recipe, and what its runner must have."""
+    """One job of a matrix: a recipe, and what it needs of a runner."""
 
     recipe: str
     engine: str
     base: str
     channel: str
-    """The tag that each good night moves; empty: none."""
+    """The tag that each successful nightly run moves; empty if there is none."""
     disk: int
-    """GiB of free disk that the build, the smoke test and the push take together."""
+    """GiB of free disk for building, smoke-testing and pushing together."""
     clear: bool
-    """Whether the runner's own toolchains must go first."""
+    """Whether the preinstalled toolchains of the runner must be removed first."""
     runner: str
-    """Label for ``runs-on``; empty: no runner that is known has the disk."""
+    """Label for ``runs-on``; empty if no known runner has enough disk."""
     cache: str
-    """Where the key of its compiler cache begins; empty: it compiles nothing.
+    """Prefix of the key of its compiler cache; empty if it compiles nothing.
 
-    It ends in a character that no name has: GitHub takes any key that begins so.
+    It ends in a character that no name contains, because GitHub restores any key with the prefix.
     """
     image: str
-    """What its image is made of: a key (sha256, hex) that only another of these compares with."""
-    own: str
-    """The same (sha256, hex) of what the recipe itself says, without base and builder."""
+    """Key over the inputs of its image (sha256, hex); only comparable with another one of these."""
+    direct: str
+    """The same over the recipe alone, without base and builder."""
 
 
 def jobs(catalog: Catalog, names: Sequence[str] = (), *, tracked: bool = False) -> list[Job]:
-    """A job for each of these recipes, or for all; ``tracked`` leaves those without a channel.
+    """A job for each named recipe, or for all; with ``tracked`` only for those with a channel.
 
-    Raises ``RecipeError`` when one of them is wrong, or is named and has no channel to be tracked.
+    Raises ``RecipeError`` if one of them is invalid, or is named and has no channel.
     """
     if not names and catalog.problems():
-        raise RecipeError("some recipes are wrong", problems=catalog.problems())
+        raise RecipeError("some recipes are invalid", problems=catalog.problems())
     entries = {entry.name: entry for entry in map(catalog.engine, names or catalog.engines)}
     if tracked and names:
         channels.tracked(entries.values())
@@ -105,25 +106,24 @@ def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
         runner=HOSTED if disk <= CLEARED else "",
         cache=f"ccache@{recipe.base}@{recipe.engine}@" if mounts_ccache(image) else "",
         image=image.key,
-        own=_own(recipe, image),
+        direct=_direct_key(recipe, image),
     )
 
 
 def disk_of(catalog: Catalog, recipe: Recipe) -> float:
-    """GiB that a fresh machine needs for a recipe: what each of its bases says that it takes, what
-    the recipe says, the inputs, and the job's own.
+    """GiB that a recipe needs on a fresh machine: for its bases, itself, its inputs and the job.
 
-    It is never too little: a base's figure is what building it takes, more than what stays.
+    The sum is an upper bound, because building a base takes more disk than the base itself.
     """
     bases = [catalog.base(name).recipe for name in catalog.chain(recipe.base)]
-    said = [base.build.disk for base in bases]
-    return sum(said) + recipe.build.disk + WORK_SPACE + OWN
+    of_bases = [base.build.disk for base in bases]
+    return sum(of_bases) + recipe.build.disk + WORK_SPACE + JOB_DISK
 
 
-def _own(recipe: Recipe, image: EngineImage) -> str:
-    """What the recipe says, as it is written: a default that changes is builder's affair."""
-    said = {
-        "recipe": recipe.model_dump(mode="json", exclude_unset=True, exclude=APART),
+def _direct_key(recipe: Recipe, image: EngineImage) -> str:
+    """A key over the recipe as it is written, because new defaults are changes of builder."""
+    parts = {
+        "recipe": recipe.model_dump(mode="json", exclude_unset=True, exclude=IGNORED),
         "source": image.plan.source_identity,
         "patches": [hashlib.sha256(patch.content).hexdigest() for patch in image.plan.patches],
         "packages": [
@@ -132,32 +132,32 @@ def _own(recipe: Recipe, image: EngineImage) -> str:
             for file in files
         ],
     }
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def placed(found: Iterable[Job], large: str = "") -> tuple[list[Job], list[Job]]:
-    """The jobs that a runner can be had for, and those that none has the disk for.
+    """The jobs with a runner, and those that need more disk than any runner has.
 
     ``large`` is the label of a runner with more disk than GitHub's standard one.
     """
-    there = [replace(job, runner=job.runner or large) for job in found]
-    there = [replace(job, clear=job.clear and job.runner == HOSTED) for job in there]
-    return [job for job in there if job.runner], [job for job in there if not job.runner]
+    placed = [replace(job, runner=job.runner or large) for job in found]
+    placed = [replace(job, clear=job.clear and job.runner == HOSTED) for job in placed]
+    return [job for job in placed if job.runner], [job for job in placed if not job.runner]
 
 
 def changed(
-    found: Iterable[Job], before: Mapping[str, Mapping[str, Any]], *, own: bool = False
+    found: Iterable[Job], before: Mapping[str, Mapping[str, Any]], *, direct: bool = False
 ) -> list[Job]:
-    """The jobs whose image or smoke test is another than ``before``, by recipe.
+    """The jobs whose image or smoke test differs from ``before``, which is by recipe.
 
-    With ``own`` those whose image is another because the recipe itself says so: neither a base
-    nor builder alone is reason enough, and a changed smoke test of the same image is none.
+    With ``direct`` only those whose image differs because of the recipe itself, not because of a
+    base or builder alone.
     """
     several = []
     for job in found:
-        was = before.get(job.recipe, {})
-        image, itself = was.get("image") != job.image, was.get("own") != job.own
-        if (image and itself) if own else (image or itself):
+        old = before.get(job.recipe, {})
+        image, itself = old.get("image") != job.image, old.get("direct") != job.direct
+        if (image and itself) if direct else (image or itself):
             several.append(job)
     return several
 
@@ -165,16 +165,16 @@ def changed(
 def earlier(root: Path, revision: str, work: Path, log: Log) -> dict[str, dict[str, Any]]:
     """The jobs of a revision of the repository at ``root``, by recipe, as JSON data.
 
-    It is laid out in ``work``, and its own code is asked.  Where that cannot say it, people are
-    told, and the newest of its ancestors that can is asked instead: what the broken one changed
-    was never built.  Where none can, nothing is known: every recipe has changed.  Raises
-    ``WorldError`` where there is no such repository or revision.
+    The revision is unpacked in ``work`` and its own code is run.  If it fails, that is logged and
+    its newest working ancestor is used: what the broken revision changed was never built.  If none
+    works, the result is empty, so every recipe has changed.  Raises ``WorldError`` if there is no
+    such repository or revision.
     """
     repository = root / ".git"
     if not repository.exists():
         raise WorldError(
-            f"{root} is no checkout of a git repository",
-            hint="what has changed can only be told of one",
+            f"{root} is not a git repository",
+            hint="changes can only be found in a git checkout of the catalog",
         )
     commit = _commit(repository, revision)
     line = ("rev-list", "--first-parent", f"--max-count={LOOK_BACK}", commit)
@@ -182,18 +182,22 @@ def earlier(root: Path, revision: str, work: Path, log: Log) -> dict[str, dict[s
         tar, tree = work / f"{each}.tar", work / each
         tar.write_bytes(git.run(repository, "archive", "--format=tar", each)[0])
         archives.unpack(tar, tree)
-        found = _asked(tree)
-        if not isinstance(found, str):
-            return found
-        log(f"{each[:9]} cannot say what its images are made of: {found}")
+        try:
+            return _jobs_of(tree)
+        except _NoMatrixError as error:
+            log(f"{each[:9]} cannot print its matrix: {error}")
     log(f"every recipe counts as changed since {revision}")
     return {}
 
 
-def _asked(tree: Path) -> dict[str, dict[str, Any]] | str:
-    """What a revision says of its jobs, or why it says nothing."""
-    old = (tree / "src" / "builder").is_dir()  # where the package stood, with commands ungrouped
-    folder, command = (tree / "src", ["matrix"]) if old else (tree, ["ci", "matrix"])
+class _NoMatrixError(Exception):
+    """Another revision failed to print its matrix; the text says why."""
+
+
+def _jobs_of(tree: Path) -> dict[str, dict[str, Any]]:
+    """The jobs of an unpacked revision; raises ``_NoMatrixError``."""
+    in_src = (tree / "src" / "builder").is_dir()  # before builder/ stood at the top level
+    folder, command = (tree / "src", ["matrix"]) if in_src else (tree, ["ci", "matrix"])
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     try:
         done = subprocess.run(
@@ -205,25 +209,31 @@ def _asked(tree: Path) -> dict[str, dict[str, Any]] | str:
             cwd=tree,
             env=os.environ | {"PYTHONPATH": path, "BUILDER_CATALOG": str(tree)},
         )
-    except subprocess.TimeoutExpired:
-        return f"it did not answer within {PATIENCE:.0f} s"
-    if done.returncode == 0:
-        try:
-            return {job["recipe"]: job for job in json.loads(done.stdout)["include"]}
-        except (ValueError, KeyError, TypeError) as error:
-            return f"what it printed is no matrix: {error!r}"
-    told = [line for line in done.stderr.splitlines() if line.startswith("builder: ")]
-    return told[0] if told else f"its exit code is {done.returncode}"
+    except subprocess.TimeoutExpired as error:
+        raise _NoMatrixError(f"it did not answer within {PATIENCE:.0f} s") from error
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("builder: ")]
+        raise _NoMatrixError(errors[0] if errors else f"its exit code is {done.returncode}")
+    try:
+        return {job["recipe"]: job for job in json.loads(done.stdout)["include"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise _NoMatrixError(f"its output is not a matrix: {error!r}") from error
 
 
 def _commit(repository: Path, revision: str) -> str:
     try:
-        asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        return checked_commit(git.text(repository, *asked))
+        arguments = (
+            "rev-parse",
+            "--verify",
+            "--quiet",
+            "--end-of-options",
+            f"{revision}^{{commit}}",
+        )
+        return checked_commit(git.text(repository, *arguments))
     except GitError as error:
         raise WorldError(
             f"there is no commit {revision!r} in this checkout",
             error.why,
-            "a shallow one has only its newest: actions/checkout takes fetch-depth, git fetch "
-            "takes --deepen",
+            "a shallow checkout lacks older commits: set fetch-depth of actions/checkout, or run "
+            "git fetch --deepen",
         ) from error

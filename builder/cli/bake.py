@@ -1,4 +1,4 @@
-"""The command that writes a bake file."""
+"""``builder bake``."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from typing import Annotated
 import typer
 
 from builder.cli.options import (
-    OTHERS,
     BuilderOption,
     CatalogOption,
     JsonOption,
     OfflineOption,
-    app,
     build_architecture,
     build_options,
     build_session,
-    print_json,
 )
+from builder.cli.terminal import line, print_json
 
 
-@app.command(rich_help_panel=OTHERS)
 def bake(
     output: Annotated[
         Path,
@@ -35,7 +32,7 @@ def bake(
     recipes: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RECIPE", help="Names of recipes. Default: all whose inputs can be fetched."
+            metavar="RECIPE", help="Names of recipes. Default: all whose inputs can be downloaded."
         ),
     ] = None,
     catalog: CatalogOption = None,
@@ -43,19 +40,18 @@ def bake(
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a bake file of recipes, for `docker buildx bake`: one command builds them all.
+    """Write a bake file, so that one `docker buildx bake` builds several recipes.
 
-    The directory contains everything but Debian's packages: patched sources, wheels, rendered
-    Dockerfiles. Each base is a target that its recipes share. Run `docker buildx bake` in DIR with
-    any builder, with --load for the engine or --push for a registry. The target on-BASE builds the
-    recipes of one base, the target bases only the bases. The command ends after buildx has
-    accepted the file.
+    The directory contains all inputs except Debian packages: patched sources, wheels, rendered
+    Dockerfiles. Base images are targets that the recipes share. Run `docker buildx bake` in the
+    directory with any builder, with --load for the local engine or --push for a registry. The
+    target on-BASE builds the recipes of one base, the target bases builds only the base images. The
+    command ends after buildx has accepted the file.
 
-    The images are tagged unverified-KEY, because they have no verdict yet. When the engine has
-    such an image, `builder build RECIPE` smoke-tests and tags it without compiling.
+    The images are tagged unverified-KEY because they have no verdict yet. If the engine has such an
+    image, `builder build RECIPE` smoke-tests and tags it without compiling.
     """
     from builder.bake import bake as baking
-    from builder.cli import console
 
     session = build_session(catalog, build_options(builder=builder, offline=offline))
     done = baking.bake(session, recipes or [], output.absolute(), build_architecture())
@@ -70,8 +66,8 @@ def bake(
         )
         return
     for name, reference in done.candidates.items():
-        console.line(f"{name:28}  {reference}")
+        line(f"{name:28}  {reference}")
     for name, error in done.left_out.items():
-        console.line(f"{name:28}  left out: {error.what}")
-    console.line(f"written     {done.file}")
-    console.line(f"next        cd {output} && docker buildx bake --load")
+        line(f"{name:28}  left out: {error.what}")
+    line(f"written     {done.file}")
+    line(f"next        cd {output} && docker buildx bake --load")

@@ -1,4 +1,4 @@
-"""The command that measures: ``builder bench``."""
+"""``builder bench``: run (the default), compare, draw."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from builder.cli.options import EVERYDAY, CatalogOption, JsonOption, app, build_session, print_json
+from builder.cli.options import CatalogOption, JsonOption, build_session
+from builder.cli.tables import pairs, table
+from builder.cli.terminal import line, log, print_json
 from builder.errors import RecipeError, WorldError
 
 if TYPE_CHECKING:
-    from builder.bench.results import Benchmark
+    from builder.bench.comparison import Comparison
+    from builder.bench.results import Benchmark, Generation
     from builder.bench.run import Target
 
 RUN = "run"
@@ -23,18 +26,18 @@ class RunByDefault(TyperGroup):
     """``builder bench IMAGE`` is ``builder bench run IMAGE``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is named, else the one that runs."""
+        """The command that is named, else ``run``."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             args = [RUN, *args]
         return super().resolve_command(ctx, args)
 
 
-bench = typer.Typer(
+group = typer.Typer(
     cls=RunByDefault,
     no_args_is_help=True,
-    help="Measure how fast an image or a server generates: `builder bench IMAGE --model FILE`.",
+    help="Measure the generation speed of an image or a server: `builder bench IMAGE --model "
+    "FILE`.",
 )
-app.add_typer(bench, name="bench", rich_help_panel=EVERYDAY)
 
 PlotOption = Annotated[
     list[Path] | None,
@@ -42,62 +45,77 @@ PlotOption = Annotated[
         "--plot",
         metavar="FILE",
         dir_okay=False,
-        help="Draw a chart: a .png or .svg file. May be repeated.",
+        help="Draw a chart to this .png or .svg file. May be repeated.",
     ),
 ]
 
 
-@bench.command(RUN)
+@group.command(RUN)
 def run_benchmark(
     target: Annotated[
         str,
         typer.Argument(
             metavar="RECIPE|IMAGE|URL",
-            help="A recipe, whose image is measured; an image that a recipe knows how to start; "
-            "or the URL of a server with OpenAI's API (http://host:8000)",
+            help="A recipe, whose image is measured; an image that was built from a recipe; or the "
+            "URL of a server with OpenAI's API (http://host:8000).",
         ),
     ],
     flags: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FLAG", help="More flags for the image's server, after --."),
+        typer.Argument(metavar="FLAG", help="Additional flags for the image's server, after --."),
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="GGUF file that the image serves."),
+        typer.Option(
+            metavar="FILE", exists=True, dir_okay=False, help="GGUF file that the image serves."
+        ),
     ] = None,
     draft: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Its draft model.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Draft model for speculative decoding.",
+        ),
     ] = None,
     context: Annotated[
         str,
         typer.Option(
             metavar="TOKENS[,...]",
-            help="Context size; a list measures each one: 32K,64K,128K,256K.",
+            help="Context size, or a list of sizes to measure: 32K,64K,128K,256K.",
         ),
     ] = "32K",
     fill: Annotated[
         float,
         typer.Option(
-            min=0.0, max=0.95, help="Fraction of the context that is filled before the prompt."
+            metavar="FRACTION",
+            min=0.0,
+            max=0.95,
+            help="Fraction of the context to fill before the prompt.",
         ),
     ] = 0.0,
     prompt: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="File with the prompt. Default: asks for a Space Invaders game in one HTML file.",
+            help="File with the prompt. Default: a prompt for a Space Invaders game in one HTML "
+            "file.",
         ),
     ] = None,
     tokens: Annotated[
-        int, typer.Option(min=1, help="Maximum number of tokens to generate.")
+        int, typer.Option(metavar="N", min=1, help="Maximum number of tokens to generate.")
     ] = 2000,
     temperature: Annotated[
         float, typer.Option(min=0.0, help="Sampling temperature (0 = greedy).")
     ] = 0.6,
     top_k: Annotated[
         int,
-        typer.Option("--top-k", min=0, help="Sample from this many most likely tokens (0 = all)."),
+        typer.Option(
+            "--top-k", min=0, metavar="N", help="Sample from the N most likely tokens (0 = all)."
+        ),
     ] = 20,
     min_p: Annotated[
         float,
@@ -109,14 +127,20 @@ def run_benchmark(
         ),
     ] = 0.0,
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the first run; each later run adds 1.")
+        int, typer.Option(metavar="N", min=0, help="Seed of the first run; each later run adds 1.")
     ] = 1,
     warm_ups: Annotated[
-        int, typer.Option("--warm-ups", min=0, help="Runs before those that count.")
+        int,
+        typer.Option(
+            "--warm-ups", metavar="N", min=0, help="Number of runs before the measured ones."
+        ),
     ] = 2,
-    runs: Annotated[int, typer.Option(min=1, help="Runs that count.")] = 10,
+    runs: Annotated[int, typer.Option(metavar="N", min=1, help="Number of measured runs.")] = 10,
     name: Annotated[
-        str, typer.Option(help="The model to ask for, if the server offers several.")
+        str,
+        typer.Option(
+            metavar="MODEL", help="Model to request, if the server at a URL offers several."
+        ),
     ] = "",
     output_file: Annotated[
         Path | None,
@@ -131,34 +155,33 @@ def run_benchmark(
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure an image, or a server by its URL: run by run, one request at a time.
+    """Measure the generation speed of an image or a server, one request at a time.
 
     The defaults are the settings of published benchmarks: 2 warm-ups and 10 runs of one prompt,
-    2000 tokens, temperature 0.6, top-k 20, min-p 0. If the server reports its own speeds, those
-    are used. The API key of a server is read from OPENAI_API_KEY.
+    2000 tokens, temperature 0.6, top-k 20, min-p 0. If the server reports its own speeds, these
+    are used. The API key for a server is read from OPENAI_API_KEY.
     """
     import os
 
     from builder.bench import extra
     from builder.bench import run as benchmarks
     from builder.bench.measuring import Settings
-    from builder.cli import console
 
-    given = Settings() if prompt is None else Settings(prompt=_text(prompt))
     if plot:
         extra.require("matplotlib", "bench --plot")
+    given = Settings() if prompt is None else Settings(prompt=_text(prompt))
     settings = Settings(given.prompt, tokens, temperature, top_k, min_p, seed, warm_ups, runs)
     if target.startswith(("http://", "https://")):
         _without_image(model, draft, flags)
         key = os.environ.get("OPENAI_API_KEY", "")
-        found = benchmarks.of_url(target, name, key, settings, console.log)
+        found = benchmarks.of_url(target, name, key, settings, log)
     else:
         try:
             contexts = benchmarks.contexts_of(context)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--context") from error
         chosen = _image(catalog, target, model, draft, flags or [])
-        found = benchmarks.of_image(chosen, contexts, settings, fill, console.log)
+        found = benchmarks.of_image(chosen, contexts, settings, fill, log)
     if output_file is not None:
         _save(output_file, found)
     if plot:
@@ -166,7 +189,7 @@ def run_benchmark(
     if as_json:
         print_json(found.as_json())
     else:
-        console.benchmark(found)
+        _print_benchmark(found)
 
 
 def _without_image(model: Path | None, draft: Path | None, flags: list[str] | None) -> None:
@@ -183,13 +206,14 @@ def _image(
     from builder.images import lookup
 
     if model is None:
-        raise typer.BadParameter("an image needs a model to serve", param_hint="--model")
+        raise typer.BadParameter("required to measure an image", param_hint="--model")
     session = build_session(catalog)
     reference, image, recipe = lookup.served(session, name)
     if recipe.serve is None or recipe.image.port is None:
         raise RecipeError(
-            f"{recipe.name} does not say how its server is started",
-            hint="add a [serve] table, and a port to [image]",
+            f"{recipe.name} cannot be measured",
+            "the recipe does not define how its server is started",
+            "add [serve] and image.port to the recipe",
         )
     return Target(reference, image, recipe.serve, recipe.image.port, model, draft, flags)
 
@@ -212,7 +236,9 @@ def _load(file: Path) -> Benchmark:
     try:
         return from_json(json.loads(_text(file)))
     except ValueError as error:
-        raise WorldError(f"{file} is not a saved benchmark", str(error)) from error
+        raise WorldError(
+            f"{file} is not a saved benchmark", str(error), "give a file that `builder bench` wrote"
+        ) from error
 
 
 def _draw(found: list[tuple[str, Benchmark]], files: list[Path]) -> None:
@@ -227,26 +253,26 @@ def _draw(found: list[tuple[str, Benchmark]], files: list[Path]) -> None:
 SavedFile = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE.json", exists=True, dir_okay=False, help="A file that --output-file wrote"
+        metavar="FILE.json", exists=True, dir_okay=False, help="A file that --output-file wrote."
     ),
 ]
 
 
-@bench.command()
+@group.command()
 def compare(
     first: SavedFile, second: SavedFile, plot: PlotOption = None, as_json: JsonOption = False
 ) -> None:
-    """Compare two benchmarks of the same hardware: how much faster is the second one?
+    """Compare two benchmarks on the same hardware: how much faster is the second one?
 
-    For every context size that both have, it shows the means, their ratio with its 95 % confidence
-    interval, and whether the difference is significant. It lists what else differs. If the GPU,
-    the model or the prompt differ, the engines cannot be compared, and the exit code is 4.
+    For each context size that both have, the command prints the means, their ratio with its 95 %
+    confidence interval, and whether the difference is significant; then everything else that
+    differs. If the GPU, the model or the prompt differ, the engines cannot be compared and the exit
+    code is 4.
     """
     from dataclasses import asdict
 
     from builder.bench import extra
     from builder.bench.comparison import compare as compared
-    from builder.cli import console
 
     extra.require("scipy", "bench compare")
     if plot:
@@ -255,33 +281,95 @@ def compare(
     try:
         found = compared(before, after)
     except ValueError as error:
-        raise WorldError("these benchmarks cannot be compared", str(error)) from error
+        raise WorldError("the benchmarks cannot be compared", str(error)) from error
     if plot:
         _draw([(first.stem, before), (second.stem, after)], plot)
     if as_json:
         print_json(asdict(found))
     else:
-        console.comparison(found)
+        _print_comparison(found)
     if not found.same:
         raise WorldError(
-            "these benchmarks cannot be compared", "they differ in what is listed above"
+            "the benchmarks do not compare engines",
+            "something else differs that decides the speed: see the lines with DIFFERS",
+            "measure both with the same hardware, model and prompt",
         )
 
 
-@bench.command()
+@group.command()
 def draw(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE.json", exists=True, dir_okay=False, help="Files that --output-file wrote"
+            metavar="FILE.json", exists=True, dir_okay=False, help="Files that --output-file wrote."
         ),
     ],
     plot: PlotOption = None,
 ) -> None:
-    """Draw saved benchmarks into one chart: tokens per second run by run, and acceptance."""
+    """Draw saved benchmarks in one chart: tokens per second of each run, and acceptance."""
     from builder.bench import extra
 
     if not plot:
         raise typer.BadParameter("give a file to draw to: --plot FILE.png", param_hint="--plot")
     extra.require("matplotlib", "bench draw")
     _draw([(file.stem, _load(file)) for file in files], plot)
+
+
+def _print_benchmark(found: Benchmark) -> None:
+    """Print each run of a benchmark, and their statistics."""
+    from builder.bench import series
+
+    header = ("", "t/s", "tokens", "drafted", "accepted", "acceptance", "prompt t/s")
+    for point in found.points:
+        title = "" if point.context is None else f"context of {point.context} tokens"
+        line(f"\n{title}".rstrip())
+        rows = [_row(f"run {number}", run) for number, run in enumerate(point.runs, 1)]
+        table(header, [_row("warm-up", run) for run in point.warm_ups] + rows)
+        speeds = series.evaluate([run.tokens_per_second for run in point.runs])
+        timed_by = sorted({run.timed_by for run in point.runs})
+        statistics = [
+            ("average", f"{speeds.mean:.2f} t/s, by the clock of the {' and '.join(timed_by)}"),
+            ("range", f"{speeds.lowest:.2f} to {speeds.highest:.2f} t/s"),
+            ("deviation", f"{speeds.deviation:.2f} t/s; trend {speeds.trend:+.2f} % per run"),
+            ("verdict", f"{speeds.shape}: {speeds.why}"),
+        ]
+        shares = [run.acceptance for run in point.runs if run.acceptance is not None]
+        if shares:
+            acceptance = series.evaluate_acceptance(shares)
+            statistics.append(("acceptance", f"{acceptance.shape}: {acceptance.why}"))
+        pairs(statistics)
+
+
+def _row(name: str, run: Generation) -> tuple[str, ...]:
+    share = run.acceptance
+    return (
+        name,
+        f"{run.tokens_per_second:.2f}",
+        str(run.tokens),
+        "" if run.drafted is None else str(run.drafted),
+        "" if run.accepted is None else str(run.accepted),
+        "" if share is None else f"{share:.1%}",
+        "" if run.prompt_tokens_per_second is None else f"{run.prompt_tokens_per_second:.1f}",
+    )
+
+
+def _print_comparison(found: Comparison) -> None:
+    """Print two benchmarks side by side, and what else differs."""
+    rows = []
+    for row in found.rows:
+        low_high = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
+        rows.append(
+            (
+                "" if row.context is None else str(row.context),
+                f"{row.first:.2f}",
+                f"{row.second:.2f}",
+                f"{row.ratio:.3f}",
+                low_high,
+                "" if row.p_value is None else f"{row.p_value:.2g}",
+                row.verdict,
+            )
+        )
+    table(("context", "first t/s", "second t/s", "ratio", "95 %", "p", ""), rows)
+    for each in found.differences:
+        weight = "DIFFERS" if each.decisive else "differs"
+        line(f"{weight}: {each.what}: {each.first} | {each.second}")

@@ -1,8 +1,10 @@
-"""The command that writes what a repository's page on Docker Hub says."""
+"""``builder hub``: describe."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+
+import typer
 
 from builder.cli.options import (
     CatalogOption,
@@ -10,13 +12,19 @@ from builder.cli.options import (
     JsonOption,
     RecipeName,
     catalog_at,
-    hub_group,
-    print_json,
     repository_of,
 )
+from builder.cli.terminal import line, log, print_json
+
+group = typer.Typer(no_args_is_help=True, help="Write the page of a repository on Docker Hub.")
 
 
-@hub_group.command()
+@group.callback()
+def _group() -> None:
+    """Keep ``describe`` a command of its own: typer would make the only one the group."""
+
+
+@group.command()
 def describe(
     recipe: RecipeName,
     catalog: CatalogOption = None,
@@ -25,39 +33,38 @@ def describe(
 ) -> None:
     """Write the description of a recipe's repository on Docker Hub.
 
-    It is made from all recipes whose images are in that repository and have a tag there: what the
-    engine is and for which GPUs, how it is run, each tag with its pin, its patches and their
-    reasons, checks, licenses and notes. What is too long is cut at a paragraph, and says
-    so. With --dry-run Docker Hub is not asked, and all recipes of the repository are described.
-    The token must have the scopes Read, Write and Delete. The exit code is 12 when Docker Hub
-    refuses, and for any other registry, which has no descriptions; 5 when it does not answer.
+    The page covers all recipes whose images have a tag in the repository: what the engine is, its
+    GPUs, how to run it, each tag with its pin, patches, reasons and checks, licenses and notes. A
+    page that is too long is cut at a paragraph and says so. With --dry-run, Docker Hub is not asked
+    and all recipes of the repository are described.
+
+    The access token needs the scopes Read, Write and Delete. The exit code is 5 if Docker Hub does
+    not answer, and 12 if it refuses, or if the repository is in another registry.
     """
     from builder import settings
-    from builder.cli import console
     from builder.errors import RegistryError
     from builder.publish import hub_page
     from builder.tools.registry.credentials import HUB
     from builder.tools.registry.hub import Hub
 
     recipes = catalog_at(catalog)
-    found = recipes.engine(recipe).recipe
-    assert found is not None
+    name = recipes.engine(recipe).recipe.image.repository
     repository = repository_of(recipes, recipe)
     if repository.registry != HUB:
         raise RegistryError(
-            f"there is no description of {repository.name}",
-            f"{repository.registry} is not Docker Hub, and registries have none",
-            "what there is to say is in the labels: docker buildx imagetools inspect --raw",
+            f"{repository.name} cannot have a description",
+            f"only Docker Hub has descriptions, and the registry is {repository.registry}",
+            "see the labels of the image: docker buildx imagetools inspect --raw",
         )
-    hub = Hub(settings.load().hub_api, console.log)
-    there = None if dry_run else hub.tags(repository.path)
-    text = hub_page.described(recipes, found.image.repository, repository.path, there)
+    hub = Hub(settings.load().hub_api, log)
+    tags = None if dry_run else hub.tags(repository.path)
+    page = hub_page.described(recipes, name, repository.path, tags)
     if not dry_run:
-        hub.describe(repository.path, text.short, text.full)
+        hub.describe(repository.path, page.short, page.full)
     if as_json:
-        print_json({"written": not dry_run, **asdict(text)})
+        print_json({"written": not dry_run, **asdict(page)})
     elif dry_run:
-        console.line(f"{text.short}\n\n{text.full.rstrip()}")
+        line(f"{page.short}\n\n{page.full.rstrip()}")
     else:
-        console.line(f"described  {text.repository}, from {', '.join(text.recipes)}")
-        console.line(f"            https://hub.docker.com/r/{text.repository}")
+        line(f"described  {page.repository}, from {', '.join(page.recipes)}")
+        line(f"           https://hub.docker.com/r/{page.repository}")

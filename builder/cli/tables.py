@@ -1,85 +1,56 @@
-"""Tables of nights and of channels: the same for a terminal and for a job's summary page."""
+"""Tables, columns and figures of results."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from builder.nightly.history import Night
-from builder.nightly.status import Status
-from builder.records.table import Overview
-
-DIGITS = 19  # of a digest: "sha256:" and twelve
-WIDE = 120  # columns
+from builder.cli.terminal import line, out
+from builder.errors import as_started, plain
 
 
-def of_nights(nights: Sequence[Night]) -> Overview:
-    """What became of the channels tonight."""
-    rows = tuple(
-        (
-            night.recipe,
-            night.channel,
-            night.outcome,
-            night.upstream,
-            night.digest[:DIGITS],
-            f"{night.seconds:.0f} s",
-            _first(night.reason),
-        )
-        for night in nights
-    )
-    good = sum(night.good for night in nights)
-    header = ("recipe", "channel", "", "upstream", "serves", "took", "why")
-    return Overview(f"Night: {good} of {len(nights)} channels are good", header, rows)
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; on a terminal, wide cells wrap; elsewhere, tabs separate the cells."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    if not out().is_terminal:
+        for row in rows:
+            cells = [" ".join(as_started(plain(cell)).split("\n")) for cell in row]
+            out().file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
+        return
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for name in header:
+        drawn.add_column(name, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(escape(as_started(plain(cell))) for cell in row))
+    out().print(drawn)
 
 
-def of_statuses(found: Sequence[Status]) -> Overview:
-    """Where every tag stands; below it, how the last night of each channel ended, and problems."""
-    header = ("recipe", "tag", "", "serves", "made", "upstream", "behind")
-    rows = tuple(_row(status) for status in found)
-    notes = tuple(note for status in found for note in _notes(status))
-    return Overview("Recipes and channels", header, rows, notes)
+def pairs(lines: Sequence[tuple[str, str]]) -> None:
+    """Print names and values in two columns; values are never cut, so that they can be copied."""
+    width = max((len(name) for name, _ in lines), default=0)
+    for name, value in lines:
+        line(f"{name:{width}}  {value}")
 
 
-def _row(status: Status) -> tuple[str, ...]:
-    served = status.served
-    return (
-        status.recipe,
-        status.tag,
-        status.state,
-        served.digest.removeprefix("sha256:")[:12] if served else "",
-        served.created[:10] if served else "",
-        _upstream(status),
-        _behind(status),
-    )
+def filled(lines: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The names that have a value, with their values."""
+    return [(name, value) for name, value in lines.items() if value]
 
 
-def _upstream(status: Status) -> str:
-    """A tag, a branch or the tag of an image, and the commit or the image's digest."""
-    commit = status.commit.removeprefix("sha256:")[:9]
-    return f"{status.upstream.rpartition(':')[2]} {commit}" if status.upstream else ""
+def paragraph(title: str, lines: Sequence[str]) -> None:
+    """Print an indented list below its title; nothing if the list is empty."""
+    if lines:
+        line("\n".join([f"\n{title}", *(f"  {each}" for each in lines)]))
 
 
-def _behind(status: Status) -> str:
-    if status.served is None or status.days is None:
-        return ""
-    many = "s" if status.commits != 1 else ""
-    commits = f"{status.commits} commit{many}, " if status.commits else ""
-    limit = f"/{status.limit}" if status.limit is not None else ""
-    newer = status.commits is None or status.commits > 0
-    return f"{commits}{status.days}{limit} d" if newer and status.upstream else ""
+def size(count: int) -> str:
+    """A number of bytes for people: decimal units, as registries show them."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def _first(reason: str) -> str:
-    """What went wrong, without why: that stands below the table, and in the JSON."""
-    return reason.partition("\n")[0]
-
-
-def _notes(status: Status) -> list[str]:
-    told = []
-    last = status.last
-    if last is not None:
-        good = status.good.started[:16].replace("T", " ") if status.good else "none is known"
-        ended = f"last night {last.started[:16].replace('T', ' ')}: {last.outcome}"
-        told.append(f"{status.recipe}: {ended}{'' if last.good else f'; last good: {good}'}")
-        told += [] if last.good else [f"{status.recipe}: {_first(last.reason)}"]
-    told += [f"{status.recipe}: {line}" for line in status.problem.splitlines()]
-    return [line if len(line) <= WIDE else f"{line[: WIDE - 4]} ..." for line in told]
+def duration(seconds: float) -> str:
+    """A number of seconds for people."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds // 60)} min {int(seconds % 60)} s"

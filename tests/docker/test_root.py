@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder import settings
-from builder.cli.console import BuildProgress
+from builder.cli.progress import BuildProgress
 from builder.errors import FetchError
 from builder.images.bases import ensure_bases
 from builder.images.log import BuildLog

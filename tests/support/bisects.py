@@ -11,8 +11,8 @@ from builder.bisect import state as bisect_state
 from builder.bisect.ask import Request
 from builder.bisect.run import Options, Outcome
 from builder.bisect.state import State
-from builder.cli.console import BuildProgress
 from builder.cli.options import build_session
+from builder.cli.progress import BuildProgress
 from support.commands import Builder
 from support.upstreams import Upstream
 

@@ -53,11 +53,11 @@ def test_what_cannot_be_seen_is_escaped() -> None:
 
 
 def test_tables_and_lines_show_what_cannot_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    from builder.cli import console
+    from builder.cli import tables, terminal
 
-    console.line("x\u202ey")
-    console.table(("a",), [("v1\u200b",)])
-    console.log("z\u2069")
+    terminal.line("x\u202ey")
+    tables.table(("a",), [("v1\u200b",)])
+    terminal.log("z\u2069")
     shown = capsys.readouterr()
     assert shown.out == "x\\u202ey\nv1\\u200b\n"
     assert shown.err == "z\\u2069\n"

@@ -85,7 +85,7 @@ def test_an_option_name_has_one_meaning() -> None:
                 kinds.setdefault(flag, set()).add(option.metavar or str(option.bare_type()))
     assert kinds["--output"] == {"DIR"}
     assert kinds["--output-file"] == {"FILE"}
-    assert kinds["--keep"] == {"int"}
+    assert kinds["--keep"] == {"N"}
     assert kinds["--reason"] == {"TEXT"}
     several = {flag for flag, found in kinds.items() if flag.startswith("--") and len(found) > 1}
     assert several == {"--to"}  # what a pin or a tag is moved to: a ref, an image
@@ -306,8 +306,8 @@ def test_commands_are_named_as_the_user_started_builder(tmp_path: Path) -> None:
     assert "-> `./farm list` shows" in farm("recipe", "explain", "nope", f"--catalog={REPOSITORY}")
     assert "Usage: ./farm recipe explain" in farm("recipe", "explain", "--help")
     assert "Try './farm -h'" in farm("explian")
-    assert "builder tag prune" not in farm("tag", "promote", "--help")
-    assert "./farm tag prune" in farm("tag", "promote", "--help")
+    assert "builder push" not in farm("tag", "promote", "--help")
+    assert "./farm push" in farm("tag", "promote", "--help")
     assert "./farm doctor" in farm("--help")
 
 

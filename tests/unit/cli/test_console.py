@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from builder.cli import console
-from builder.cli.console import BuildProgress, duration, size
+from builder.cli.progress import BuildProgress
+from builder.cli.tables import duration, size, table
 from builder.images.log import BuildLog, Step
 
 # As buildx 0.13 prints them with --progress=plain.
@@ -191,5 +191,5 @@ def test_durations_are_read_by_people(seconds: float, text: str) -> None:
 
 
 def test_a_table_outside_a_terminal_is_lines_of_tabs(capsys: pytest.CaptureFixture[str]) -> None:
-    console.table(("a", "b"), [("[red]x[/red]", "y" * 300), ("z", "")])
+    table(("a", "b"), [("[red]x[/red]", "y" * 300), ("z", "")])
     assert capsys.readouterr().out == f"[red]x[/red]\t{'y' * 300}\nz\n"

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from builder.cli import console, tables
+from builder.cli import nightly, tables
 from builder.nightly.history import Night
 from builder.nightly.status import Status
 from builder.publish.remote_image import Served
@@ -40,15 +40,15 @@ def test_a_status_fits_a_terminal_and_tells_the_last_night(
     )
     said = io.StringIO()
     terminal = Console(file=said, force_terminal=True, width=120, soft_wrap=True, no_color=True)
-    monkeypatch.setattr(console, "out", terminal)
-    overview = tables.of_statuses([status])
-    console.table(overview.header, overview.rows)
+    monkeypatch.setattr(tables, "out", lambda: terminal)
+    overview = nightly.overview_of_statuses([status])
+    tables.table(overview.header, overview.rows)
     lines = [*Text.from_ansi(said.getvalue()).plain.splitlines(), *overview.notes]
     assert len(lines) == 5
     assert max(map(len, lines)) <= 120
-    told = "last night 2026-11-21 03:10: failed; last good: 2026-11-20 03:10"
+    told = "last nightly run 2026-11-21 03:10: failed; last good one: 2026-11-20 03:10"
     assert overview.notes[0].endswith(told)
     assert overview.notes[1].endswith("is built, and 1 of 40 checks failed")
     assert told in markdown.of_table(overview)
-    (note,) = tables.of_statuses([replace(status, failed=None, problem="")]).notes
-    assert note.endswith("last night 2026-11-20 03:10: moved")
+    (note,) = nightly.overview_of_statuses([replace(status, failed=None, problem="")]).notes
+    assert note.endswith("last nightly run 2026-11-20 03:10: moved")

@@ -1,0 +1,201 @@
+"""``builder ci``: matrix, ccache."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.cli.options import (
+    BuilderOption,
+    CatalogOption,
+    JsonOption,
+    RecipeName,
+    Recipes,
+    build_options,
+    build_session,
+    catalog_at,
+)
+from builder.cli.tables import size, table
+from builder.cli.terminal import line, log, print_json
+
+if TYPE_CHECKING:
+    from builder.images.ccache import Carried
+
+group = typer.Typer(
+    no_args_is_help=True, help="For workflows: the matrix of jobs, and the compiler cache."
+)
+ccache = typer.Typer(
+    no_args_is_help=True, help="Save the engine's compiler cache to a file, and load it elsewhere."
+)
+group.add_typer(ccache, name="ccache")
+
+
+@group.command()
+def matrix(
+    recipes: Recipes = None,
+    catalog: CatalogOption = None,
+    changed_since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REV",
+            help="Only recipes whose image or whose checks changed since this commit of the "
+            "catalog's repository.",
+        ),
+    ] = None,
+    direct: Annotated[
+        bool,
+        typer.Option(
+            "--direct",
+            help="With --changed-since: only recipes that changed themselves (the file, its lock, "
+            "its patches, its source), not those whose base or builder changed.",
+        ),
+    ] = False,
+    tracked: Annotated[
+        bool,
+        typer.Option(
+            "--tracked", help="Only recipes with a channel, which `builder nightly` moves."
+        ),
+    ] = False,
+    large_runner: Annotated[
+        str,
+        typer.Option(
+            metavar="LABEL",
+            help="Runner for recipes that need more disk than GitHub's standard runner has. "
+            "Without it, these recipes are left out with a warning.",
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Print the jobs of a workflow: each recipe with its runner, disk space and caches.
+
+    With --json, the output is a matrix for GitHub's fromJSON. Nothing is downloaded, and no engine
+    is needed. Changes are found by the build keys of both revisions, each computed by its own code:
+    a new template changes every recipe, a comment changes none. If nothing has changed, the matrix
+    is empty and the exit code is 0. The exit code is 4 if the commit does not exist.
+    """
+    import tempfile
+
+    from builder.ci import matrix as matrices
+
+    if direct and changed_since is None:
+        raise typer.BadParameter("requires --changed-since", None, None, "--direct")
+    found = catalog_at(catalog)
+    jobs = matrices.jobs(found, recipes or (), tracked=tracked)
+    if changed_since is not None:
+        with tempfile.TemporaryDirectory() as work:
+            before = matrices.earlier(found.root, changed_since, Path(work), log)
+        jobs = matrices.changed(jobs, before, direct=direct)
+    placed, left_out = matrices.placed(jobs, large_runner)
+    for job in left_out:
+        log(
+            f"{job.recipe} is left out: it needs {job.disk} GiB of disk, and {matrices.HOSTED} has "
+            f"{matrices.CLEARED:.0f} GiB after cleaning; give another runner with --large-runner"
+        )
+    if as_json:
+        print_json({"include": [asdict(job) for job in placed]})
+        return
+    rows = [
+        (
+            job.recipe,
+            job.channel,
+            f"{job.disk} GiB{', cleaned' if job.clear else ''}",
+            job.runner,
+            job.cache,
+        )
+        for job in placed
+    ]
+    table(("recipe", "channel", "disk", "runner", "compiler cache"), rows)
+
+
+@ccache.command()
+def save(
+    recipe: RecipeName,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", dir_okay=False, help="A tar file; an existing one is replaced."
+        ),
+    ],
+    catalog: CatalogOption = None,
+    builder: BuilderOption = None,
+    limit: Annotated[
+        float,
+        typer.Option(
+            metavar="GIB",
+            min=0.01,
+            max=1000,
+            help="Maximum size; the least recently used entries are left out.",
+        ),
+    ] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Save the engine's compiler cache to a file.
+
+    All recipes share one cache per engine, which is not changed. If the recipe compiles nothing,
+    the command does nothing.
+    """
+    from builder.images import ccache as compiler_cache
+    from builder.tools.files import workspace
+
+    session = build_session(catalog, build_options(builder=builder))
+    image = compiler_cache.compile_image(session.resolve(recipe), session)
+    if image is None:
+        _print_no_cache(recipe, as_json)
+        return
+    with workspace(session.settings.cache_dir) as work:
+        path, buildx = file.absolute(), session.settings.buildx
+        _print_carried(
+            "saved to", compiler_cache.save(image, path, work, limit, builder=buildx), as_json
+        )
+
+
+@ccache.command()
+def load(
+    recipe: RecipeName,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", dir_okay=False, help="A file that `builder ci ccache save` wrote."
+        ),
+    ],
+    catalog: CatalogOption = None,
+    builder: BuilderOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add the contents of a file to the engine's compiler cache, before a build.
+
+    The recipe's base image is built if it is missing, because the cache is loaded inside it. If the
+    recipe compiles nothing, the command does nothing. A file that is incomplete, or that `builder
+    ci ccache save` did not write, is refused. The author of the file controls what your builds
+    contain: load only files from people whom you trust.
+    """
+    from builder.images import ccache as compiler_cache
+    from builder.tools.files import workspace
+
+    session = build_session(catalog, build_options(builder=builder))
+    image = compiler_cache.compile_image(session.resolve(recipe), session)
+    if image is None:
+        _print_no_cache(recipe, as_json)
+        return
+    with workspace(session.settings.cache_dir) as work:
+        path, buildx = file.absolute(), session.settings.buildx
+        _print_carried(
+            "loaded from", compiler_cache.load(image, path, work, builder=buildx), as_json
+        )
+
+
+def _print_no_cache(recipe: str, as_json: bool) -> None:
+    if as_json:
+        print_json(None)
+    else:
+        line(f"{recipe} compiles nothing, so it has no compiler cache")
+
+
+def _print_carried(verb: str, carried: Carried, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(carried) | {"file": str(carried.file)})
+    else:
+        line(f"compiler cache {verb} {carried.file}  ({size(carried.size)})")

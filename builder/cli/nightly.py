@@ -1,0 +1,186 @@
+"""``builder nightly`` and ``builder status``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from builder.cli.options import (
+    BuilderOption,
+    CatalogOption,
+    JsonOption,
+    Recipes,
+    SummaryOption,
+    build_options,
+    build_session,
+    catalog_at,
+    reporter,
+    summary_files,
+)
+from builder.cli.tables import table
+from builder.cli.terminal import line, log, print_json
+
+if TYPE_CHECKING:
+    from builder.nightly.history import Night
+    from builder.nightly.status import Status
+    from builder.records.table import Overview
+
+DIGITS = 19  # of a digest: "sha256:" and twelve
+WIDE = 120  # columns
+
+
+def nightly(
+    recipes: Recipes = None,
+    catalog: CatalogOption = None,
+    builder: BuilderOption = None,
+    summary: SummaryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring every channel to its upstream: build, smoke-test, push, then move the channel's tag.
+
+    The upstream that [track] names is looked up once and written to a recipe of its own, which is
+    attached to the image and kept in the state directory. Patches, or commits of a patch, that
+    upstream already contains are left out. If another patch does not apply, nothing is built. An
+    image that the registry already has, by build key, is not built again.
+
+    If an engine fails, its channel is not moved, the other channels are, and the exit code is 13. A
+    channel that was rolled back stays until upstream has something newer. The result of each run is
+    stored beside the channel's tag, where `builder status` reads it.
+    """
+    from builder.nightly.run import require_good, tonight
+    from builder.smoke.gpu import GpuTest
+
+    options = build_options(gpu_test=GpuTest(), builder=builder)
+    nights = []
+    with reporter(None, summary) as progress:
+        for night in tonight(build_session(catalog, options, progress), recipes or []):
+            nights.append(night)
+            progress.log(f"{night.recipe}: {night.outcome}: {night.reason or night.upstream}")
+    _print([asdict(night) for night in nights], overview_of_runs(nights), summary, as_json)
+    require_good(nights)
+
+
+def status(
+    recipes: Recipes = None,
+    catalog: CatalogOption = None,
+    channels: Annotated[
+        bool, typer.Option("--channels", help="Only recipes that have a channel.")
+    ] = False,
+    summary: SummaryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the registry serves for each recipe and channel, and how far upstream is ahead.
+
+    Each line has the digest and its creation date, the current upstream, the commits and days (d)
+    that the image is behind, and the result of the last nightly run. --json adds the last good and
+    the last failed run, and the commit of the image. Only the registry and upstream are asked, so
+    every machine gives the same answer. The exit code is 14 if a channel is behind for longer than
+    its limit, has no image, or could not be checked.
+    """
+    from builder import settings
+    from builder.nightly.status import require_fresh, statuses
+    from builder.upstream.session import open_session
+
+    found = catalog_at(catalog)
+    loaded = settings.load()
+    with open_session(found, loaded, log, offline=False) as session:
+        repositories = session.repositories
+        listed = list(statuses(found, loaded, recipes or [], repositories, only_channels=channels))
+    data = [{"state": each.state, **asdict(each)} for each in listed]
+    _print(data, overview_of_statuses(listed), summary, as_json)
+    require_fresh(listed)
+
+
+def _print(
+    data: list[dict[str, Any]], overview: Overview, summary: Path | None, as_json: bool
+) -> None:
+    from builder.records import markdown
+
+    markdown.append(markdown.of_table(overview), summary_files(summary))
+    if as_json:
+        print_json(data)
+        return
+    table(overview.header, overview.rows)
+    for note in overview.notes:
+        line(note)
+
+
+def overview_of_runs(nights: Sequence[Night]) -> Overview:
+    """The results of a nightly run, a row for each channel."""
+    from builder.records.table import Overview
+
+    rows = tuple(
+        (
+            night.recipe,
+            night.channel,
+            night.outcome,
+            night.upstream,
+            night.digest[:DIGITS],
+            f"{night.seconds:.0f} s",
+            _first(night.reason),
+        )
+        for night in nights
+    )
+    good = sum(night.good for night in nights)
+    header = ("recipe", "channel", "", "upstream", "serves", "took", "why")
+    return Overview(f"Nightly run: {good} of {len(nights)} channels are good", header, rows)
+
+
+def overview_of_statuses(found: Sequence[Status]) -> Overview:
+    """A row for each tag; as notes, the last nightly run of each channel, and problems."""
+    from builder.records.table import Overview
+
+    header = ("recipe", "tag", "", "serves", "created", "upstream", "behind")
+    rows = tuple(_row(status) for status in found)
+    notes = tuple(note for status in found for note in _notes(status))
+    return Overview("Recipes and channels", header, rows, notes)
+
+
+def _row(status: Status) -> tuple[str, ...]:
+    image = status.served
+    return (
+        status.recipe,
+        status.tag,
+        status.state,
+        image.digest.removeprefix("sha256:")[:12] if image else "",
+        image.created[:10] if image else "",
+        _upstream(status),
+        _behind(status),
+    )
+
+
+def _upstream(status: Status) -> str:
+    """The name of a tag or branch and its commit, or the tag and the digest of an image."""
+    commit = status.commit.removeprefix("sha256:")[:9]
+    return f"{status.upstream.rpartition(':')[2]} {commit}" if status.upstream else ""
+
+
+def _behind(status: Status) -> str:
+    if status.served is None or status.days is None:
+        return ""
+    plural = "s" if status.commits != 1 else ""
+    commits = f"{status.commits} commit{plural}, " if status.commits else ""
+    limit = f"/{status.limit}" if status.limit is not None else ""
+    newer = status.commits is None or status.commits > 0
+    return f"{commits}{status.days}{limit} d" if newer and status.upstream else ""
+
+
+def _first(reason: str) -> str:
+    """What failed, without why: that is below the table, and in the JSON."""
+    return reason.partition("\n")[0]
+
+
+def _notes(status: Status) -> list[str]:
+    notes = []
+    last = status.last
+    if last is not None:
+        good = status.good.started[:16].replace("T", " ") if status.good else "unknown"
+        ended = f"last nightly run {last.started[:16].replace('T', ' ')}: {last.outcome}"
+        notes.append(f"{status.recipe}: {ended}{'' if last.good else f'; last good one: {good}'}")
+        notes += [] if last.good else [f"{status.recipe}: {_first(last.reason)}"]
+    notes += [f"{status.recipe}: {text}" for text in status.problem.splitlines()]
+    return [text if len(text) <= WIDE else f"{text[: WIDE - 4]} ..." for text in notes]

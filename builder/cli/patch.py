@@ -1,0 +1,201 @@
+"""``builder patch``: check, add, drift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.cli.options import (
+    CatalogOption,
+    DryRunOption,
+    JsonOption,
+    OfflineOption,
+    RecipeName,
+    SomeRecipe,
+    catalog_at,
+)
+from builder.cli.sources import (
+    chosen,
+    collected,
+    misfits,
+    open_session,
+    print_change,
+    print_findings,
+    raise_failures,
+)
+from builder.cli.tables import table
+from builder.cli.terminal import line, print_json
+from builder.errors import PatchError
+
+if TYPE_CHECKING:
+    from builder.upstream.patch_state import Finding
+    from builder.upstream.pull_requests import Drift
+
+group = typer.Typer(
+    no_args_is_help=True, help="Check the patches of recipes, and add pull requests as patches."
+)
+
+
+@group.command()
+def check(
+    recipe: SomeRecipe = None,
+    catalog: CatalogOption = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against",
+            metavar="REF",
+            help="Also check the patches against this tag, branch, commit or release. May be "
+            "repeated.",
+        ),
+    ] = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check whether patches apply to their pin and to the current upstream. Nothing is built.
+
+    The current upstream is the one that [track] names, else the head of the default branch; for a
+    source on PyPI, it is the newest release. The states of a patch are:
+
+    - **applies**, **offset**: every hunk applies, possibly at other line numbers.
+
+    - **upstream**: the history contains its commits, or the same change in another commit (a
+    squash merge, a cherry-pick), or the lines are already as the patch leaves them. Each commit of
+    a range is listed.
+
+    - **superseded**: upstream had the lines that the patch changes, and removed them.
+
+    - **not applicable**: the lines are missing, and the history does not show that they ever
+    existed. The missing lines are listed.
+
+    - **absent**: the files are missing.
+
+    - **partly**, **conflicts**: each hunk that does not apply is shown with the lines that differ,
+    and with the upstream commits that changed them since the pin.
+
+    The exit code is 11 if a patch does not apply to its own pin, or applies although the recipe
+    expects its code to be absent.
+    """
+    from builder.upstream.compatibility import diagnose
+
+    found = catalog_at(catalog)
+    findings: list[Finding] = []
+    notes: list[str] = []
+    failures: list[str] = []
+    with open_session(found, offline=offline) as session:
+        for entry in chosen(found, recipe):
+            with collected(failures, entry.name):
+                patches = session.case(entry)
+                if patches.patches:
+                    findings += diagnose(patches, against or [])
+                    notes += [f"{entry.name}: {note}" for note in dict.fromkeys(patches.notes)]
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    elif findings or not failures:
+        print_findings(findings, notes)
+    bad = misfits(findings)
+    if bad:
+        raise PatchError(f"{len(bad)} of the patches do not apply to their own pin", "\n".join(bad))
+    raise_failures(failures, "patch check")
+
+
+@group.command()
+def add(
+    recipe: RecipeName,
+    pull: Annotated[
+        int, typer.Option("--pull", metavar="N", min=1, help="Number of the pull request.")
+    ],
+    catalog: CatalogOption = None,
+    repository: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Repository of the pull request. Default: the repository of the source.",
+        ),
+    ] = None,
+    onto: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BRANCH",
+            help="Target branch of the pull request. Default: the default branch.",
+        ),
+    ] = None,
+    reason: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Why the recipe needs the patch. Default: the subject of its last commit.",
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Add a pull request to a recipe as a patch, pinned to its current commits.
+
+    The patch is the diff from the merge base with the target branch to the head of the pull
+    request: what its reviewers see. If the recipe already has the pull request, its commits are
+    updated. If the pin already contains it, nothing is written and the exit code is 11. Comments
+    and the order of keys are preserved. Then the patch is checked against the recipe's pin.
+    """
+    from builder.upstream.update import freeze
+
+    found = catalog_at(catalog)
+    entry = found.engine(recipe)
+    with open_session(found) as session:
+        change = freeze(session, entry, pull, repository=repository, onto=onto, why=reason)
+        findings = session.findings(change)
+    print_change(change, findings)
+    if not dry_run:
+        change.write()
+
+
+@group.command()
+def drift(
+    recipe: SomeRecipe = None,
+    catalog: CatalogOption = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show whether the pull requests of recipes have new commits, were merged, or are gone.
+
+    Changes since a pull request was added are shown as a range-diff. It counts as merged if the
+    pin, the upstream that [track] names, or its own target branch contains its commits or
+    equivalent ones, even if their lines have changed since. If GitHub's API answers, it adds what
+    git cannot know: that the pull request was closed, or merged as another commit.
+    """
+    from builder import settings
+    from builder.upstream.pull_requests import drift as drift_of
+
+    found = catalog_at(catalog)
+    api = settings.load().github_api
+    changes: list[Drift] = []
+    failures: list[str] = []
+    with open_session(found, offline=offline) as session:
+        for entry in chosen(found, recipe):
+            with collected(failures, entry.name):
+                changes += drift_of(session.case(entry), api)
+    if as_json:
+        print_json([{**asdict(change), "state": change.state} for change in changes])
+    else:
+        _print_drift(changes)
+    raise_failures(failures, "patch drift")
+
+
+def _print_drift(changes: Sequence[Drift]) -> None:
+    rows = [
+        (
+            each.recipe,
+            f"pull {each.pull}",
+            each.state,
+            f"{each.frozen[:9]} -> {each.head[:9] or 'nothing'}",
+            each.merged,
+            each.told,
+        )
+        for each in changes
+    ]
+    table(("recipe", "patch", "", "head", "merged by", "on GitHub"), rows)
+    for each in changes:
+        if each.changes:
+            line(f"\n{each.recipe}: pull {each.pull} changed since it was added:\n{each.changes}")

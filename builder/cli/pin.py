@@ -1,0 +1,287 @@
+"""``builder pin``: update, outdated, verify, mirror, lock, image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.cli.options import (
+    CatalogOption,
+    DryRunOption,
+    JsonOption,
+    OfflineOption,
+    RecipeName,
+    SomeRecipe,
+    catalog_at,
+)
+from builder.cli.sources import (
+    chosen,
+    collected,
+    misfits,
+    open_session,
+    print_change,
+    raise_failures,
+)
+from builder.cli.tables import table
+from builder.cli.terminal import line, log, print_json
+from builder.errors import FetchError, PatchError, RecipeError
+
+if TYPE_CHECKING:
+    from builder.recipes.edit import Target
+    from builder.upstream.pins import PinStatus
+    from builder.upstream.track import Lag
+
+group = typer.Typer(
+    no_args_is_help=True, help="Update, verify and mirror the pinned inputs of recipes."
+)
+
+
+@group.command()
+def update(
+    recipe: RecipeName,
+    catalog: CatalogOption = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF",
+            help="Tag, branch, commit or release. Default: the upstream that [track] names, else "
+            "the newest release.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Write the recipe even if something no longer fits."),
+    ] = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Move the pin of a recipe, show the diff, and check its patches against the new source.
+
+    The command replaces the commit, the ref and the build number; for a source on PyPI, the version
+    and the sha256. A version or tag that contains the old pin is changed too, and the file is
+    renamed. Comments and the order of keys are preserved.
+
+    The exit code is 11 if a patch no longer applies, and 3 if the new source lacks something that
+    the recipe names: a directory, a submodule, the built web page. In both cases nothing is written
+    unless --force is given.
+    """
+    from builder.upstream.update import evaluate
+    from builder.upstream.update import update as move_pin
+
+    found = catalog_at(catalog)
+    entry = found.engine(recipe)
+    with open_session(found) as session:
+        change = move_pin(session, entry, to)
+        problems, findings = evaluate(session, entry, change)
+    print_change(change, findings)
+    bad = misfits(findings)
+    written = not dry_run and (force or not (bad or problems))
+    if written:
+        change.write()
+    outcome = f"{change.new_file.name} was written anyway" if written else "nothing was written"
+    hint = "" if written else "correct the recipe, or write it with --force"
+    if bad:
+        what = f"{len(bad)} of the patches do not apply to the new pin: {outcome}"
+        raise PatchError(what, "\n".join([*bad, *map(str, problems)]), hint)
+    if problems:
+        what = f"the new source lacks something that {change.recipe.name} names: {outcome}"
+        raise RecipeError(what, hint=hint, problems=problems)
+
+
+@group.command()
+def outdated(
+    recipe: SomeRecipe = None,
+    catalog: CatalogOption = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List pins that are behind upstream: by how many commits or releases, and since when.
+
+    For sources on PyPI, newer releases are counted, without pre-releases and yanked releases; with
+    --offline, these recipes are left out.
+    """
+    from builder.upstream import track
+
+    found = catalog_at(catalog)
+    rows: list[tuple[str, Lag]] = []
+    failures: list[str] = []
+    with open_session(found, offline=offline) as session:
+        for entry in chosen(found, recipe):
+            with collected(failures, entry.name):
+                lag = track.lag(entry.recipe, session.repositories)
+                rows += [(entry.name, lag)] if lag is not None else []
+    if as_json:
+        print_json([{"recipe": name, **asdict(lag)} for name, lag in rows])
+    else:
+        _print_lags(rows)
+    raise_failures(failures, "pin outdated")
+
+
+def _print_lags(rows: Sequence[tuple[str, Lag]]) -> None:
+    behind = [(name, lag) for name, lag in rows if lag.ahead or lag.rewritten]
+    table(
+        ("recipe", "upstream", "", "since", ""),
+        [
+            (
+                name,
+                _named(lag.target),
+                f"{lag.ahead} {'releases' if lag.target.kind == 'release' else 'commits'} ahead",
+                lag.since,
+                "the pin is not in its history" if lag.rewritten else "",
+            )
+            for name, lag in behind
+        ],
+    )
+    if rows:
+        log(f"{len(rows) - len(behind)} of {len(rows)} are up to date")
+
+
+def _named(target: Target) -> str:
+    return target.name if target.kind == "release" else f"{target.name} {target.commit[:9]}"
+
+
+@group.command()
+def verify(
+    recipe: SomeRecipe = None, catalog: CatalogOption = None, as_json: JsonOption = False
+) -> None:
+    """Check that every pinned input is still available where the recipe says.
+
+    Inputs are commits with their submodules, commits of patches, files on PyPI, archives, and
+    images of bases. Local mirrors are ignored. The exit code is 5 if an input is gone.
+    """
+    from builder.upstream import pins
+
+    found = catalog_at(catalog)
+    names = [entry.name for entry in chosen(found, recipe)]
+    with open_session(found) as session:
+        statuses = list(pins.verify(found, names, session.context.work))
+    if as_json:
+        print_json([asdict(status) for status in statuses])
+    else:
+        _print_statuses(statuses)
+    bad = [status for status in statuses if status.state != "ok"]
+    if bad:
+        gone = sum(status.state == "gone" for status in bad)
+        raise FetchError(
+            f"{gone} of {len(statuses)} pins are gone, {len(bad) - gone} could not be checked",
+            "\n".join(f"{each.recipe}: {each.kind} {each.what}: {each.why}" for each in bad),
+            "inputs that are mirrored can still be built: see `builder pin mirror` and --offline",
+        )
+
+
+def _print_statuses(statuses: Sequence[PinStatus]) -> None:
+    rows = [
+        (
+            each.state.upper() if each.state == "gone" else each.state,
+            each.recipe,
+            each.kind,
+            each.what,
+            each.where,
+        )
+        for each in statuses
+    ]
+    table(("", "recipe", "kind", "pin", "from"), rows)
+
+
+@group.command()
+def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
+    """Download and keep every pinned input, so that builds do not depend on upstream.
+
+    The cache directory (BUILDER_CACHE_DIR) then contains bare mirrors of the repositories with the
+    pinned commits, submodules and pull requests, the histories that `builder patch check` reads,
+    and all wheels, sdists and archives. With it, `builder build --offline` and `builder patch check
+    --offline` need no network. Debian packages are not mirrored: build the base image first.
+    """
+    from builder.upstream import pins
+
+    found = catalog_at(catalog)
+    failures: list[str] = []
+    entries = chosen(found, recipe)
+    with open_session(found) as session:
+        for entry in entries:
+            with collected(failures, entry.name):
+                for mirrored in pins.mirror(session.case(entry), entry):
+                    line(f"{entry.name}: {mirrored}")
+        bases = dict.fromkeys(base for entry in entries for base in found.chain(entry.recipe.base))
+        for name in bases:
+            base = found.base(name)
+            with collected(failures, name):
+                for mirrored in pins.mirror_base(base, session.settings.cache_dir, log):
+                    line(f"{name}: {mirrored}")
+    raise_failures(failures, "pin mirror")
+
+
+def _python_version(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"3\.[1-9][0-9]?", value):
+        raise typer.BadParameter("must be a version of Python, such as 3.13")
+    return value
+
+
+@group.command()
+def lock(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A recipe or a base with Python requirements.")
+    ],
+    catalog: CatalogOption = None,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="3.N",
+            callback=_python_version,
+            help="Version of CPython. Default: that of the Debian release of the base.",
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Resolve the Python requirements of a recipe or a base into its lock file.
+
+    The lock file lists the newest compatible versions as wheels for Linux x86_64, each with name,
+    version and sha256. Nothing is installed; only metadata is downloaded. The command prints what
+    changed. The exit code is 3 if no compatible versions exist, and 5 if the package index does
+    not answer.
+    """
+    from builder import settings
+    from builder.recipes.edit import write
+    from builder.upstream.resolve_lock import lockable, make
+
+    loaded = settings.load()
+    loaded.require_directories()
+    made = make(lockable(catalog_at(catalog), name), python, loaded.cache_dir, log)
+    if as_json:
+        files = [asdict(file) for file in made.files]
+        print_json({"file": str(made.file), "size": made.size, "files": files})
+    else:
+        for change in made.changes or ("no changes",):
+            line(change)
+        size = f", {made.size / 1e9:.1f} GB to download" if made.size else ""
+        line(f"{made.file.name}: {len(made.files)} files{size}")
+    if not dry_run:
+        write(made.file, made.text)
+
+
+@group.command()
+def image(
+    base: Annotated[
+        str, typer.Argument(metavar="BASE", help="A base that starts from a published image.")
+    ],
+    catalog: CatalogOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Pin the image that a base starts from to its current digest in the registry.
+
+    Without a digest, every build asks the registry for the tag and prints the digest that it found.
+    The exit code is 5 if the registry does not answer.
+    """
+    from builder.plan.published_image import pinned
+    from builder.recipes.edit import difference, write
+
+    entry = catalog_at(catalog).base(base)
+    text = pinned(entry)
+    changes = difference(entry.text, text, entry.file.name, entry.file.name)
+    line(changes or f"{base} is already pinned to this digest")
+    if changes and not dry_run:
+        write(entry.file, text)

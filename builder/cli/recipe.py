@@ -1,0 +1,208 @@
+"""``builder recipe``: check, explain, export, schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from builder.cli.options import (
+    CatalogOption,
+    DryRunOption,
+    JsonOption,
+    RecipeName,
+    Recipes,
+    Reference,
+    catalog_at,
+    repository_of,
+)
+from builder.cli.tables import filled, pairs, paragraph
+from builder.cli.terminal import line, log, print_json
+from builder.errors import RecipeError, WorldError
+from builder.farm import farm_root
+
+group = typer.Typer(
+    no_args_is_help=True, help="Check and explain recipes, and export those of published images."
+)
+
+
+@group.command()
+def check(
+    recipes: Recipes = None,
+    catalog: CatalogOption = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Treat warnings as errors, for CI of a catalog.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check recipes without building them: format, plan, Dockerfile, missing probes.
+
+    Warnings name what the smoke test does not cover: a patch without a probe, or a server that is
+    never started. The exit code is 3 if a recipe is invalid, or with --strict if there is a
+    warning.
+    """
+    from builder.plan import lint
+
+    loaded = catalog_at(catalog)
+    found = [lint.check(loaded, name) for name in recipes or list(loaded.engines)]
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": each.name,
+                    "error": each.error,
+                    "warnings": [str(warning) for warning in each.warnings],
+                }
+                for each in found
+            ]
+        )
+    else:
+        for each in found:
+            for text in each.error.splitlines():
+                line(text)
+            for warning in each.warnings:
+                line(f"{warning} (warning)")
+    bad = [each.name for each in found if each.error or (strict and each.warnings)]
+    if bad:
+        raise RecipeError(f"{len(bad)} of {len(found)} recipes are invalid: {', '.join(bad)}")
+    log("1 recipe is valid" if len(found) == 1 else f"{len(found)} recipes are valid")
+
+
+@group.command()
+def explain(recipe: RecipeName, catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
+    """Explain what the image of a recipe contains, and why.
+
+    Shows the source; each patch with its reason and when it can be dropped; each CMake definition
+    with its origin (builder, the family, or the recipe); the base image; and the checks of the
+    smoke test. Nothing is downloaded or built.
+    """
+    from builder.plan.explain import explained
+
+    found = explained(catalog_at(catalog), recipe)
+    if as_json:
+        print_json(found)
+    else:
+        _print_explanation(found)
+
+
+def _print_explanation(found: dict[str, Any]) -> None:
+    """Print what an image is built from, in the order of the build."""
+    line(f"{found['name']}: {found['summary']} ({found['license']})\n{found['url']}")
+    paragraph("Source", found["source"])
+    for patch in found["patches"]:
+        _print_patch(patch)
+    for start in found["starts"]:
+        line(f"\nRun at every start: {start['run']}: {start['why']}")
+        about = {"drop when": start["drop_when"], "must print": ", ".join(start["prints"])}
+        _print_indented(about)
+    for base in found["bases"]:
+        _print_base(base)
+    line(f"\n{found['family_is']}")
+    for number, definitions in enumerate(found["definitions"], 1):
+        line(f"\nDefinitions of cmake call {number} (the last one of a name wins):")
+        for origin in dict.fromkeys(each["from"] for each in definitions):
+            line(f"  from {origin}:")
+            of_origin = [each for each in definitions if each["from"] == origin]
+            pairs([(f"    {each['name']}", each["value"]) for each in of_origin])
+    image = found["image"]
+    lines = [f"tags     {', '.join(image['tags'])}"]
+    lines += [f"command  {image['runs'] or 'that of the base image'}"]
+    lines += [f"port     {image['port']}"] if image["port"] else []
+    lines += [f"health   /{image['health'] or ''}"] if image["port"] else []
+    lines += [f"env      {name}={value}" for name, value in image["env"].items()]
+    paragraph("Image", lines)
+    paragraph("The smoke test checks that", found["checks"])
+    paragraph("Notes", found["notes"])
+
+
+def _print_patch(patch: dict[str, Any]) -> None:
+    applies = patch["expect"] == "applies"
+    title = "Patch" if applies else "Patch that is not applied, because its code is absent:"
+    line(f"\n{title} {patch['name']}: {patch['why']}")
+    about = {
+        "from": patch["where"],
+        "discussed at": patch["upstream"],
+        "drop when": patch["drop_when"],
+        "allowed": ", ".join(patch["allowed"]),
+        "must print": ", ".join(patch["prints"]),
+        "installed as": patch["installed_as"],
+        "checked by": patch["checked_by"] or "no probe",
+    }
+    _print_indented(about)
+
+
+def _print_base(base: dict[str, Any]) -> None:
+    line(f"\nBase image {base['name']}: {base['summary']}")
+    about = {
+        "NVIDIA wheels": ", ".join(base["brings"]),
+        "published image": base["published"],
+        "Python packages": ", ".join(base["python"]),
+    }
+    about |= {f"Debian, {stage}": ", ".join(names) for stage, names in base["packages"].items()}
+    _print_indented(about)
+    for note in base["notes"]:
+        line(f"  {note}")
+
+
+def _print_indented(about: dict[str, str]) -> None:
+    pairs([(f"  {name}", value) for name, value in filled(about)])
+
+
+@group.command()
+def export(
+    recipe: RecipeName,
+    reference: Reference,
+    catalog: CatalogOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            file_okay=False,
+            help="Directory for the recipe. Default: recipes/ of the catalog.",
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Write the recipe that a published image was built from, so that it can be built again.
+
+    For an image of a channel, the recipe has the pins of that nightly run; its first lines name the
+    commit of the catalog whose bases, lock files and patches were used. An existing file with
+    different contents is not overwritten; the exit code is then 4.
+    """
+    from builder.publish import attachments
+    from builder.recipes.edit import write
+
+    folder = output or farm_root(catalog) / "recipes"
+    repository = repository_of(catalog_at(catalog), recipe)
+    attached = attachments.attached(repository, reference, attachments.RECIPE)
+    texts = {folder / name: text for name, text in attachments.recipe_texts(attached).items()}
+    if dry_run:
+        for file, text in texts.items():
+            line(f"# {file}\n{text}")
+        return
+    for file, text in texts.items():
+        if file.exists() and file.read_text("utf-8", "replace") != text:
+            raise WorldError(f"{file} exists with different contents", hint="give --output DIR")
+    for file, text in texts.items():
+        existed = file.exists()
+        write(file, text)
+        line(f"{'unchanged' if existed else 'written'} {file}")
+
+
+@group.command()
+def schema(
+    base: Annotated[
+        bool, typer.Option("--base", help="Print the schema of bases instead.")
+    ] = False,
+) -> None:
+    """Print the JSON Schema of recipes, for editors.
+
+    An editor with TOML support finds it through the first line of a recipe:
+
+    `#:schema schemas/recipe.schema.json`
+    """
+    from builder.recipes.schema import json_schema
+
+    print_json(json_schema(base))

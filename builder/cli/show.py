@@ -1,0 +1,119 @@
+"""``builder list`` and ``builder show``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from builder.cli.options import (
+    CatalogOption,
+    JsonOption,
+    RecipeName,
+    build_architecture,
+    build_session,
+    catalog_at,
+)
+from builder.cli.tables import pairs, table
+from builder.cli.terminal import line, log, print_json
+from builder.errors import FetchError, RecipeError
+
+if TYPE_CHECKING:
+    from builder.plan.rendered import BaseImage, EngineImage
+
+
+def list_recipes(catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
+    """List all recipes with their family, base and summary.
+
+    Problems of invalid recipes are printed to standard error; the exit code is then 3.
+    """
+    from builder.recipes.catalog import problems_of
+
+    found = catalog_at(catalog)
+    if as_json:
+        print_json(
+            {
+                "recipes": [
+                    {
+                        "name": name,
+                        "recipe": entry.recipe.model_dump(mode="json") if entry.recipe else None,
+                        "problems": [str(problem) for problem in problems_of(entry)],
+                    }
+                    for name, entry in found.engines.items()
+                ],
+                "bases": [
+                    {"name": name, "problems": [str(problem) for problem in problems_of(base)]}
+                    for name, base in found.bases.items()
+                ],
+            }
+        )
+    else:
+        rows = [
+            (name, entry.recipe.family, entry.recipe.base, entry.recipe.summary)
+            for name, entry in found.engines.items()
+            if entry.recipe is not None
+        ]
+        table(("recipe", "family", "base", "summary"), rows)
+    if found.problems():
+        raise RecipeError("some recipes are invalid", problems=found.problems())
+
+
+def show(
+    recipe: RecipeName,
+    catalog: CatalogOption = None,
+    dockerfile: Annotated[
+        bool, typer.Option("--dockerfile", help="Print the rendered Dockerfile instead.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the resolved plan of a recipe: all inputs, the base image and the build key.
+
+    Nothing is downloaded or built. If a Docker engine answers, the plan is made for its
+    architecture and its Debian root image.
+    """
+    import platform
+
+    session = build_session(catalog)
+    try:
+        image = session.resolve(recipe, build_architecture())
+    except FetchError as error:
+        log(f"{error.what}: the plan is shown without that digest, so its key differs")
+        image = session.resolve(recipe, platform.machine())
+    if dockerfile:
+        typer.echo(image.text, nl=False)
+    elif as_json:
+        print_json(_describe(image))
+    else:
+        _print_plan(_describe(image))
+
+
+def _describe(image: EngineImage | BaseImage) -> dict[str, Any]:
+    plan = image.plan
+    return {
+        "name": plan.name,
+        "summary": plan.recipe.summary,
+        "notes": list(getattr(plan.recipe, "notes", [])),
+        "file": str(plan.file),
+        "family": plan.recipe.family,
+        "key": image.key,
+        "platforms": {"build": plan.platforms.build, "target": plan.platforms.target},
+        **plan.inputs(),
+        "base": _describe(image.base) if image.base else None,
+    }
+
+
+def _print_plan(plan: dict[str, Any]) -> None:
+    """Print a plan, and below it those of its bases."""
+    apart = {"base", "labels", "notes", "packages", "patches", "scripts"}
+    lines = [(name, str(value)) for name, value in plan.items() if name not in apart]
+    lines += [("patch", json.dumps(patch)) for patch in plan.get("patches", [])]
+    lines += [("note", note) for note in plan["notes"]]
+    for context, files in plan["packages"].items():
+        lines += [(context, f"{name} {version}  sha256:{sha}") for name, version, sha in files]
+    lines += [("script", f"{name}  sha256:{sha}") for name, sha in plan["scripts"].items()]
+    lines += [("label", f"{name}={value}") for name, value in plan.get("labels", {}).items()]
+    pairs([(name, value) for name, value in lines if value not in {"", "None"}])
+    if plan["base"] is not None:
+        line(f"\nbased on {plan['base']['name']}:")
+        _print_plan(plan["base"])

@@ -1,0 +1,297 @@
+"""``builder tag``: promote, rollback, history, prune."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from builder.cli.options import (
+    CatalogOption,
+    JsonOption,
+    MovingTag,
+    RecipeName,
+    TagName,
+    build_session,
+    catalog_at,
+    reason_option,
+    reference_option,
+    repository_of,
+)
+from builder.cli.tables import table
+from builder.cli.terminal import line, log, print_json
+
+if TYPE_CHECKING:
+    from builder.publish.prune import Plan
+    from builder.publish.tag_history import Move
+    from builder.tools.registry.client import Repository
+
+group = typer.Typer(
+    no_args_is_help=True, help="Move the tags of published images, and delete old nightlies."
+)
+
+Reason = Annotated[
+    str, reason_option("Why the tag is moved; attached to the image that it is moved to.")
+]
+
+
+@group.command()
+def promote(
+    recipe: RecipeName,
+    tag: MovingTag,
+    reason: Reason,
+    to: Annotated[
+        str | None,
+        reference_option("--to", "Image to move to. Default: the one of the recipe's key."),
+    ] = None,
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a tag to an image that is already in the registry.
+
+    Without --to, the image is the one with the recipe's build key, under the same conditions as for
+    `builder push`; the local engine does not need to have it. With --to, only the image's label
+    builder.key is checked, which anybody with push access can set.
+
+    The exit code is 7 if the image fails its smoke test; 9 if another run on this machine moves or
+    deletes tags; and 12 if the registry does not have the image. The tag is then not moved.
+    """
+    from builder.publish import push as pushing
+
+    repository = _repository_to_move(recipe, catalog, tag)
+    with only_run_with_tags():
+        _log_what_is_checked(to)
+        target = to or _image_of_key(recipe, catalog, repository)
+        done = pushing.move(repository, tag, target, reason)
+    _print_move(done, as_json)
+
+
+def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> str:
+    """The digest of the recipe's verified image in the registry, else its immutable tag."""
+    from builder.images.verified import find_published
+    from builder.tools.files import workspace
+
+    session = build_session(catalog)
+    image = session.resolve(recipe)
+    with workspace(session.settings.cache_dir) as work:
+        found = find_published(session, image, repository, work)
+    return found.digest if found else image.immutable_tag
+
+
+@group.command()
+def rollback(
+    recipe: RecipeName,
+    tag: MovingTag,
+    reason: Reason,
+    to: Annotated[
+        str | None,
+        reference_option(
+            "--to", "Image to move the tag to. Default: the one before its last move."
+        ),
+    ] = None,
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a tag back to its previous image; repeat it to go back further.
+
+    A channel that was rolled back stays there until a nightly run has a new image. Only the image's
+    label builder.key is checked, which anybody with push access can set. The exit code is 9 if
+    another run on this machine moves or deletes tags, and 12 if the previous image is unknown or
+    gone. The tag is then not moved.
+    """
+    from builder.publish import push as pushing
+    from builder.publish.tag_history import previous
+
+    repository = _repository_to_move(recipe, catalog, tag)
+    with only_run_with_tags():
+        _log_what_is_checked(to)
+        target = to or previous(repository, tag)
+        done = pushing.move(repository, tag, target, reason, "rollback")
+    _print_move(done, as_json)
+
+
+@group.command()
+def history(
+    recipe: RecipeName,
+    tag: TagName,
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show all moves of a tag with their reasons, newest first.
+
+    The moves are attached to the images, so the history goes back as far as the registry still has
+    these. Each digest is valid for `--to`. A version tag has no moves until it is replaced. The
+    exit code is 12 if the tag does not exist.
+    """
+    from builder.publish.tag_history import moves, require_tag
+
+    repository = repository_of(catalog_at(catalog), recipe)
+    found = moves(repository, tag)
+    digest = found[0].digest if found else require_tag(repository, tag)
+    if as_json:
+        print_json([asdict(move) for move in found])
+        return
+    rows = [(move.created[:16], move.version, move.digest, move.reason) for move in found]
+    table(("when", "version", "digest", "reason"), rows)
+    if not found:
+        line(f"{tag} is {digest}; it was never moved")
+    elif found[-1].before:
+        line(f"before that it was {found[-1].before}")
+
+
+def _repository_to_move(recipe: str, catalog: Path | None, tag: str) -> Repository:
+    """The repository of a recipe's images; raises ``RegistryError`` if the tag may not move."""
+    from builder.publish import push as pushing
+
+    recipes = catalog_at(catalog)
+    name = recipes.engine(recipe).recipe.image.repository
+    repository = repository_of(recipes, recipe)
+    known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
+    pushing.require_moving(known, repository, name, tag)
+    return repository
+
+
+def only_run_with_tags() -> AbstractContextManager[None]:
+    """Keep other runs on this machine from moving or deleting tags meanwhile.
+
+    Raises ``BusyError``.
+    """
+    from builder import settings
+    from builder.publish.push import TAGS
+    from builder.tools.files import named_lock
+
+    loaded = settings.load()
+    loaded.require_directories()
+    return named_lock(loaded.cache_dir, TAGS)
+
+
+def _log_what_is_checked(to: str | None) -> None:
+    if to is not None:
+        log(
+            f"of {to} only the label builder.key is checked, which anybody with push access can "
+            "set; its verdict is not checked"
+        )
+
+
+def _print_move(move: Move, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(move))
+    elif move.before == move.digest:
+        line(f"{move.tag} is already {move.digest}")
+    else:
+        before = f", which was {move.before}" if move.before else ""
+        line(f"{move.tag} is {move.digest}{before}")
+
+
+@group.command()
+def prune(
+    recipe: RecipeName,
+    keep: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, max=10_000, help="Number of nightlies to keep, the newest ones."
+        ),
+    ] = 7,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete them. Default: only show what would go.")
+    ] = False,
+    signed: Annotated[
+        bool, typer.Option("--signed", help="Also delete signed images and their signatures.")
+    ] = False,
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which nightlies of a recipe's channel are no longer needed; delete them with --delete.
+
+    Nightlies are the tags CHANNEL-VERSION-KEY that nightly runs push; their age is the creation
+    date of the image. Kept are the newest ones, the targets of `builder tag rollback`, and every
+    image that something else refers to: another tag, another channel, an index, a signature.
+    Documents that are attached to an image are deleted after it. Before each deletion, the channel
+    is looked up again.
+
+    On Docker Hub, tags are deleted through its API; elsewhere, manifests. A run that was
+    interrupted continues when it is started again, on the same machine. The exit code is 3 if the
+    recipe has no channel; 5 if the registry does not answer; 9 if a nightly run, a push, a
+    promotion or a rollback runs on this machine; and 12 if the registry does not allow deletions.
+    """
+    from contextlib import ExitStack
+
+    from builder import settings
+    from builder.nightly import channels
+    from builder.publish import prune as pruning
+    from builder.publish import push
+    from builder.publish.survey import survey
+    from builder.tools.files import named_lock
+    from builder.tools.registry.credentials import HUB
+    from builder.tools.registry.hub import Hub
+
+    recipes, loaded = catalog_at(catalog), settings.load()
+    (channel,) = channels.channels(recipes, loaded, [recipe])
+    repository = push.opened(channel.repository, log)
+    on_hub = repository.registry == HUB
+    names = {
+        name
+        for entry in recipes.engines.values()
+        if entry.recipe and loaded.repository(entry.recipe.image.repository) == channel.repository
+        for name in (entry.recipe.version, *entry.recipe.image.tags, *entry.recipe.image.moving)
+    }
+    loaded.require_directories()
+    file = pruning.path_of(loaded.state_dir, repository)
+    deleted: tuple[str, ...] = ()
+    with ExitStack() as held:
+        for lock in (push.NIGHTLY, push.TAGS) if delete else ():
+            held.enter_context(named_lock(loaded.cache_dir, lock))
+        images = survey(repository, channel.tag)
+        plan = pruning.plan(images, channel.tag, keep, signed=signed, names=names)
+        if delete and on_hub:
+            hub = Hub(loaded.hub_api, log)
+            deleted = pruning.delete_tags(repository, hub, plan, file, log)
+        elif delete:
+            deleted = pruning.delete(repository, plan, file, log)
+    if as_json:
+        print_json({"repository": repository.name, "deleted": list(deleted), **_plan_data(plan)})
+        return
+    _print_plan(plan, deleted, delete=delete)
+    if deleted and not on_hub:
+        log("the registry frees the space at its next garbage collection")
+
+
+def _print_plan(plan: Plan, deleted: Collection[str], *, delete: bool) -> None:
+    rows = []
+    for fate in plan.fates:
+        created = f"{fate.image.created:%Y-%m-%d %H:%M}" if fate.image.created else ""
+        state, why = "kept", fate.why or "it is needed now"
+        if not fate.why and (not delete or not set(deleted).isdisjoint(fate.tags)):
+            state, why = "deleted" if delete else "delete", ""
+        rows.append((state, ", ".join(fate.tags), created, fate.image.digest[:19], why))
+    table(("", "nightly", "created", "image", "why"), rows)
+    going = sum(row[0] != "kept" for row in rows)
+    verb = "were deleted" if delete else "can be deleted"
+    line(
+        f"{going} of {len(rows)} nightlies of {plan.channel} {verb}; "
+        f"{len(plan.others)} other tags are kept"
+    )
+    if not delete and going:
+        line(f"{plan.freed / 1e6:.1f} MB are referred to by nothing else")
+        log("nothing was deleted: add --delete")
+
+
+def _plan_data(plan: Plan) -> dict[str, Any]:
+    return {
+        "channel": plan.channel,
+        "nightlies": [
+            {
+                "tags": list(fate.tags),
+                "digest": fate.image.digest,
+                "created": fate.image.created.isoformat() if fate.image.created else "",
+                "stays": fate.why,
+            }
+            for fate in plan.fates
+        ],
+        "others": list(plan.others),
+        "bytes": plan.freed,
+    }
