@@ -124,7 +124,7 @@ def main() -> NoReturn:
     try:
         _run()
     except Interrupted:
-        typer.echo("builder: interrupted; run the command again to continue", err=True)
+        typer.echo("builder: interrupted; the command can be run again", err=True)
         sys.exit(INTERRUPTED)
     except Exception as error:
         known = crashes.as_builder_error(error)

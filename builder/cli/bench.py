@@ -206,7 +206,7 @@ def _image(
     from builder.images import lookup
 
     if model is None:
-        raise typer.BadParameter("required to measure an image", param_hint="--model")
+        raise typer.BadParameter("an image needs a model to serve", param_hint="--model")
     session = build_session(catalog)
     reference, image, recipe = lookup.served(session, name)
     if recipe.serve is None or recipe.image.port is None:

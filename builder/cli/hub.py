@@ -53,7 +53,7 @@ def describe(
     if repository.registry != HUB:
         raise RegistryError(
             f"{repository.name} cannot have a description",
-            f"only Docker Hub has descriptions, and the registry is {repository.registry}",
+            f"{repository.registry} is not Docker Hub, and only Docker Hub has descriptions",
             "see the labels of the image: docker buildx imagetools inspect --raw",
         )
     hub = Hub(settings.load().hub_api, log)

@@ -271,10 +271,9 @@ def _print_plan(plan: Plan, deleted: Collection[str], *, delete: bool) -> None:
     table(("", "nightly", "created", "image", "why"), rows)
     going = sum(row[0] != "kept" for row in rows)
     verb = "were deleted" if delete else "can be deleted"
-    line(
-        f"{going} of {len(rows)} nightlies of {plan.channel} {verb}; "
-        f"{len(plan.others)} other tags are kept"
-    )
+    others = len(plan.others)
+    kept = "one other tag is kept" if others == 1 else f"{others} other tags are kept"
+    line(f"{going} of {len(rows)} nightlies of {plan.channel} {verb}; {kept}")
     if not delete and going:
         line(f"{plan.freed / 1e6:.1f} MB are referred to by nothing else")
         log("nothing was deleted: add --delete")

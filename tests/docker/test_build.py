@@ -224,7 +224,7 @@ def test_ctrl_c_ends_with_one_message(variant: Path, tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.rstrip().endswith("builder: interrupted; the next run starts clean")
+    assert errors.rstrip().endswith("builder: interrupted; the command can be run again")
     assert "Traceback" not in errors
     assert tags() == set()
     assert abandoned() == []

@@ -145,7 +145,7 @@ def test_what_a_push_needs_is_checked_before_anything_is_built(
     image: dict[str, Any], push: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert image
-    assert "takes a push; images are not signed" in push("--check").stdout
+    assert "accepts pushes; images will not be signed" in push("--check").stdout
     proxy.requests.clear()
     proxy.faults = [Fault("POST .*uploads", 401, 9)]
     push("--check", expect=12)

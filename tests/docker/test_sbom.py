@@ -63,7 +63,7 @@ def test_the_packages_are_those_that_dpkg_tells(
     assert validate_full_spdx_document(parsed) == []
     unwritable = builder("sbom", "hello-sm120", "--output-file", file / "below-a-file")
     assert unwritable.returncode == 4
-    assert "cannot be written" in unwritable.stderr
+    assert "cannot write" in unwritable.stderr
 
 
 def test_an_image_without_dpkg_says_so(made: set[str], tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_what_belongs_to_an_image_is_attached(
     push("1", "--output", tmp_path / "thawed", command="recipe export")
     assert (tmp_path / "thawed" / "overlaid-1.toml").read_text() == text
     recipe.write_text(text + "\n# changed\n")
-    assert "is there, and is another recipe" in push("1", command="recipe export", expect=4).stderr
+    assert "exists with different contents" in push("1", command="recipe export", expect=4).stderr
     # What it was pushed with stays, though the words of its recipe have changed.
     push()
     push("1", "--output", tmp_path / "later", command="recipe export")

@@ -112,7 +112,7 @@ def test_requirements_become_wheels(builder: Builder, catalog: Path) -> None:
     builder("pin", "lock", "wheels", "--catalog", catalog)
     assert tomllib.loads(file.read_text())["build"][0]["name"] == "wheel"  # it is kept
     again = builder("pin", "lock", "wheels", "--catalog", catalog)
-    assert "nothing changes" in again.stdout
+    assert "no changes" in again.stdout
     other = builder("pin", "lock", "wheels", "--catalog", catalog, "--python", "3.12", "--json")
     files = {entry["name"]: entry["sha256"] for entry in json.loads(other.stdout)["files"]}
     assert files["six"] == digests["six"]
@@ -171,7 +171,7 @@ def test_a_tag_becomes_a_digest(
     assert "# kept" in written
     assert tomllib.loads(written)["published"] == {"image": image, "digest": digest}
     done = builder("pin", "image", "seen", "--catalog", catalog)
-    assert "seen is pinned to that already" in done.stdout
+    assert "seen is already pinned to this digest" in done.stdout
     file.write_text(text.replace(registry, "127.0.0.1:9"))
     done = builder("pin", "image", "seen", "--catalog", catalog)
     assert done.returncode == 5

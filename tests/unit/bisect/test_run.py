@@ -153,7 +153,7 @@ def test_what_is_known_stays_where_it_cannot_go_on(farm: Farm) -> None:
         assert error.value.what == "another bisect of eng-1 is unfinished"
         between = f"between {commits[0][:9]} and main ({commits[8][:9]}), by the smoke test"
         assert between in error.value.why
-    assert "6 commits left, about 3 to try" in farm.run("--status").stdout
+    assert "6 commits left, about 3 to test" in farm.run("--status").stdout
     assert farm.ask(commits[6], commits[7], trust_ends=True, restart=True).state == "found"
 
 

@@ -199,7 +199,7 @@ def test_disk_is_the_sum_of_what_the_recipes_say() -> None:
     for job in matrix.jobs(found):
         recipe = found.engine(job.recipe).recipe
         assert recipe is not None
-        said = recipe.build.disk + matrix.WORK_SPACE + matrix.OWN
+        said = recipe.build.disk + matrix.WORK_SPACE + matrix.JOB_DISK
         for name in found.chain(job.base):
             base = found.base(name).recipe
             assert base is not None

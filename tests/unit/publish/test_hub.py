@@ -239,7 +239,7 @@ def test_what_has_no_description(
     monkeypatch.setenv("BUILDER_NAMESPACE", "ghcr.io/me")
     for options in ([], ["--dry-run"]):
         done = describe(builder, recipes, *options, expect=12)
-        assert "there is no description of ghcr.io/me/hello-sm120" in done.stderr
+        assert "ghcr.io/me/hello-sm120 cannot have a description" in done.stderr
         assert "ghcr.io is not Docker Hub" in done.stderr
 
 

@@ -437,7 +437,7 @@ def test_drift_tells_what_became_of_a_pull_request(farm: Farm) -> None:
     assert (drifted["state"], drifted["head"]) == ("moved", moved)
     assert "-+twenty" in drifted["changes"].replace(" ", "")
     assert "++20!" in drifted["changes"].replace(" ", "")
-    assert "pull 6 changed since it was frozen" in farm.run("patch", "drift", "eng")
+    assert "pull 6 changed since it was added" in farm.run("patch", "drift", "eng")
 
     farm.upstream.git("update-ref", "-d", "refs/pull/6/head")
     assert farm.json("patch", "drift")[0]["state"] == "gone"
@@ -545,10 +545,10 @@ def test_update_does_not_write_a_recipe_whose_patches_no_longer_fit(farm: Farm) 
     for option in ((), ("--dry-run",), ("--dry-run", "--force")):
         out = farm.run("pin", "update", "eng", "--to", "main", *option, status=11)
         assert "eng-nightly\tpull 6\tpin" in out
-        assert "1 of the patches do not apply to the new pin: nothing is written" in farm.said
+        assert "1 of the patches do not apply to the new pin: nothing was written" in farm.said
         assert file.read_text() == before
     farm.run("pin", "update", "eng", "--to", "main", "--force", status=11)
-    assert "eng-nightly.toml is written all the same" in farm.said
+    assert "eng-nightly.toml was written anyway" in farm.said
     text = file.read_text()
     assert f'commit = "{new}"' in text
     assert 'version = "nightly"' in text
@@ -584,7 +584,7 @@ def test_update_tells_what_the_recipe_names_and_upstream_no_longer_has(
     said = farm.said
     farm.upstream.commit("back", **{"a.c": numbered(40)})
     farm.run("pin", "update", "eng", "--to", "main", status=3)
-    assert "the new source lacks what eng-0.1.0 names: nothing is written" not in said
+    assert "the new source lacks something that eng-0.1.0 names: nothing was written" not in said
     for text in (said, farm.said):
         assert "source: sub of the source has no CMakeLists.txt" in text
         assert "llama.ui: the source holds no built page" in text
@@ -595,7 +595,7 @@ def test_update_tells_what_the_recipe_names_and_upstream_no_longer_has(
     farm.run("pin", "update", "eng", "--to", "main", status=3)
     line = text_line(file, "submodule = ")
     assert f"{file}:{line}: source.submodule.deps/part: the source has no submodule" in farm.said
-    assert "nothing is written" in farm.said
+    assert "nothing was written" in farm.said
     assert new not in file.read_text()
     farm.run("pin", "update", "eng", "--to", "main", "--force", status=3)
     assert new in (farm.recipes / f"eng-{new[:7]}.toml").read_text()
@@ -789,7 +789,7 @@ def test_verify_pins_names_what_is_gone(farm: Farm, tmp_path: Path) -> None:
     pins = farm.json("pin", "verify", "eng", status=5)
     states_of = {pin["kind"]: pin["state"] for pin in pins if pin["state"] != "ok"}
     assert states_of == {"submodule": "gone", "pull": "gone"}
-    assert "of 12 pins 2 are gone, 0 could not be asked for" in farm.said
+    assert "2 of 12 pins are gone, 0 could not be checked" in farm.said
     # A server that does not answer says nothing of what it has.
     farm.write(url="http://127.0.0.1:9/eng")
     assert farm.json("pin", "verify", "eng", status=5)[0]["state"] == "unasked"
@@ -905,5 +905,5 @@ def test_explain_tells_who_decides_what(farm: Farm) -> None:
     assert origins["CMAKE_CUDA_ARCHITECTURES"] == "builder"
     assert told["patches"][0]["why"] == "it breaks without"
     text = farm.run("recipe", "explain", "eng")
-    assert "Patched with pull 6: it breaks without" in text
-    assert "by family llama-cpp:" in text
+    assert "Patch pull 6: it breaks without" in text
+    assert "from family llama-cpp:" in text
