@@ -161,8 +161,8 @@ def drift(url: str, pulls: dict[int, tuple[str, str]], folder: Path, runs: int) 
     middle = git(Path(url.removeprefix("file://")), "rev-parse", "main~200")
 
     def examine(*, offline: bool) -> int:
-        with open_session(found, chosen, lambda _: None, offline=offline) as opened:
-            cases = [opened.case(found.engine(name)) for name in found.engines]
+        with open_session(found, chosen, lambda _: None, offline=offline) as session:
+            cases = [session.patch_set(found.engine(name)) for name in found.engines]
             return sum(len(list(diagnose(case, [middle]))) for case in cases)
 
     checks = examine(offline=False)

@@ -26,7 +26,7 @@ from builder.tools.docker import engine as docker
 from builder.upstream import snapshot
 from builder.upstream.patch_state import Finding
 from builder.upstream.session import SourceSession
-from builder.upstream.snapshot import Frozen
+from builder.upstream.snapshot import FrozenRecipe
 
 PREFIX = "bisect"
 GOOD, SKIP = 0, 125  # git-bisect(1), "Bisect run"
@@ -59,7 +59,7 @@ class Candidate:
     """A recipe that is pinned to a commit, ready to be built."""
 
     builds: BuildSession
-    frozen: Frozen
+    frozen: FrozenRecipe
     image: EngineImage
 
     @property

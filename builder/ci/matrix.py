@@ -87,7 +87,7 @@ def jobs(catalog: Catalog, names: Sequence[str] = (), *, tracked: bool = False) 
         raise RecipeError("some recipes are invalid", problems=catalog.problems())
     entries = {entry.name: entry for entry in map(catalog.engine, names or catalog.engines)}
     if tracked and names:
-        channels.tracked(entries.values())
+        channels.require_channels(entries.values())
     found = [_job(catalog, entry) for entry in entries.values()]
     return [job for job in found if job.channel or not tracked]
 

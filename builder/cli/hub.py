@@ -58,7 +58,7 @@ def describe(
         )
     hub = Hub(settings.load().hub_api, log)
     tags = None if dry_run else hub.tags(repository.path)
-    page = hub_page.described(recipes, name, repository.path, tags)
+    page = hub_page.describe_repository(recipes, name, repository.path, tags)
     if not dry_run:
         hub.describe(repository.path, page.short, page.full)
     if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +24,7 @@ from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
-    from builder.nightly.history import Night
+    from builder.nightly.history import NightlyRun
     from builder.nightly.status import Status
     from builder.records.table import Overview
 
@@ -51,16 +50,16 @@ def nightly(
     channel that was rolled back stays until upstream has something newer. The result of each run is
     stored beside the channel's tag, where `builder status` reads it.
     """
-    from builder.nightly.run import require_good, tonight
+    from builder.nightly.run import require_good, run_channels
     from builder.smoke.gpu import GpuTest
 
     options = build_options(gpu_test=GpuTest(), builder=builder)
     nights = []
     with reporter(None, summary) as progress:
-        for night in tonight(build_session(catalog, options, progress), recipes or []):
+        for night in run_channels(build_session(catalog, options, progress), recipes or []):
             nights.append(night)
             progress.log(f"{night.recipe}: {night.outcome}: {night.reason or night.upstream}")
-    _print([asdict(night) for night in nights], overview_of_runs(nights), summary, as_json)
+    _print([night.model_dump() for night in nights], overview_of_runs(nights), summary, as_json)
     require_good(nights)
 
 
@@ -90,8 +89,7 @@ def status(
     with open_session(found, loaded, log, offline=False) as session:
         repositories = session.repositories
         listed = list(statuses(found, loaded, recipes or [], repositories, only_channels=channels))
-    data = [{"state": each.state, **asdict(each)} for each in listed]
-    _print(data, overview_of_statuses(listed), summary, as_json)
+    _print([each.as_json() for each in listed], overview_of_statuses(listed), summary, as_json)
     require_fresh(listed)
 
 
@@ -109,7 +107,7 @@ def _print(
         line(note)
 
 
-def overview_of_runs(nights: Sequence[Night]) -> Overview:
+def overview_of_runs(nights: Sequence[NightlyRun]) -> Overview:
     """The results of a nightly run, a row for each channel."""
     from builder.records.table import Overview
 
@@ -141,7 +139,7 @@ def overview_of_statuses(found: Sequence[Status]) -> Overview:
 
 
 def _row(status: Status) -> tuple[str, ...]:
-    image = status.served
+    image = status.image
     return (
         status.recipe,
         status.tag,
@@ -160,7 +158,7 @@ def _upstream(status: Status) -> str:
 
 
 def _behind(status: Status) -> str:
-    if status.served is None or status.days is None:
+    if status.image is None or status.days is None:
         return ""
     plural = "s" if status.commits != 1 else ""
     commits = f"{status.commits} commit{plural}, " if status.commits else ""

@@ -182,10 +182,10 @@ def repository_of(recipes: Catalog, name: str) -> Repository:
     Raises ``RecipeError`` for an unknown recipe, ``RegistryError`` without a namespace.
     """
     from builder import settings
-    from builder.publish import push
+    from builder.publish.tags import open_repository
 
     recipe = recipes.engine(name).recipe
-    return push.opened(settings.load().repository(recipe.image.repository), log)
+    return open_repository(settings.load().repository(recipe.image.repository), log)
 
 
 def build_options(

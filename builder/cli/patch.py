@@ -88,7 +88,7 @@ def check(
     with open_session(found, offline=offline) as session:
         for entry in chosen(found, recipe):
             with collected(failures, entry.name):
-                patches = session.case(entry)
+                patches = session.patch_set(entry)
                 if patches.patches:
                     findings += diagnose(patches, against or [])
                     notes += [f"{entry.name}: {note}" for note in dict.fromkeys(patches.notes)]
@@ -175,7 +175,7 @@ def drift(
     with open_session(found, offline=offline) as session:
         for entry in chosen(found, recipe):
             with collected(failures, entry.name):
-                changes += drift_of(session.case(entry), api)
+                changes += drift_of(session.patch_set(entry), api)
     if as_json:
         print_json([{**asdict(change), "state": change.state} for change in changes])
     else:
@@ -191,7 +191,7 @@ def _print_drift(changes: Sequence[Drift]) -> None:
             each.state,
             f"{each.frozen[:9]} -> {each.head[:9] or 'nothing'}",
             each.merged,
-            each.told,
+            each.github,
         )
         for each in changes
     ]

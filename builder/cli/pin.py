@@ -203,7 +203,7 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
     with open_session(found) as session:
         for entry in entries:
             with collected(failures, entry.name):
-                for mirrored in pins.mirror(session.case(entry), entry):
+                for mirrored in pins.mirror(session.patch_set(entry), entry):
                     line(f"{entry.name}: {mirrored}")
         bases = dict.fromkeys(base for entry in entries for base in found.chain(entry.recipe.base))
         for name in bases:

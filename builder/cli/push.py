@@ -64,9 +64,9 @@ def push(
     tag is taken. The error lists the tags that were already pushed.
     """
     from builder.images.lookup import verified
-    from builder.images.release import release
+    from builder.images.release import Release, release
     from builder.nightly.channels import tag_of
-    from builder.publish import push as pushing
+    from builder.publish.tags import tags_of
     from builder.tools.files import workspace
 
     if replace != (reason is not None):
@@ -77,10 +77,10 @@ def push(
         return
     image, record = verified(session, recipe)
     entry = session.catalog.engine(recipe)
-    tags = pushing.tags_of(record, entry.recipe)
-    files = {entry.file.name: entry.text}
+    tags = tags_of(record, entry.recipe)
+    wanted = Release(image, record, tags, {entry.file.name: entry.text}, reason)
     with only_run_with_tags(), workspace(session.settings.cache_dir) as work:
-        done = release(session, image, record, tags, work, files, reason)
+        done = release(session, wanted, work)
     if as_json:
         print_json(asdict(done))
         return

@@ -26,7 +26,7 @@ from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
-    from builder.publish.prune import Plan
+    from builder.publish.prune_plan import Plan
     from builder.publish.tag_history import Move
     from builder.tools.registry.client import Repository
 
@@ -60,13 +60,13 @@ def promote(
     The exit code is 7 if the image fails its smoke test; 9 if another run on this machine moves or
     deletes tags; and 12 if the registry does not have the image. The tag is then not moved.
     """
-    from builder.publish import push as pushing
+    from builder.publish import tags
 
     repository = _repository_to_move(recipe, catalog, tag)
     with only_run_with_tags():
         _log_what_is_checked(to)
         target = to or _image_of_key(recipe, catalog, repository)
-        done = pushing.move(repository, tag, target, reason)
+        done = tags.move(repository, tag, target, reason)
     _print_move(done, as_json)
 
 
@@ -103,14 +103,14 @@ def rollback(
     another run on this machine moves or deletes tags, and 12 if the previous image is unknown or
     gone. The tag is then not moved.
     """
-    from builder.publish import push as pushing
-    from builder.publish.tag_history import previous
+    from builder.publish import tags
+    from builder.publish.tag_history import require_previous
 
     repository = _repository_to_move(recipe, catalog, tag)
     with only_run_with_tags():
         _log_what_is_checked(to)
-        target = to or previous(repository, tag)
-        done = pushing.move(repository, tag, target, reason, "rollback")
+        target = to or require_previous(repository, tag)
+        done = tags.move(repository, tag, target, reason, "rollback")
     _print_move(done, as_json)
 
 
@@ -145,13 +145,13 @@ def history(
 
 def _repository_to_move(recipe: str, catalog: Path | None, tag: str) -> Repository:
     """The repository of a recipe's images; raises ``RegistryError`` if the tag may not move."""
-    from builder.publish import push as pushing
+    from builder.publish import tags
 
     recipes = catalog_at(catalog)
     name = recipes.engine(recipe).recipe.image.repository
     repository = repository_of(recipes, recipe)
     known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
-    pushing.require_moving(known, repository, name, tag)
+    tags.require_moving(known, repository, name, tag)
     return repository
 
 
@@ -161,7 +161,7 @@ def only_run_with_tags() -> AbstractContextManager[None]:
     Raises ``BusyError``.
     """
     from builder import settings
-    from builder.publish.push import TAGS
+    from builder.publish.tags import TAGS
     from builder.tools.files import named_lock
 
     loaded = settings.load()
@@ -223,7 +223,8 @@ def prune(
     from builder import settings
     from builder.nightly import channels
     from builder.publish import prune as pruning
-    from builder.publish import push
+    from builder.publish import tags
+    from builder.publish.prune_plan import plan as decide
     from builder.publish.survey import survey
     from builder.tools.files import named_lock
     from builder.tools.registry.credentials import HUB
@@ -231,7 +232,7 @@ def prune(
 
     recipes, loaded = catalog_at(catalog), settings.load()
     (channel,) = channels.channels(recipes, loaded, [recipe])
-    repository = push.opened(channel.repository, log)
+    repository = tags.open_repository(channel.repository, log)
     on_hub = repository.registry == HUB
     names = {
         name
@@ -243,10 +244,10 @@ def prune(
     file = pruning.path_of(loaded.state_dir, repository)
     deleted: tuple[str, ...] = ()
     with ExitStack() as held:
-        for lock in (push.NIGHTLY, push.TAGS) if delete else ():
+        for lock in (tags.NIGHTLY, tags.TAGS) if delete else ():
             held.enter_context(named_lock(loaded.cache_dir, lock))
         images = survey(repository, channel.tag)
-        plan = pruning.plan(images, channel.tag, keep, signed=signed, names=names)
+        plan = decide(images, channel.tag, keep, signed=signed, names=names)
         if delete and on_hub:
             hub = Hub(loaded.hub_api, log)
             deleted = pruning.delete_tags(repository, hub, plan, file, log)
@@ -262,12 +263,12 @@ def prune(
 
 def _print_plan(plan: Plan, deleted: Collection[str], *, delete: bool) -> None:
     rows = []
-    for fate in plan.fates:
-        created = f"{fate.image.created:%Y-%m-%d %H:%M}" if fate.image.created else ""
-        state, why = "kept", fate.why or "it is needed now"
-        if not fate.why and (not delete or not set(deleted).isdisjoint(fate.tags)):
+    for each in plan.candidates:
+        created = f"{each.image.created:%Y-%m-%d %H:%M}" if each.image.created else ""
+        state, why = "kept", each.kept_because or "it is needed now"
+        if not each.kept_because and (not delete or not set(deleted).isdisjoint(each.tags)):
             state, why = "deleted" if delete else "delete", ""
-        rows.append((state, ", ".join(fate.tags), created, fate.image.digest[:19], why))
+        rows.append((state, ", ".join(each.tags), created, each.image.digest[:19], why))
     table(("", "nightly", "created", "image", "why"), rows)
     going = sum(row[0] != "kept" for row in rows)
     verb = "were deleted" if delete else "can be deleted"
@@ -275,7 +276,7 @@ def _print_plan(plan: Plan, deleted: Collection[str], *, delete: bool) -> None:
     kept = "one other tag is kept" if others == 1 else f"{others} other tags are kept"
     line(f"{going} of {len(rows)} nightlies of {plan.channel} {verb}; {kept}")
     if not delete and going:
-        line(f"{plan.freed / 1e6:.1f} MB are referred to by nothing else")
+        line(f"{plan.freed_bytes / 1e6:.1f} MB are referred to by nothing else")
         log("nothing was deleted: add --delete")
 
 
@@ -284,13 +285,13 @@ def _plan_data(plan: Plan) -> dict[str, Any]:
         "channel": plan.channel,
         "nightlies": [
             {
-                "tags": list(fate.tags),
-                "digest": fate.image.digest,
-                "created": fate.image.created.isoformat() if fate.image.created else "",
-                "stays": fate.why,
+                "tags": list(each.tags),
+                "digest": each.image.digest,
+                "created": each.image.created.isoformat() if each.image.created else "",
+                "stays": each.kept_because,
             }
-            for fate in plan.fates
+            for each in plan.candidates
         ],
         "others": list(plan.others),
-        "bytes": plan.freed,
+        "bytes": plan.freed_bytes,
     }

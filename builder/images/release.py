@@ -1,8 +1,9 @@
-"""A verified image goes to its registry, with all that belongs to it."""
+"""Publishes a verified image with its attachments and its tags."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import TagMovedError
@@ -11,57 +12,63 @@ from builder.images.verified import find_published
 from builder.plan.rendered import EngineImage
 from builder.publish import push
 from builder.publish.attachments import attachments_of
-from builder.publish.push import Published, Pushing, Tags
+from builder.publish.push import Published, Pushing
+from builder.publish.tags import Tags, open_repository
 from builder.publish.verdicts import require_signing, trust_of
 from builder.records.record import Record
+from builder.tools.registry.client import Repository
 
 
-def release(
-    session: BuildSession,
-    image: EngineImage,
-    record: Record,
-    tags: Tags,
-    work: Path,
-    recipe: Mapping[str, str],
-    replace: str | None = None,
-) -> Published:
-    """Push a verified image with all that belongs to it, then give it its tags.
+@dataclass(frozen=True, slots=True)
+class Release:
+    """An image to publish."""
 
-    ``work`` is an empty directory; ``recipe`` has the texts of the recipe's files by their paths
-    below ``recipes/``.  Where another machine gives the immutable tag to its own image of the same
-    key in the meantime, that one is taken.  Raises like ``publish.push`` and ``find_published``.
+    image: EngineImage
+    record: Record
+    """The record of its good verdict."""
+    tags: Tags
+    recipe: Mapping[str, str]
+    """The texts of the recipe's files, by their paths below ``recipes/``."""
+    replace: str | None = None
+    """The reason to take an immutable or a version tag from another image."""
+
+
+def release(session: BuildSession, wanted: Release, work: Path) -> Published:
+    """Push an image with its attachments, then give it its tags.
+
+    ``work`` is an empty directory.  Where another machine gives the immutable tag to its own image
+    of the same key at the same time, that image gets the other tags.  Raises like ``publish.push``
+    and ``find_published``.
     """
     require_signing(session.settings, work)
-    folders = [work / "once", work / "again"]
-    for folder in folders:
-        folder.mkdir()
+    repository = open_repository(wanted.image.repository, session.log)
     try:
-        return _released(session, image, record, tags, folders[0], recipe, replace)
+        return _push(session, repository, wanted, work / "first")
     except TagMovedError as error:
-        repository = push.opened(tags.repository, session.log)
-        if replace is not None or repository.head_digest(tags.own) == record.digest:
+        digest = repository.head_digest(wanted.tags.immutable)
+        if wanted.replace is not None or digest == wanted.record.digest:
             raise
-        session.log(f"{error.what}: looking again")
-        return _released(session, image, record, tags, folders[1], recipe, None)
+        session.log(f"{error.what}: trying again with the image that it points to")
+        return _push(session, repository, wanted, work / "second")
 
 
-def _released(
-    session: BuildSession,
-    image: EngineImage,
-    record: Record,
-    tags: Tags,
-    work: Path,
-    recipe: Mapping[str, str],
-    replace: str | None,
-) -> Published:
-    repository = push.opened(tags.repository, session.log)
+def _push(session: BuildSession, repository: Repository, wanted: Release, work: Path) -> Published:
+    work.mkdir()
+    tags, image = wanted.tags, wanted.image
     known = frozenset(repository.tags())
     found = None
-    if replace is None and tags.own in known:
+    if wanted.replace is None and tags.immutable in known:
         found = find_published(session, image, repository, work)
 
-    there, verified = (found.digest, found.record) if found else ("", record)
-    attachments = attachments_of(image, verified or record, recipe, work)
-    trust = trust_of(session.settings, work)
-    how = Pushing(work, session.log, trust, attachments, replace, there, verified, known)
-    return push.push(record, tags, how)
+    there, verified = (found.digest, found.record) if found else ("", wanted.record)
+    how = Pushing(
+        work,
+        session.log,
+        trust_of(session.settings, work),
+        attachments_of(image, verified or wanted.record, wanted.recipe, work),
+        wanted.replace,
+        there,
+        verified,
+        known,
+    )
+    return push.push(repository, wanted.record, tags, how)

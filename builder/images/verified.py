@@ -17,7 +17,7 @@ from builder.images.check import check_pulled, contract_of, require_good
 from builder.images.session import BuildSession
 from builder.plan.rendered import EngineImage
 from builder.publish.referrers import referrers
-from builder.publish.remote_image import pulled, served
+from builder.publish.remote_image import pulled, remote_image
 from builder.publish.verdicts import attached_verdicts, trust_of
 from builder.records import record
 from builder.records.record import Record
@@ -78,7 +78,7 @@ def _is_signed(
         return False
     contract = contract_of(image.plan.recipe)
     entries = referrers(repository, digest)
-    return any(map(trust.counts, attached_verdicts(entries, digest, image.key, contract)))
+    return any(map(trust.is_trusted, attached_verdicts(entries, digest, image.key, contract)))
 
 
 def _require_single(repository: Repository, own: str, digest: str) -> None:
@@ -96,7 +96,7 @@ def _require_single(repository: Repository, own: str, digest: str) -> None:
 
 def _require_key(repository: Repository, own: str, digest: str, key: str) -> None:
     """Raise ``RegistryError`` where an image does not even claim to be of that key."""
-    there = served(repository, digest)
+    there = remote_image(repository, digest)
     told = there.labels.get(LABEL_KEY, "") if there else ""
     if told != key:
         raise RegistryError(

@@ -1,1 +1,1 @@
-"""nightly."""
+"""Moves channels to the newest state of their upstream every night, and shows their status."""

@@ -1,9 +1,9 @@
-"""Channels: the moving tags that follow an upstream, and what that has now."""
+"""Channels: the moving tags that follow an upstream, and what upstream offers them now."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from builder import settings
@@ -13,15 +13,16 @@ from builder.recipes.edit import Target
 from builder.recipes.schema import GitSource, Recipe, Track
 from builder.settings import Settings
 from builder.tools.git.repositories import Repositories
+from builder.tools.log import Log
 from builder.tools.registry.client import Repository
 from builder.upstream import snapshot
 from builder.upstream import track as tracking
-from builder.upstream.snapshot import Frozen
+from builder.upstream.snapshot import FrozenRecipe
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A moving tag, the recipe that says what it follows, and the repository that has it."""
+    """A moving tag of a repository, and the recipe whose ``[track]`` it follows."""
 
     entry: Entry[Recipe]
     track: Track
@@ -30,7 +31,7 @@ class Channel:
     rivals: tuple[str, ...] = ()
     """Other recipes that would move the same tag."""
 
-    def need_alone(self) -> None:
+    def require_sole_recipe(self) -> None:
         """Raise ``RecipeError`` where another recipe would move the same tag."""
         if self.rivals:
             names = " and ".join(sorted((self.entry.name, *self.rivals)))
@@ -39,40 +40,53 @@ class Channel:
                 hint="give one of them another channel",
             )
 
+    @property
+    def source(self) -> GitSource:
+        """The git repository that is followed; raises ``RecipeError`` where there is none."""
+        source = self.entry.recipe.source
+        if not isinstance(source, GitSource):
+            problem = self.entry.problem(("track",), "the source is not a git repository")
+            raise RecipeError(
+                f"the upstream of {self.entry.name} is not known",
+                hint="follow a published image: image = REPOSITORY:TAG in [track]",
+                problems=(problem,),
+            )
+        return source
+
 
 def channels(catalog: Catalog, settings: Settings, names: Sequence[str] = ()) -> list[Channel]:
-    """The channels of these recipes, or of all that are right.
+    """The channels of these recipes, or of all valid recipes.
 
-    Raises ``RecipeError`` where one that is named has none.
+    Raises ``RecipeError`` where one of the named recipes has none.
     """
-    named = {entry.name for entry in tracked(map(catalog.engine, names))}
+    named = {entry.name for entry in require_channels(map(catalog.engine, names))}
     entries = catalog.engines.values()
     valid = [entry for entry in entries if not isinstance(entry, BrokenEntry)]
-    all_of_them = [found for entry in valid if (found := _channel(entry, settings)) is not None]
+    known = [found for entry in valid if (found := _channel(entry, settings)) is not None]
     movers: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for channel in all_of_them:
+    for channel in known:
         movers[channel.repository, channel.tag].add(channel.entry.name)
     return [
         replace(channel, rivals=tuple(movers[channel.repository, channel.tag] - {entry.name}))
-        for channel in all_of_them
+        for channel in known
         if (entry := channel.entry).name in named or not names
     ]
 
 
-def tracked(entries: Iterable[Entry[Recipe]]) -> list[Entry[Recipe]]:
+def require_channels(entries: Iterable[Entry[Recipe]]) -> list[Entry[Recipe]]:
     """These recipes; raises ``RecipeError`` where one of them has no channel."""
     found = list(entries)
     without = sorted({entry.name for entry in found if not tag_of(entry)})
     if without:
         raise RecipeError(
-            f"{', '.join(without)} has no channel",
-            hint='say [track] channel = "TAG" in the recipe, and the tag in image.moving',
+            f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no channel",
+            hint='add channel = "TAG" to [track] in the recipe, and the tag to image.moving',
         )
     return found
 
 
 def tag_of(entry: Entry[Recipe]) -> str:
-    """The tag that the nights of a recipe move; empty: it has no channel."""
+    """The tag that nightly runs of a recipe move; empty: it has no channel."""
     track = entry.recipe.track
     return (track.channel if track else None) or ""
 
@@ -85,42 +99,37 @@ def _channel(entry: Entry[Recipe], settings: Settings) -> Channel | None:
 
 
 def newest(channel: Channel, repositories: Repositories) -> Target:
-    """What the upstream of a channel has now.
+    """The newest state of what a channel follows.
 
-    Raises ``FetchError`` when it does not answer, or has no such tag, branch or image;
+    Raises ``FetchError`` when upstream does not answer, or has no such tag, branch or image;
     ``RecipeError`` where the recipe's source cannot be followed.
     """
-    image, source = channel.track.image, channel.entry.recipe.source
+    image = channel.track.image
     if image is not None:
         return published(image, repositories.log)
-    if not isinstance(source, GitSource):
-        problem = channel.entry.problem(("track",), "the source is no git repository")
-        raise RecipeError(f"{channel.entry.name} cannot be followed", problems=(problem,))
-    return tracking.tracked(source.git, channel.track, repositories)
+    return tracking.upstream_target(channel.source.git, channel.track, repositories)
 
 
-def published(image: str, log: Callable[[str], None]) -> Target:
-    """What the tag of a published image leads to.  Raises ``FetchError``."""
+def published(image: str, log: Log) -> Target:
+    """The published image that a tag points to.  Raises ``FetchError``."""
     name, _, tag = image.rpartition(":")
     digest = Repository(name, log, settings.load().token_hosts).resolve(tag)
     if not digest:
-        raise FetchError(f"{name} has no tag {tag}", hint="correct [track] of the recipe")
+        raise FetchError(f"{name} has no tag {tag}", hint="correct [track] in the recipe")
     return Target(image, digest, "image")
 
 
 def frozen(
     catalog: Catalog, channel: Channel, target: Target, repositories: Repositories
-) -> Frozen:
+) -> FrozenRecipe:
     """The recipe of a channel at a state of its upstream.
 
-    Raises ``FetchError``; ``RecipeError`` where that would be no recipe.
+    Raises ``FetchError``; ``RecipeError`` where that would be no valid recipe.
     """
     version = snapshot.version_of(channel.tag, target)
     if target.kind == "image":
         return snapshot.at_image(catalog, channel.entry, target, version)
-    source = channel.entry.recipe.source
-    assert isinstance(source, GitSource)
     number = 0
     if channel.entry.recipe.llama is not None:
-        number = tracking.build_number(source.git, target.commit, repositories)
+        number = tracking.build_number(channel.source.git, target.commit, repositories)
     return snapshot.at_commit(catalog, channel.entry, target, number, version)

@@ -1,21 +1,20 @@
-"""What became of a channel's nights: kept in the registry, beside the channel's tag.
+"""The nightly runs of a channel: kept in the registry, under a tag beside the channel's.
 
-The registry is the state: who has it and the recipes knows what happened, on any machine.
+The registry is the state: any machine that has the recipes and a login sees the same runs.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from builder.errors import GoneError, RegistryError
 from builder.publish import referrers
 from builder.tools.registry.client import Repository
+from builder.tools.web.json_model import first_error
 
 NIGHTLY_RUNS = "application/vnd.builder.nights.v1+json"
 MOST = 100
@@ -23,20 +22,21 @@ LARGEST = 4_000_000  # bytes
 LONGEST_REASON = 600  # characters
 QUOTED = r"(?<=['\"])(?:file://)?~?/(?!/)(?:[^/\n'\"]+/)+"
 BEFORE = r"(?:file://|(?<![\w/.~])|(?<=-[A-Z])(?<!\w-[A-Z]))"
-"""What stands before a path: also a compiler's option.  A URL's path follows its host."""
+"""What a path may follow, also a compiler's option; the path of a URL follows its host."""
 PATH = re.compile(rf"{QUOTED}|{BEFORE}~?/(?!/)(?:[^\s/:'\"]+/)+")
 """The directories of an absolute path; in quotes they may hold spaces."""
 
 Outcome = Literal["moved", "unchanged", "held", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Night:
-    """One night of a channel.
+class NightlyRun(BaseModel):
+    """One nightly run of a channel.
 
-    ``moved``: it got a new image; ``unchanged``: it has the newest; ``held``: it was rolled back
-    from the newest by hand, and stays; ``failed``: it stays, for the ``reason``.
+    ``moved``: the channel got a new image; ``unchanged``: it has the newest; ``held``: a person
+    rolled it back from the newest, and it stays; ``failed``: it stays, for the ``reason``.
     """
+
+    model_config = ConfigDict(frozen=True, strict=True)
 
     recipe: str
     channel: str
@@ -45,26 +45,29 @@ class Night:
     """RFC 3339, UTC."""
     seconds: float
     upstream: str = ""
-    """What upstream had: a tag, a branch, or an image."""
+    """The tag, the branch or the image that the channel follows."""
     commit: str = ""
     """Its commit (40 hex digits), or the image's digest."""
     digest: str = ""
-    """What the channel led to afterwards, where that is known."""
+    """The digest that the channel pointed to afterwards, where that is known."""
     reason: str = ""
 
     @property
     def good(self) -> bool:
-        """Whether nothing is to be done."""
+        """Whether the run did not fail."""
         return self.outcome != "failed"
 
 
+_FILE = TypeAdapter(list[NightlyRun])
+
+
 def tag_of(channel: str) -> str:
-    """The tag under which the nights of a channel are kept."""
+    """The tag that keeps the nightly runs of a channel."""
     return f"{channel}.nights"
 
 
-def nights(repository: Repository, channel: str) -> list[Night]:
-    """The nights of a channel, newest first; none where it had none.
+def nightly_runs(repository: Repository, channel: str) -> list[NightlyRun]:
+    """The nightly runs of a channel, newest first; empty where it had none.
 
     Raises ``RegistryError`` where they cannot be read, ``FetchError``.
     """
@@ -77,32 +80,33 @@ def nights(repository: Repository, channel: str) -> list[Night]:
         ours = body.artifactType == NIGHTLY_RUNS and layer.size <= LARGEST
         return parsed(repository.blob(layer.digest) if ours else b"another artifact")
     except (ValueError, GoneError) as error:
+        why = first_error(error) if isinstance(error, ValidationError) else str(error)
         raise RegistryError(
             f"{repository.name}:{tag_of(channel)} cannot be read",
-            str(error)[:LONGEST_REASON],
-            "something else wrote it; the next night begins it anew",
+            why[:LONGEST_REASON],
+            "something else wrote it; the next nightly run starts it anew",
         ) from error
 
 
-def parsed(content: bytes) -> list[Night]:
-    """The nights of a journal's file; raises ``ValueError`` where it is damaged."""
-    return TypeAdapter(list[Night]).validate_json(content)
+def parsed(content: bytes) -> list[NightlyRun]:
+    """The nightly runs in a file; raises ``ValueError`` where it is damaged."""
+    return _FILE.validate_json(content)
 
 
-def write(repository: Repository, night: Night) -> None:
-    """Put a night before those that are known; what cannot be read is begun anew.
+def write(repository: Repository, run: NightlyRun) -> None:
+    """Add a run to those of its channel; a file that cannot be read is started anew.
 
     The registry may be public: the reason names no path of this machine.  Raises
     ``RegistryError``, ``FetchError``.
     """
     try:
-        known = nights(repository, night.channel)
+        known = nightly_runs(repository, run.channel)
     except RegistryError:
         known = []
-    night = replace(night, reason=_without_paths(night.reason))
-    content = json.dumps([asdict(each) for each in [night, *known][:MOST]], indent=1).encode()
+    run = run.model_copy(update={"reason": _without_paths(run.reason)})
+    content = _FILE.dump_json([run, *known][:MOST], indent=1)
     file = referrers.File("nights.json", NIGHTLY_RUNS, content)
-    referrers.store(repository, tag_of(night.channel), NIGHTLY_RUNS, [file])
+    referrers.store(repository, tag_of(run.channel), NIGHTLY_RUNS, [file])
 
 
 def _without_paths(text: str) -> str:

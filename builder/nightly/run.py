@@ -1,6 +1,6 @@
-"""A night: what moved upstream is frozen, built, smoke-tested, pushed; its channel moves last.
+"""A nightly run: freeze what upstream has, build, check and push it, and move the channel last.
 
-Each channel is a thing of its own: what fails of one stops that one, and leaves it where it was.
+Channels are independent: a failure stops one channel, whose tag then stays where it is.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from builder import pipeline
 from builder.errors import BuilderError, NightError, PatchError
-from builder.images.release import release
+from builder.images.release import Release, release
 from builder.images.session import BuildSession
 from builder.images.verified import find_published
 from builder.nightly import channels, history
 from builder.nightly.channels import Channel
-from builder.nightly.history import Night, Outcome
-from builder.publish import push
+from builder.nightly.history import NightlyRun, Outcome
+from builder.publish import push, tags
 from builder.publish.attachments import attachments_of
 from builder.publish.remote_image import CREATED
 from builder.publish.survey import is_nightly
@@ -35,15 +35,15 @@ from builder.tools.registry.client import Repository
 from builder.upstream import snapshot
 from builder.upstream.patch_state import Finding
 from builder.upstream.session import SourceSession, open_session
-from builder.upstream.snapshot import Frozen
+from builder.upstream.snapshot import FrozenRecipe
 
 KEPT = 2
-"""Images of a channel's nights that stay in the engine."""
+"""Images of a channel that stay in the engine, the newest ones."""
 
 
 @dataclass
 class _Progress:
-    """How far a night came; ``digest`` is what the channel leads to."""
+    """How far a run came; ``digest`` is the one that the channel points to."""
 
     target: Target = field(default_factory=lambda: Target("", "", "commit"))
     digest: str = ""
@@ -51,122 +51,129 @@ class _Progress:
     reason: str = ""
 
 
-def tonight(session: BuildSession, names: Sequence[str] = ()) -> Iterator[Night]:
-    """Bring the channels of these recipes, or of all, to what their upstream has now.
+def run_channels(session: BuildSession, names: Sequence[str] = ()) -> Iterator[NightlyRun]:
+    """Move the channels of these recipes, or all channels, to what their upstream has now.
 
-    One after the other; each is written down in its registry.  Raises ``RecipeError`` for a
-    recipe without a channel, ``RegistryError`` where no namespace is set, ``BusyError`` where
-    another night goes on, on this machine.
+    They run one after the other; each run is recorded in its registry.  Raises ``RecipeError`` for
+    a recipe without a channel, ``RegistryError`` where no namespace is set, ``BusyError`` during
+    another nightly run on this machine.
     """
     session.settings.require_directories()
     found = channels.channels(session.catalog, session.settings, names)
     for channel in found:
-        push.opened(channel.repository, session.log)  # a setting that lacks fails once
+        tags.open_repository(
+            channel.repository, session.log
+        )  # missing settings fail once, and here
     with workspace(session.settings.cache_dir) as work:
         require_signing(session.settings, work)
-    with named_lock(session.settings.cache_dir, push.NIGHTLY):
+    with named_lock(session.settings.cache_dir, tags.NIGHTLY):
         for channel in found:
-            yield _night(session, channel)
+            yield _run_channel(session, channel)
         if not names:
-            yield from _wrong(session)
+            yield from _broken(session)
 
 
-def _wrong(session: BuildSession) -> Iterator[Night]:
-    """Of a recipe that cannot be read nobody knows whether it has a channel."""
+def _broken(session: BuildSession) -> Iterator[NightlyRun]:
+    """A failed run for each broken recipe: whether it has a channel is not known."""
     for entry in session.catalog.engines.values():
         if isinstance(entry, BrokenEntry):
-            yield Night(entry.name, "", "failed", _now(), 0.0, reason=str(entry.problems[0]))
+            yield NightlyRun(
+                recipe=entry.name,
+                channel="",
+                outcome="failed",
+                started=_now(),
+                seconds=0.0,
+                reason=str(entry.problems[0]),
+            )
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _night(session: BuildSession, channel: Channel) -> Night:
-    """One channel, from what upstream has to what the registry serves.
+def _run_channel(session: BuildSession, channel: Channel) -> NightlyRun:
+    """One channel, from its upstream to its tag in the registry.
 
-    Where the registry cannot be asked at all, or has another time, nothing is written down.
+    Nothing is recorded where the registry does not answer, refuses, or has a different time.
     """
     started, clock = _now(), time.monotonic()
     progress = _Progress()
-    repository: Repository | None = None
+    writable: Repository | None = None
     try:
-        channel.need_alone()
-        opened = push.opened(channel.repository, session.log)
-        progress.digest = opened.head_digest(channel.tag)
-        opened.require_clock()
-        opened.require_push()
-        repository = opened
+        channel.require_sole_recipe()
+        repository = tags.open_repository(channel.repository, session.log)
+        progress.digest = repository.head_digest(channel.tag)
+        repository.require_clock()
+        repository.require_push()
+        writable = repository
+        options = session.options
         with open_session(
-            session.catalog, session.settings, session.log, offline=session.options.offline
-        ) as at:
-            _move_on(session, channel, at, repository, progress)
+            session.catalog, session.settings, session.log, offline=options.offline
+        ) as sources:
+            _update_channel(session, channel, sources, repository, progress)
     except Exception as error:
         progress.reason = _reason(session, error)
-    night = Night(
-        channel.entry.name,
-        channel.tag,
-        progress.outcome,
-        started,
-        round(time.monotonic() - clock, 1),
-        progress.target.name,
-        progress.target.commit,
-        progress.digest,
-        progress.reason,
+    done = NightlyRun(
+        recipe=channel.entry.name,
+        channel=channel.tag,
+        outcome=progress.outcome,
+        started=started,
+        seconds=round(time.monotonic() - clock, 1),
+        upstream=progress.target.name,
+        commit=progress.target.commit,
+        digest=progress.digest,
+        reason=progress.reason,
     )
-    return _finished(session, channel, repository, night)
+    return _finished(session, channel, writable, done) if writable is not None else done
 
 
 def _reason(session: BuildSession, error: Exception) -> str:
-    """Why a night failed, as everybody may read it; of a fault of ours the report stays here."""
+    """Why a run failed, for everybody to read; the report of an internal error stays here."""
     known = crashes.as_builder_error(error)
     if known is None:
-        session.log(f"a fault of builder itself: the report is {crashes.write_report(error)}")
-        known = BuilderError(f"a fault of builder itself: {type(error).__name__}: {error}")
+        session.log(f"internal error: the report is {crashes.write_report(error)}")
+        known = BuilderError(f"internal error: {type(error).__name__}: {error}")
     text = str(known)
     return text if len(text) <= history.LONGEST_REASON else f"{text[: history.LONGEST_REASON]} ..."
 
 
 def _finished(
-    session: BuildSession, channel: Channel, repository: Repository | None, night: Night
-) -> Night:
-    """Write a night down, and tidy up after it.
+    session: BuildSession, channel: Channel, repository: Repository, done: NightlyRun
+) -> NightlyRun:
+    """Record a run, and remove old images from the engine.
 
-    A night that nobody can read about has failed; what fails of tidying up changes nothing.
+    A run that cannot be recorded has failed; a failed clean-up only adds to its reason.
     """
-    if repository is None:
-        return night
     try:
-        history.write(repository, night)
+        history.write(repository, done)
     except Exception as error:
-        unwritten = f"the night could not be written down: {_reason(session, error)}"
-        return replace(night, outcome="failed", reason=_joined(unwritten, night.reason))
+        reason = _joined(f"the run could not be recorded: {_reason(session, error)}", done.reason)
+        return done.model_copy(update={"outcome": "failed", "reason": reason})
     try:
-        if night.outcome == "moved":
-            _tidy(session, channel)
+        if done.outcome == "moved":
+            _remove_old_images(session, channel)
     except Exception as error:
-        return replace(
-            night, reason=_joined(night.reason, f"afterwards: {_reason(session, error)}")
-        )
-    return night
+        reason = _joined(done.reason, f"old images are not removed: {_reason(session, error)}")
+        return done.model_copy(update={"reason": reason})
+    return done
 
 
 def _joined(*parts: str) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _move_on(
+def _update_channel(
     session: BuildSession,
     channel: Channel,
-    at: SourceSession,
+    sources: SourceSession,
     repository: Repository,
     progress: _Progress,
 ) -> None:
-    """Have the channel lead to an image of what upstream has, unless it does, or must not."""
+    """Move a channel to an image of its newest upstream, unless it is there or is held."""
     before = progress.digest
-    progress.target = channels.newest(channel, at.repositories)
-    frozen = _frozen(session, channel, at, progress.target)
-    digest = _image(session, frozen, repository, at.context.work)
+    progress.target = channels.newest(channel, sources.repositories)
+    frozen = _frozen(session, channel, sources, progress.target)
+    digest = _image(session, frozen, repository, sources.context.work)
     if digest == before:
         progress.outcome = "unchanged"
         return
@@ -174,31 +181,33 @@ def _move_on(
     if held:
         progress.outcome, progress.reason = "held", held
         return
-    with _tags_locked(session):
-        reason = f"night of {frozen.name}"
-        done = push.move(repository, channel.tag, digest, reason, "night", before)
-    # Where another machine's night has moved it to the same image, this one has nothing to do.
+    with _lock_tags(session):
+        reason = f"nightly run of {frozen.name}"
+        done = tags.move(repository, channel.tag, digest, reason, "night", before)
+    # It is unchanged where another machine has moved it to the same image in the meantime.
     progress.outcome = "moved" if done.before != digest else "unchanged"
     progress.digest = digest
 
 
-def _tags_locked(session: BuildSession) -> AbstractContextManager[None]:
-    """Nobody on this machine gives a tag by hand meanwhile; where somebody does, it is waited."""
-    return named_lock(session.settings.cache_dir, push.TAGS, wait=session.log)
+def _lock_tags(session: BuildSession) -> AbstractContextManager[None]:
+    """Wait until no other process of this machine moves tags, and keep others from it."""
+    return named_lock(session.settings.cache_dir, tags.TAGS, wait=session.log)
 
 
-def _frozen(session: BuildSession, channel: Channel, at: SourceSession, target: Target) -> Frozen:
-    """The recipe of tonight, without the patches that upstream has.
+def _frozen(
+    session: BuildSession, channel: Channel, sources: SourceSession, target: Target
+) -> FrozenRecipe:
+    """The frozen recipe of a run, without the patches that upstream contains.
 
-    Raises ``PatchError`` where another one does not fit.
+    Raises ``PatchError`` where another patch does not apply.
     """
-    frozen = channels.frozen(session.catalog, channel, target, at.repositories)
-    frozen, unfit = snapshot.fitted(frozen, at)
+    frozen = channels.frozen(session.catalog, channel, target, sources.repositories)
+    frozen, unfit = snapshot.fitted(frozen, sources)
     if unfit:
         raise PatchError(
-            f"{len(unfit)} of the patches of {channel.entry.name} do not fit {target.name}",
+            f"{len(unfit)} of the patches of {channel.entry.name} do not apply to {target.name}",
             "\n".join(_line(found) for found in unfit),
-            f"`builder patch check {channel.entry.name}` shows what changed below them",
+            f"`builder patch check {channel.entry.name}` shows what changed in the patched files",
         )
     frozen.write(session.settings.state_dir / "frozen")
     return frozen
@@ -208,11 +217,11 @@ def _line(found: Finding) -> str:
     return f"{found.patch}: {found.state}: {'; '.join((*found.details, *found.commits))}"
 
 
-def _image(session: BuildSession, frozen: Frozen, repository: Repository, work: Path) -> str:
-    """The digest of a frozen recipe's image in the registry: the one there, or a new one."""
-    tonight = replace(session, catalog=frozen.catalog)
-    image = tonight.resolve(frozen.name)
-    there = find_published(tonight, image, repository, work)
+def _image(session: BuildSession, frozen: FrozenRecipe, repository: Repository, work: Path) -> str:
+    """The digest of a frozen recipe's image in the registry: the verified one, or a new one."""
+    frozen_session = replace(session, catalog=frozen.catalog)
+    image = frozen_session.resolve(frozen.name)
+    there = find_published(frozen_session, image, repository, work)
     if there is not None:
         if there.record is not None:
             trust = trust_of(session.settings, work)
@@ -220,28 +229,31 @@ def _image(session: BuildSession, frozen: Frozen, repository: Repository, work: 
             push.vouch(repository, there.record, trust, attachments, session.log)
         return there.digest
     record = pipeline.build(image, session.options, session.reporter).record
-    tags = push.Tags(repository.name, image.immutable_tag, (), ())
     folder = work / "release"
     folder.mkdir()
-    with _tags_locked(session):
-        return release(tonight, image, record, tags, folder, frozen.files).digest
+    with _lock_tags(session):
+        return release(
+            frozen_session,
+            Release(image, record, tags.Tags(image.immutable_tag, (), ()), frozen.files),
+            folder,
+        ).digest
 
 
 def _held(repository: Repository, tag: str, digest: str) -> str:
-    """Why a channel must not be moved to an image: somebody took it back from there.  Or empty.
+    """Why a channel must not move to an image: a person moved it away from there.  Or empty.
 
-    Where upstream itself went back, the channel does as well, but for what was taken back by hand.
+    Where upstream itself went back the channel does so too, unless it was moved away by hand.
     """
     known = moves(repository, tag)
-    been = {each for move in known for each in (move.digest, move.before)}
-    decided = next((move for move in known if move.before == digest), None)
-    if decided is None or not decided.back:
-        decided = known[0] if digest in been and not known[0].by_night else None
-    return f"it was taken back from {digest}: {decided.reason}" if decided else ""
+    seen = {each for move in known for each in (move.digest, move.before)}
+    decision = next((move for move in known if move.before == digest), None)
+    if decision is None or not decision.back:
+        decision = known[0] if digest in seen and not known[0].by_night else None
+    return f"it was rolled back from {digest}: {decision.reason}" if decision else ""
 
 
-def _tidy(session: BuildSession, channel: Channel) -> None:
-    """Take the names of older nights' images out of the engine, which removes the images."""
+def _remove_old_images(session: BuildSession, channel: Channel) -> None:
+    """Untag the older images of a channel in the engine, which removes them."""
     names = {each.tag for each in channels.channels(session.catalog, session.settings)}
     ages = {}
     for name in docker.image_names(f"{channel.repository}:{channel.tag}-*"):
@@ -254,12 +266,12 @@ def _tidy(session: BuildSession, channel: Channel) -> None:
         docker.untag(name.rpartition("-")[0])
 
 
-def require_good(nights: Sequence[Night]) -> None:
+def require_good(runs: Sequence[NightlyRun]) -> None:
     """Raise ``NightError`` with every channel that failed."""
-    failed = [night for night in nights if not night.good]
+    failed = [each for each in runs if not each.good]
     if failed:
         raise NightError(
-            f"{len(failed)} of {len(nights)} channels failed this night",
-            "\n".join(f"{night.recipe}: {night.reason}" for night in failed),
+            f"{len(failed)} of {len(runs)} channels failed in this nightly run",
+            "\n".join(f"{each.recipe}: {each.reason}" for each in failed),
             "`builder status` shows where the channels are",
         )

@@ -1,6 +1,6 @@
-"""Where every recipe and channel stands: what the registry serves, what upstream has, since when.
+"""The status of recipes and channels: the image in the registry, and how far upstream is ahead.
 
-The registry is the state: a new machine with the recipes and a login gives the same answer.
+The registry is the state: any machine that has the recipes and a login gives the same answer.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic_core import to_jsonable_python
 
 from builder.errors import BuilderError, RegistryError, StaleError
 from builder.nightly import channels, history
 from builder.nightly.channels import Channel
-from builder.nightly.history import Night
-from builder.publish.push import opened
-from builder.publish.remote_image import Served, served
+from builder.nightly.history import NightlyRun
+from builder.publish.remote_image import REVISION, RemoteImage, remote_image
+from builder.publish.tags import open_repository
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry
 from builder.recipes.edit import Target
 from builder.recipes.schema import GitSource, Recipe
@@ -32,46 +34,50 @@ State = Literal["current", "behind", "stale", "empty", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A tag of a registry, and how far it is behind its upstream."""
+    """A tag of a registry, its image, and how far that is behind its upstream."""
 
     recipe: str
     repository: str
     tag: str
     channel: bool
-    """Whether nights move it; any other stays what it is."""
-    served: Served | None = None
+    """Whether nightly runs move the tag; a version tag stays."""
+    image: RemoteImage | None = None
     upstream: str = ""
-    """What upstream has: a tag, a branch or an image."""
+    """The tag, the branch or the image that is followed."""
     commit: str = ""
     """Its commit, or the image's digest."""
     commits: int | None = None
-    """How many of upstream's commits the image does not have; None: not known."""
+    """How many commits of upstream the image lacks; None: not known."""
     days: int | None = None
-    """Since when the oldest of them is there; 0 where there is none; None: not known."""
+    """Age of the oldest of these commits; 0 where there is none; None: not known."""
     limit: int | None = None
-    """Days that a channel may be behind."""
-    good: Night | None = None
-    failed: Night | None = None
-    """The last good and the last failed night."""
+    """Days that the channel may be behind."""
+    good: NightlyRun | None = None
+    failed: NightlyRun | None = None
+    """The last good and the last failed nightly run."""
     problem: str = ""
-    """Why something of it is not known."""
+    """Why part of the status is not known."""
 
     @property
-    def last(self) -> Night | None:
-        """The night that came last."""
-        nights = [night for night in (self.good, self.failed) if night is not None]
-        return max(nights, key=lambda night: night.started, default=None)
+    def last(self) -> NightlyRun | None:
+        """The last nightly run."""
+        runs = [run for run in (self.good, self.failed) if run is not None]
+        return max(runs, key=lambda run: run.started, default=None)
 
     @property
     def state(self) -> State:
-        """``empty``: the registry has no such tag; ``stale``: behind for longer than it may be."""
-        if self.served is None:
+        """``empty``: the registry lacks the tag; ``stale``: behind for longer than ``limit``."""
+        if self.image is None:
             return "unknown" if self.problem else "empty"
         if self.days is None or self.problem:
             return "unknown"
         if self.limit is not None and self.days > self.limit:
             return "stale"
         return "current" if self.commits == 0 else "behind"
+
+    def as_json(self) -> dict[str, Any]:
+        """The status as JSON data."""
+        return {"state": self.state, **to_jsonable_python(self)}
 
 
 def statuses(
@@ -82,17 +88,17 @@ def statuses(
     *,
     only_channels: bool = False,
 ) -> Iterator[Status]:
-    """The channel of each recipe that has one, else its version's tag, one after the other.
+    """The status of each recipe's channel, else of its version tag.
 
-    What cannot be asked for is told by the status, and so is a recipe that is wrong.  Raises
-    ``RecipeError`` for a name of none.
+    What does not answer, and a broken recipe, is a problem of the status.  Raises ``RecipeError``
+    for a name that no recipe has.
     """
     entries = [catalog.engine(name) for name in names] or catalog.engines.values()
     of_channels = {each.entry.name: each for each in channels.channels(catalog, settings)}
     for entry in entries:
         channel = of_channels.get(entry.name)
         if isinstance(entry, BrokenEntry):
-            # Nobody knows whether it has a channel.
+            # Whether it has a channel is not known.
             yield Status(entry.name, "", "", channel=True, problem=str(entry.problems[0]))
         elif channel is not None:
             yield _of_channel(channel, repositories)
@@ -101,7 +107,7 @@ def statuses(
 
 
 def _of_channel(channel: Channel, repositories: Repositories) -> Status:
-    """A channel; what cannot be told is a problem, and the rest is told all the same."""
+    """The status of a channel; an error is a problem of it, and the rest is looked up."""
     status = Status(
         channel.entry.name,
         channel.repository,
@@ -110,62 +116,62 @@ def _of_channel(channel: Channel, repositories: Repositories) -> Status:
         limit=channel.track.limit,
     )
     problems = []
-    nights: list[Night] = []
+    runs: list[NightlyRun] = []
     try:
-        channel.need_alone()
-        repository = opened(channel.repository, repositories.log)
-        status = replace(status, served=served(repository, channel.tag))
-        nights = history.nights(repository, channel.tag)
+        channel.require_sole_recipe()
+        repository = open_repository(channel.repository, repositories.log)
+        status = replace(status, image=remote_image(repository, channel.tag))
+        runs = history.nightly_runs(repository, channel.tag)
         repository.require_clock()
     except BuilderError as error:
         problems.append(str(error))
     status = replace(
         status,
-        good=next((night for night in nights if night.good), None),
-        failed=next((night for night in nights if not night.good), None),
+        good=next((run for run in runs if run.good), None),
+        failed=next((run for run in runs if not run.good), None),
     )
     try:
-        status = _compared(status, _behind_channel(channel, status, nights, repositories))
+        status = _compared(status, _behind_channel(channel, status, runs, repositories))
     except BuilderError as error:
         problems.append(str(error))
     return replace(status, problem="\n".join(problems))
 
 
 def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Repositories) -> Status:
-    """A version stays; how far upstream is ahead of it is worth knowing all the same."""
+    """The status of a version tag, which stays while upstream goes on."""
     recipe = entry.recipe
     name, tag = settings.repository(recipe.image.repository), recipe.image.tags[0]
     status = Status(entry.name, name, tag, channel=False)
     try:
-        repository = opened(name, repositories.log)
-        there = served(repository, tag)
-        status = replace(status, served=there)
+        repository = open_repository(name, repositories.log)
+        image = remote_image(repository, tag)
+        status = replace(status, image=image)
         repository.require_clock()
         if not isinstance(recipe.source, GitSource):
             return replace(status, commits=0, days=0)
-        target = tracking.tracked(recipe.source.git, recipe.track, repositories)
-        commit = _commit_of(status) if there is not None else recipe.source.commit
         url, track = recipe.source.git, recipe.track
-        lag = tracking.behind(url, commit, target, track, repositories)
+        target = tracking.upstream_target(url, track, repositories)
+        commit = _commit_of(status, image) if image is not None else recipe.source.commit
+        lag = tracking.commits_behind(url, commit, target, track, repositories)
         return _compared(status, _Behind(target, lag.ahead, lag.since))
     except BuilderError as error:
         return replace(status, problem=str(error))
 
 
-def _commit_of(status: Status) -> str:
-    """The commit that a served image was made of; raises ``RegistryError`` where it is not told."""
-    revision = status.served.revision if status.served else ""
-    if not COMMIT.fullmatch(revision):
+def _commit_of(status: Status, image: RemoteImage) -> str:
+    """The commit that an image was built from; raises ``RegistryError`` where it has no label."""
+    if not COMMIT.fullmatch(image.revision):
         raise RegistryError(
-            f"{status.repository}:{status.tag} does not say what commit it was made of",
-            "somebody else pushed it, or it was not made of one",
+            f"{status.repository}:{status.tag} has no label with its source's commit",
+            f"its label {REVISION} is {image.revision or 'absent'}",
+            "builder did not push it, or its source is not a git repository",
         )
-    return revision
+    return image.revision
 
 
 @dataclass(frozen=True, slots=True)
 class _Behind:
-    """What upstream has, the commits that are missing (None: not known), and since when."""
+    """Upstream's newest, how many commits are missing (None: not known), and since which day."""
 
     target: Target
     commits: int | None
@@ -183,9 +189,9 @@ def _compared(known: Status, found: _Behind) -> Status:
 
 
 def _days_since(day: str) -> int | None:
-    """Days from a day (YYYY-MM-DD) until today, by UTC; 0 for no day, and for one to come.
+    """Days from a day (YYYY-MM-DD) until today, by UTC; 0 for no day, and for a day to come.
 
-    None for one that cannot be: before there was anything that could be served.
+    None where the day is not one, or is before ``LONG_AGO``: a clock was wrong.
     """
     if not day:
         return 0
@@ -197,42 +203,40 @@ def _days_since(day: str) -> int | None:
 
 
 def _behind_channel(
-    channel: Channel, status: Status, nights: Sequence[Night], repositories: Repositories
+    channel: Channel, status: Status, runs: Sequence[NightlyRun], repositories: Repositories
 ) -> _Behind:
     target = channels.newest(channel, repositories)
-    there = status.served
-    if there is None:
+    image = status.image
+    if image is None:
         return _Behind(target, 0, "")
-    # When it was last known to have all of it.
-    known = next((night.started for night in nights if night.outcome in CURRENT), there.created)
+    # The last time that the channel was known to be up to date.
+    current = next((run.started for run in runs if run.outcome in CURRENT), image.created)
     if target.kind == "image":
-        current = there.version == snapshot.version_of(channel.tag, target)
-        return _Behind(target, 0, "") if current else _Behind(target, None, known[:10])
-    recipe = channel.entry.recipe
-    assert isinstance(recipe.source, GitSource)
-    url = recipe.source.git
-    lag = tracking.behind(url, _commit_of(status), target, channel.track, repositories)
+        same = image.version == snapshot.version_of(channel.tag, target)
+        return _Behind(target, 0, "") if same else _Behind(target, None, current[:10])
+    commit = _commit_of(status, image)
+    url = channel.source.git
+    lag = tracking.commits_behind(url, commit, target, channel.track, repositories)
     if lag.rewritten and not lag.ahead:  # upstream went back
-        return _Behind(target, None, known[:10])
+        return _Behind(target, None, current[:10])
     return _Behind(target, lag.ahead, lag.since)
 
 
 def require_fresh(found: Sequence[Status]) -> None:
-    """Raise ``StaleError`` with every channel that is behind for longer than it may be, has no
-    image, or cannot be asked for."""
+    """Raise ``StaleError`` with every channel that is stale, empty or unknown."""
     bad = [each for each in found if each.channel and each.state in {"stale", "empty", "unknown"}]
     if bad:
         raise StaleError(
-            f"{len(bad)} of the channels are not as they should be",
+            f"{len(bad)} channels are stale, empty or unknown",
             "\n".join(_line(each) for each in bad),
-            "`builder nightly` brings a channel on, once what stands above is mended",
+            "correct the causes above, then run `builder nightly`",
         )
 
 
 def _line(status: Status) -> str:
     where = f"{status.recipe}: {status.repository}:{status.tag}"
     if status.state == "stale":
-        return f"{where} is {status.days} days behind; {status.limit} are allowed"
+        return f"{where} is {status.days} days behind; its limit is {status.limit} days"
     if status.state == "empty":
-        return f"{where} has no image yet"
+        return f"{where} has no image"
     return f"{where}: {status.problem}"

@@ -1,4 +1,4 @@
-"""What goes with an image to its registry: bills of materials, provenance, and its recipe."""
+"""The attachments of an image in a registry: bills of materials, provenance, and its recipe."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NAMES = {sbom.CYCLONEDX: "bom.cdx.json", sbom.SPDX: "bom.spdx.json", sbom.PROVEN
 
 
 def documents(image: EngineImage, record: Record, work: Path) -> dict[str, str]:
-    """The bills of materials and the provenance of an image of the engine, by their media types.
+    """The bills of materials and the provenance of an image of the engine, by media type.
 
-    ``work`` is an empty directory.  Raises ``UntriedError`` where the engine does not give what
-    the image lists.
+    ``work`` is an empty directory.  Raises ``UntriedError`` where the engine does not give a file
+    of the image.
     """
     packages = installed(record.digest, work)
     return sbom.documents(image, record, packages, platform(os.environ))
@@ -37,9 +37,9 @@ def documents(image: EngineImage, record: Record, work: Path) -> dict[str, str]:
 def attachments_of(
     image: EngineImage, record: Record, recipe: Mapping[str, str], work: Path
 ) -> Attachments:
-    """What goes with a verified image, but for the types that are attached already.
+    """A function that makes the attachments of a verified image.
 
-    It is of the image itself: where the engine does not have it, it is pulled for that.
+    They describe the files of the image: if the engine does not have it, it is pulled first.
     """
 
     def missing(attached: Collection[str]) -> list[Attachment]:
@@ -55,8 +55,10 @@ def attachments_of(
 
 
 def _documents_of(image: EngineImage, record: Record, work: Path) -> dict[str, str]:
-    """The documents of an image of the engine, or of one that a registry gave: who made that one
-    is not known, and its provenance names no platform."""
+    """The documents of an image of the engine, or of a registry.
+
+    The provenance of the latter names no build platform: another machine built it.
+    """
     if docker.image(record.digest) is not None:
         return documents(image, record, work)
     repository = record.references[0].rpartition(":")[0]
@@ -65,25 +67,31 @@ def _documents_of(image: EngineImage, record: Record, work: Path) -> dict[str, s
 
 
 def recipe_texts(files: Sequence[File]) -> dict[str, str]:
-    """The texts of a recipe as it was attached, by their paths below ``recipes/``.
+    """The texts of an attached recipe, by their paths below ``recipes/``.
 
-    Raises ``RegistryError`` for a path that leads elsewhere, and for what is no text.
+    Raises ``RegistryError`` for a path that is not below ``recipes/``, or a file that is not text.
     """
     found = {}
     for file in files:
         if not RECIPE_FILE.fullmatch(file.name):
-            raise RegistryError(f"what is attached as a recipe would be written to {file.name!r}")
+            raise RegistryError(
+                f"the attached recipe has a file with the path {file.name!r}",
+                "a recipe's files are NAME.toml and bases/NAME.toml",
+                "nothing is written",
+            )
         try:
             found[file.name] = file.content.decode()
         except UnicodeDecodeError as error:
-            raise RegistryError(f"what is attached as {file.name} is no text") from error
+            raise RegistryError(
+                f"{file.name} of the attached recipe is not UTF-8 text", hint="nothing is written"
+            ) from error
     return found
 
 
 def attached(repository: Repository, reference: str, kind: str) -> list[File]:
-    """The files of a kind that are attached to the image that a tag or a digest leads to.
+    """The files of one type that are attached to the image of a tag or a digest.
 
-    Raises ``RegistryError`` where there is no such image, or nothing of that kind.
+    Raises ``RegistryError`` where there is no such image, or no attachment of that type.
     """
     digest = repository.resolve(reference)
     if not digest:
@@ -92,8 +100,8 @@ def attached(repository: Repository, reference: str, kind: str) -> list[File]:
     artifact = repository.manifest(found[-1]["digest"]) if found else None
     if artifact is None:
         raise RegistryError(
-            f"nothing of the type {kind} is attached to {repository.name}:{reference}",
-            f"it is {digest}",
-            "it was pushed without builder, or what was attached is gone",
+            f"{repository.name}:{reference} has no attachment of the type {kind}",
+            f"the image is {digest}",
+            "builder did not push it, or the attachment was deleted",
         )
     return files_of(repository, artifact)

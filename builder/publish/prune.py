@@ -1,318 +1,163 @@
-"""Old nightlies of a channel go; what anything else refers to stays.
+"""Deletes old nightlies of a channel, as ``prune_plan`` decided.
 
-The registry is asked for everything: which tags there are, what each leads to, what is attached to
-that, and when it was made.  What goes is decided of that alone, in ``plan``.  It goes image by
-image, and the image before what is attached to it: one that has to stay after all is whole.  What
-belongs to an image is written down before that: when the image is gone, nothing leads to it.
+An image is deleted before its attachments, so that one that has to stay after all is complete.
+Before that its attachments are written to a file: without the image nothing points to them.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from builder.errors import WorldError
-from builder.publish.remote_image import CREATED
-from builder.publish.survey import ATTACHED, Image, entries_of, is_nightly
-from builder.publish.tag_history import Move, followed, way_back
+from builder.publish.prune_plan import Plan
+from builder.publish.survey import ATTACHED, Image, entries_of
 from builder.tools.files import write_json
 from builder.tools.log import Log
 from builder.tools.registry.client import Repository
 from builder.tools.registry.hub import Hub
+from builder.tools.web.json_model import first_error
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
-    """What becomes of an image with nightly tags."""
+class Deletion(BaseModel):
+    """An image that is being deleted, as a file keeps it until nothing of it is left."""
 
-    image: Image
-    tags: tuple[str, ...]
-    """The nightly ones."""
-    why: str
-    """Why it stays; empty: it goes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What becomes of the nightlies of a channel, newest first."""
-
-    channel: str
-    fates: tuple[Fate, ...]
-    others: tuple[str, ...]
-    """Tags that are no nightlies of this channel."""
-    kept: frozenset[str] = field(repr=False)
-    """The digests of all that stays and of what belongs to it, and the tags of the latter."""
-    known: frozenset[str] = field(repr=False)
-    """The same of all that tags lead to, whether it stays or not."""
-    freed: int
-    """Bytes of manifests, configurations and layers that nothing refers to afterwards, as far as
-    the manifests were read."""
-
-    @property
-    def going(self) -> tuple[Image, ...]:
-        """Those that go, the oldest first."""
-        return tuple(fate.image for fate in reversed(self.fates) if not fate.why)
-
-
-def _nightlies(tags: Collection[str], channel: str, names: Collection[str]) -> set[str]:
-    like = {tag for tag in tags if is_nightly(tag, channel, ())}
-    return {tag for tag in like if is_nightly(tag, channel, {*names, *tags} - like)}
-
-
-# What becomes of it
-
-
-def plan(
-    images: Sequence[Image],
-    channel: str,
-    keep: int,
-    *,
-    signed: bool = False,
-    names: Collection[str] = (),
-) -> Plan:
-    """What becomes of the nightlies of a channel: the newest ``keep`` stay, and what is needed.
-
-    What ``rollback`` of any tag would go to is needed.  ``names`` are the channels and versions
-    that are known to be in the repository.  ``signed``: what is signed goes, too.
-    """
-    tags = [tag for image in images for tag in image.tags]
-    nightly = _nightlies(tags, channel, names)
-    others = tuple(tag for tag in tags if tag not in nightly)
-    candidates = sorted(
-        (image for image in images if not nightly.isdisjoint(image.tags)), key=_age, reverse=True
-    )
-    aged = [image for image in candidates if image.created is not None]
-    newest = {image.digest for image in aged[:keep]}
-    stays = {image.digest: image.tags[0] for image in images if nightly.isdisjoint(image.tags)}
-    why: dict[str, str] = {}
-    backs = ways_back(images)
-    for image in candidates:
-        own = _reason(image, nightly, keep, newest=newest, signed=signed)
-        tag = backs.get(image.digest, "")
-        why[image.digest] = own or (f"{tag} would be rolled back to it" if tag else "")
-        if why[image.digest]:
-            stays[image.digest] = image.tags[0]
-    while more := _needed(images, stays):
-        why |= {digest: f"{tag} refers to it" for digest, tag in more.items()}
-        stays |= {image.digest: image.tags[0] for image in images if image.digest in more}
-    fates = tuple(
-        Fate(image, tuple(tag for tag in image.tags if tag in nightly), why[image.digest])
-        for image in candidates
-    )
-    kept = frozenset(name for image in images if image.digest in stays for name in image.names)
-    known = frozenset(name for image in images for name in image.names)
-    return Plan(channel, fates, others, kept, known, _freed(images, stays))
-
-
-def ways_back(images: Sequence[Image]) -> dict[str, str]:
-    """The digests that tags would be rolled back to, each with such a tag."""
-    by_digest = {image.digest: image for image in images}
-
-    def notes_of(tag: str, digest: str) -> list[Move] | None:
-        image = by_digest.get(digest)
-        return [note for note in image.notes if note.tag == tag] if image else None
-
-    found = {}
-    for image in images:
-        for tag in image.tags:
-            known = list(followed(image.digest, partial(notes_of, tag)))
-            found[way_back(known)] = tag
-    return found
-
-
-def _age(image: Image) -> tuple[bool, datetime, str]:
-    """The order of images, the oldest first; what does not tell its age stands last."""
-    return image.created is None, image.created or datetime.min.replace(tzinfo=UTC), image.tags[0]
-
-
-def _reason(
-    image: Image, nightly: Collection[str], keep: int, *, newest: Collection[str], signed: bool
-) -> str:
-    """Why an image stays for its own sake; empty where it does not."""
-    also = [tag for tag in image.tags if tag not in nightly]
-    if also:
-        return f"it is {', '.join(also)}"
-    if image.created is None:
-        return f"its label {CREATED} does not tell its age"
-    if image.digest in newest:
-        return f"one of the last {keep}"
-    return "it is signed" if image.signed and not signed else ""
-
-
-def _needed(images: Sequence[Image], stays: Mapping[str, str]) -> dict[str, str]:
-    """Images that are part of what stays, or its subject, and are not known to stay; and whose."""
-    referred: dict[str, str] = {}
-    for image in images:
-        if image.digest in stays:
-            digests = {*image.whole}
-            for manifest in image.manifests.values():
-                digests.add((manifest.parsed().get("subject") or {}).get("digest", ""))
-            referred |= dict.fromkeys(digests, image.tags[0])
-    known = {image.digest for image in images} - stays.keys()
-    return {digest: tag for digest, tag in referred.items() if digest in known}
-
-
-def _freed(images: Sequence[Image], stays: Collection[str]) -> int:
-    going: dict[str, int] = {}
-    staying: set[str] = set()
-    for image in images:
-        if image.digest in stays:
-            staying |= _sizes(image).keys()
-        else:
-            going |= _sizes(image)
-    return sum(size for digest, size in going.items() if digest not in staying)
-
-
-def _sizes(image: Image) -> dict[str, int]:
-    """Bytes of all that belongs to an image, by digest."""
-    found: dict[str, int] = {}
-    for digest, manifest in image.whole.items():
-        if manifest is None:
-            continue
-        parsed = manifest.parsed()
-        found[digest] = len(manifest.content)
-        for part in [parsed.get("config"), *(parsed.get("layers") or [])]:
-            if part:
-                found[part["digest"]] = part.get("size", 0)
-    return found
-
-
-# What is done
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """An image that is being deleted, as it is kept on the disk until nothing is left of it."""
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     tags: tuple[str, ...]
     manifests: tuple[str, ...]
-    """Digests: its own, then those of what it lists, if it is an index."""
+    """Digests: the image's own, then those of the manifests that it lists, if it is an index."""
     attached: tuple[str, ...]
     """Digests."""
     attached_tags: tuple[str, ...]
 
 
 def path_of(state_dir: Path, repository: Repository) -> Path:
-    """Where is kept what is being deleted in a repository."""
+    """The file that keeps the deletion that is in progress in a repository."""
     return state_dir / "prune" / f"{re.sub(r'[^a-z0-9._-]', '_', repository.name)}.json"
 
 
-def _begun(file: Path) -> Begun | None:
-    """What an earlier run had begun to delete; raises ``WorldError`` where it cannot be read."""
+def _interrupted(file: Path) -> Deletion | None:
+    """The deletion that an earlier run did not finish.
+
+    Raises ``WorldError`` where its file cannot be read.
+    """
     try:
-        told = json.loads(file.read_text("utf-8"))
-        return Begun(**{name: tuple(map(str, each)) for name, each in told.items()})
+        return Deletion.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValidationError) as error:
+        why = first_error(error) if isinstance(error, ValidationError) else error.strerror
         raise WorldError(
-            "what an earlier run had begun to delete cannot be read",
-            f"{file}: {error}",
-            "delete it: then the rest of one image stays in the registry",
+            "the unfinished deletion of an earlier run cannot be read",
+            f"{file}: {why}",
+            "delete the file: attachments of one deleted image then stay in the registry",
         ) from error
 
 
 Stays = Callable[[Image], bool]
-Take = Callable[[Begun, Collection[str]], None]
+Delete = Callable[[Deletion, Collection[str]], None]
 
 
-def _go(decided: Plan, file: Path, log: Log, stays: Stays, take: Take) -> tuple[str, ...]:
-    """Take what goes, image by image; the tags that are gone.
+def _run(plan: Plan, file: Path, log: Log, stays: Stays, delete: Delete) -> tuple[str, ...]:
+    """Delete image by image; the tags that were deleted.
 
-    What a run that was stopped left of an image goes first, unless a tag still leads to the image:
-    it is then as any other.
+    The unfinished deletion of an earlier run is finished first, unless a tag still points to that
+    image: then it is treated like any other.
     """
-    left = _begun(file)
+    left = _interrupted(file)
     if left is not None:
-        if decided.known.isdisjoint(left.manifests[:1]):
-            take(replace(left, tags=()), decided.known)  # a tag of it may have moved to another
-            log(f"deleted what was left of {', '.join(left.tags)}")
+        if plan.known.isdisjoint(left.manifests[:1]):
+            # Its tags may point to other images by this time.
+            delete(left.model_copy(update={"tags": ()}), plan.known)
+            log(f"deleted the rest of {', '.join(left.tags)}")
         file.unlink()
-    standing = [*decided.going]
-    gone: list[str] = []
-    for image in decided.going:
+    remaining = [*plan.deletions]
+    deleted: list[str] = []
+    for image in plan.deletions:
         if stays(image):
             continue
-        standing.remove(image)
-        begun = Begun(
-            image.tags, tuple(image.manifests), tuple(image.attached), image.attached_tags
+        remaining.remove(image)
+        deletion = Deletion(
+            tags=image.tags,
+            manifests=tuple(image.manifests),
+            attached=tuple(image.attached),
+            attached_tags=image.attached_tags,
         )
-        write_json(file, asdict(begun))
-        # What two have in common goes with the last: the other one may have to stay by then.
-        take(begun, decided.kept.union(*(other.names for other in standing)))
+        write_json(file, deletion.model_dump())
+        # What two images share is deleted with the last one: that one may have to stay.
+        delete(deletion, plan.kept.union(*(other.names for other in remaining)))
         file.unlink()
         log(f"deleted {', '.join(image.tags)}")
-        gone += image.tags
-    return tuple(gone)
+        deleted += image.tags
+    return tuple(deleted)
 
 
-def delete(repository: Repository, decided: Plan, file: Path, log: Log) -> tuple[str, ...]:
-    """Delete what goes, by digest; the tags that are gone.
+def delete(repository: Repository, plan: Plan, file: Path, log: Log) -> tuple[str, ...]:
+    """Carry out a plan by digest; the tags that were deleted.
 
-    A registry takes every tag of a digest with it.  So right before each image all other tags are
-    looked at again, the channel's last: an image that one of them leads to now stays, and so
-    does what is part of an image that stays.  ``file`` is where is kept what is being deleted.
-    Raises ``RegistryError`` where the registry allows no deletion, ``FetchError``; ``WorldError``
-    where ``file`` cannot be read.
+    A registry deletes all tags of a digest with it.  So right before each image all other tags are
+    looked up again, the channel's last: an image that one of them points to stays, and so does a
+    part of an image that stays.  ``file`` keeps the deletion in progress.  Raises
+    ``RegistryError`` where the registry allows no deletion, ``FetchError``; ``WorldError`` where
+    ``file`` cannot be read.
     """
-    known = {tag for image in decided.going for tag in (*image.tags, *image.attached_tags)}
+    known = {tag for image in plan.deletions for tag in (*image.tags, *image.attached_tags)}
 
     def stays(image: Image) -> bool:
-        others = [tag for tag in repository.tags() if tag not in known | {decided.channel}]
+        others = [tag for tag in repository.tags() if tag not in known | {plan.channel}]
         named = [tag for tag in others if not ATTACHED.fullmatch(tag)]
-        return _wanted(repository, image, [*named, decided.channel], decided, log)
+        return _in_use(repository, image, [*named, plan.channel], plan, log)
 
-    def take(begun: Begun, kept: Collection[str]) -> None:
-        # An index first: a registry may refuse what one lists.
-        for digest in (*begun.manifests, *begun.attached):
+    def delete(deletion: Deletion, kept: Collection[str]) -> None:
+        # An index first: a registry may refuse to delete what one lists.
+        for digest in (*deletion.manifests, *deletion.attached):
             if digest not in kept:
                 repository.delete(digest)
 
-    return _go(decided, file, log, stays, take)
+    return _run(plan, file, log, stays, delete)
 
 
-def _wanted(
-    repository: Repository, image: Image, tags: Sequence[str], decided: Plan, log: Log
+def _in_use(
+    repository: Repository, image: Image, tags: Sequence[str], plan: Plan, log: Log
 ) -> bool:
-    """Whether a tag leads to something that would go, or an index lists it; a line says so."""
-    going = image.manifests.keys() - decided.kept
+    """Whether a tag points to an image or to an index that lists it; a line is logged."""
+    deleted = image.manifests.keys() - plan.kept
     for tag in tags:
         digest = repository.head_digest(tag)
-        led = {digest}
-        if digest not in decided.kept and (found := repository.manifest(tag)):
-            led |= {entry["digest"] for entry in entries_of(found)}
-        if not led.isdisjoint(going):
-            log(f"{', '.join(image.tags)} stays: {tag} leads to it now")
+        reached = {digest}
+        if digest not in plan.kept and (found := repository.manifest(tag)):
+            reached |= {entry["digest"] for entry in entries_of(found)}
+        if not reached.isdisjoint(deleted):
+            log(f"{', '.join(image.tags)} stays: {tag} points to it now")
             return True
     return False
 
 
 def delete_tags(
-    repository: Repository, hub: Hub, decided: Plan, file: Path, log: Log
+    repository: Repository, hub: Hub, plan: Plan, file: Path, log: Log
 ) -> tuple[str, ...]:
-    """Delete what goes on Docker Hub, tag by tag: no other tag of an image goes with it.
+    """Carry out a plan on Docker Hub, tag by tag: other tags of an image stay.
 
-    Docker Hub deletes no manifest for the asking: what is attached without a tag stays until it
-    finds it unused.  An image keeps what is attached to it where the channel leads to it by the
-    time that its tags are gone.  Raises like ``delete``.
+    Docker Hub deletes no manifests on request: attachments without a tag stay until it finds them
+    unused.  If the channel points to an image once its tags are deleted, the image keeps its
+    attachments.  Raises like ``delete``.
     """
 
     def stays(image: Image) -> bool:
-        return _wanted(repository, image, [decided.channel], decided, log)
+        return _in_use(repository, image, [plan.channel], plan, log)
 
-    def take(begun: Begun, kept: Collection[str]) -> None:
-        for tag in begun.tags:
+    def delete(deletion: Deletion, kept: Collection[str]) -> None:
+        for tag in deletion.tags:
             hub.delete_tag(repository.path, tag)
-        for tag in begun.attached_tags:
-            if repository.head_digest(decided.channel) in {*begun.manifests}.difference(kept):
-                log(f"what is attached to {begun.manifests[0]} stays: it is {decided.channel}")
+        for tag in deletion.attached_tags:
+            if repository.head_digest(plan.channel) in {*deletion.manifests}.difference(kept):
+                log(f"attachments of {deletion.manifests[0]} stay: {plan.channel} points to it")
                 return
             if tag not in kept:
                 hub.delete_tag(repository.path, tag)
 
-    return _go(decided, file, log, stays, take)
+    return _run(plan, file, log, stays, delete)

@@ -1,99 +1,45 @@
-"""A verified image gets its tags on a registry: all of it is there before the first one is given.
+"""Pushes a verified image: everything is uploaded before the first tag is given.
 
-It is uploaded under its digest, then what belongs to it (bills of materials, a signature), then
-it gets its immutable tag (``VERSION-KEY12``), which is compared with the verified digest; every
-other tag is given by digest, without a second upload.  A tag that is not declared as moving stays
-where it is.
+The image is uploaded under its digest, then its attachments (bills of materials, a signature), then
+it gets its immutable tag (``VERSION-KEY12``), which is compared with the image that was checked.
+Every other tag is given by digest, without a second upload.  Only tags that are declared as moving
+are taken from another image.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder import settings
 from builder.errors import BuilderError, RegistryError
-from builder.families.layout import LABEL_KEY
 from builder.publish.referrers import Attachment, attach_all, referrers
-from builder.publish.remote_image import served
-from builder.publish.tag_history import By, Move, note
+from builder.publish.tag_history import attach_note
+from builder.publish.tags import Tags, require_points_to
 from builder.publish.upload import upload
 from builder.publish.verdicts import VERDICT, Trust, attached_verdicts, statement_of
-from builder.recipes.schema import Recipe
 from builder.records.record import Record
 from builder.tools.log import Log
 from builder.tools.registry import cosign
 from builder.tools.registry.client import Manifest, Repository
-from builder.tools.registry.credentials import HUB
 
 Attachments = Callable[[Collection[str]], Sequence[Attachment]]
-"""What belongs to a verified image, but for the types that are attached already."""
-NIGHTLY, TAGS = "nightly", "tags"
-"""The locks on this machine of a night, and of who moves a tag by hand; who deletes holds both."""
-HOLDS = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
-"""Tags that are given once, or that builder and others keep what belongs to images under."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tags:
-    """What an image is called on its registry: the immutable tag, those that stay, those that
-    move."""
-
-    repository: str
-    own: str
-    fixed: tuple[str, ...]
-    moving: tuple[str, ...]
+"""Makes the attachments of an image, except those of the types that it has already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a push did."""
+    """The outcome of a push."""
 
     repository: str
     digest: str
     tags: tuple[str, ...]
     uploaded: int
-    """Blobs that the registry did not have yet."""
+    """The number of blobs that the registry lacked."""
     replaced: dict[str, str]
-    """The digests of other images that tags which stay were taken from."""
-
-
-def tags_of(record: Record, recipe: Recipe) -> Tags:
-    """The tags that a push gives a verified image, by its record: the first reference is its own.
-
-    A recipe's channel is none of them: the image of its written pin may be older than what a
-    night has moved it to.
-    """
-    repository, _, own = record.references[0].rpartition(":")
-    channel = recipe.track.channel if recipe.track else None
-    named = (reference.rpartition(":")[2] for reference in record.references[1:])
-    fixed = tuple(tag for tag in named if tag not in recipe.image.moving)
-    moving = tuple(tag for tag in recipe.image.moving if tag != channel)
-    return Tags(repository, own, fixed, moving)
-
-
-def require_moving(recipes: Iterable[Recipe], repository: Repository, name: str, tag: str) -> None:
-    """Raise ``RegistryError`` where a tag is a version's, which stays what it is.
-
-    ``name`` is the repository's in the recipes.  They say which tags stay and which move; of a tag
-    that none of them names, the image that it leads to says whether it is that one's version.
-    """
-    images = [recipe.image for recipe in recipes if recipe.image.repository == name]
-    if any(tag in image.moving for image in images):
-        return
-    owners = [each.name for each in recipes if each.image in images and tag in each.image.tags]
-    there = served(repository, tag) if not owners else None
-    if there is not None and tag == there.version:
-        owners = [f"an image of version {tag}, whose recipe is no longer here"]
-    if owners:
-        raise RegistryError(
-            f"{tag} is the tag of {owners[0]}: it stays what it is",
-            hint="a new image of that version takes `builder push --replace --reason TEXT`",
-        )
+    """The digests that immutable and version tags pointed to before, by tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,40 +50,41 @@ class Pushing:
     """An empty directory for the saved image."""
     log: Log
     trust: Trust
-    """Whose key signs the image and its verdict; an empty one: nobody's."""
+    """The key that signs the image and its verdict; an empty one: they are not signed."""
     attachments: Attachments
     """Of the image that is pushed, or of the engine's where a trusted verdict is attached."""
     replace: str | None = None
-    """The reason for which a tag that stays may be taken from another image."""
+    """The reason to take an immutable or a version tag from another image."""
     there: str = ""
-    """The digest of the verified image of this key that the registry has; empty: none."""
+    """The digest of the registry's verified image of this key; empty: it has none."""
     verified: Record | None = None
     """This machine's record of the image that is pushed; None: a trusted verdict is attached."""
     known: frozenset[str] = frozenset()
     """The tags of the repository."""
 
 
-def push(record: Record, tags: Tags, how: Pushing) -> Published:
+def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Published:
     """Push the image of a record, then give it its tags.
 
-    Where the registry has a verified image of this key, that one stays and gets the tags.
+    Where the registry has a verified image of this key, that image gets the tags instead.
 
-    Raises ``RegistryError`` where a tag that stays is taken and there is no reason to replace it,
-    or the registry refuses; ``TagMovedError`` where somebody else moves one of the tags meanwhile;
-    ``FetchError`` when the registry does not answer; ``WorldError`` where the image cannot be
-    signed, or this machine's clock is wrong.
+    Raises ``RegistryError`` where an immutable or a version tag is taken and there is no reason to
+    replace it, or the registry refuses; ``TagMovedError`` where another machine moves one of the
+    tags at the same time; ``FetchError`` when the registry does not answer; ``WorldError`` where
+    the image cannot be signed, or this machine's clock is wrong.
     """
-    repository = opened(tags.repository, how.log)
     digest = how.there or record.digest
-    before = {tag: _led_to(repository, tag, tags, how) for tag in (tags.own, *tags.fixed)}
+    before = {
+        tag: _digest_of(repository, tag, tags, how) for tag in (tags.immutable, *tags.versions)
+    }
     repository.require_clock()
     replaced = {tag: there for tag, there in before.items() if there not in {"", digest}}
-    _require_free(record, tags.repository, digest, replaced, how.replace)
+    _require_free(record, repository.name, digest, replaced, how.replace)
     if how.there and how.there != record.digest:
-        how.log(f"the registry has {tags.own} already: {digest} gets the tags")
+        how.log(f"the registry has {tags.immutable} already: {digest} gets the tags")
     image = _Image(repository, digest)
     uploaded, new = 0, False
-    # Without a tag there may be an image nevertheless: a push may have broken.
+    # An interrupted push may have left the image without a tag.
     if not (how.there or (how.known and image.is_there())):
         fresh = not how.known
         image.manifest, uploaded = upload(repository, record, how.work, new=fresh)
@@ -145,18 +92,18 @@ def push(record: Record, tags: Tags, how: Pushing) -> Published:
     _complete(repository, record, image, how, new=new)
     reason = how.replace or f"push of {record.recipe} {record.key[:12]}"
     given: list[str] = []
-    with _telling(given):
-        for tag in (tags.own, *tags.fixed, *tags.moving):
-            was = before[tag] if tag in before else _led_to(repository, tag, tags, how)
+    with _naming_given_tags(given):
+        for tag in (tags.immutable, *tags.versions, *tags.moving):
+            was = before[tag] if tag in before else _digest_of(repository, tag, tags, how)
             if was != digest:
                 _give(repository, image.read(), tag, was, reason, tags)
             given.append(tag)
-    return Published(tags.repository, digest, tuple(given), uploaded, replaced)
+    return Published(repository.name, digest, tuple(given), uploaded, replaced)
 
 
 @dataclass(slots=True)
 class _Image:
-    """An image of a registry, whose manifest is fetched when it is needed: that is a pull."""
+    """An image of a registry; its manifest is fetched when it is needed, for that is a pull."""
 
     repository: Repository
     digest: str
@@ -176,9 +123,9 @@ class _Image:
         return self.manifest
 
 
-def _led_to(repository: Repository, tag: str, tags: Tags, how: Pushing) -> str:
-    """Where a tag leads; what is known already is not asked again."""
-    if tag == tags.own and how.there:
+def _digest_of(repository: Repository, tag: str, tags: Tags, how: Pushing) -> str:
+    """The digest that a tag points to; the registry is asked only for tags that it has."""
+    if tag == tags.immutable and how.there:
         return how.there
     return repository.head_digest(tag) if tag in how.known else ""
 
@@ -186,9 +133,9 @@ def _led_to(repository: Repository, tag: str, tags: Tags, how: Pushing) -> str:
 def _complete(
     repository: Repository, record: Record, image: _Image, how: Pushing, *, new: bool
 ) -> None:
-    """Attach and sign what is missing of an image: it has all of that before it gets a tag.
+    """Attach what an image lacks, and sign it, before it gets a tag.
 
-    What was attached stays: words of a recipe that have changed since change no image.
+    Earlier attachments stay: they describe the same image, also where the recipe's words changed.
     """
     entries = [] if new else referrers(repository, image.digest, how.known)
     missing: list[Attachment] = []
@@ -200,22 +147,22 @@ def _complete(
         missing += _vouched(repository, how.verified, entries, how.trust, how.log)
     if missing:
         # Newer versions of cosign list a signature there as well.
-        alone = new and not how.trust.signing
-        attach_all(repository, image.read(), missing, new=alone)
+        unlisted = new and not how.trust.signing
+        attach_all(repository, image.read(), missing, new=unlisted)
 
 
 def _kinds(entries: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The types of what refers to an image."""
+    """The types of an image's referrers."""
     return {str(each.get("artifactType")) for each in entries}
 
 
 def vouch(
     repository: Repository, record: Record, trust: Trust, attachments: Attachments, log: Log
 ) -> None:
-    """Sign an image of a registry that this machine has verified, and attach the verdict on it and
-    what else belongs to it.
+    """Sign an image of a registry that passed its checks on this machine, and attach what it lacks.
 
-    What is there is not done again.  Raises ``RegistryError``, ``FetchError``, ``WorldError``.
+    An image that has its verdict and its attachments stays as it is.  Raises ``RegistryError``,
+    ``FetchError``, ``WorldError``.
     """
     entries = referrers(repository, record.digest)
     missing = [
@@ -234,9 +181,9 @@ def _vouched(
     trust: Trust,
     log: Log,
 ) -> list[Attachment]:
-    """The verdict on an image, where no like one is attached; the image itself is signed first."""
+    """The verdict on an image, unless it is attached; the image itself is signed first."""
     verdicts = attached_verdicts(entries, record.digest, record.key, record.contract)
-    if any(map(trust.is_ours, verdicts)):
+    if any(map(trust.is_signed_by_us, verdicts)):
         return []
     _sign(repository, record.digest, trust, log)
     return [Attachment(VERDICT, annotations=trust.annotations(statement_of(record)))]
@@ -248,110 +195,36 @@ def _sign(repository: Repository, digest: str, trust: Trust, log: Log) -> None:
 
 
 @contextmanager
-def _telling(given: Sequence[str]) -> Iterator[None]:
-    """Have an error say which tags were given before it."""
+def _naming_given_tags(given: Sequence[str]) -> Iterator[None]:
+    """Add the tags that were given before it to an error."""
     try:
         yield
     except BuilderError as error:
         if not given:
             raise
-        told = f"these tags were given before that: {', '.join(given)}"
-        raise type(error)(error.what, f"{error.why}\n{told}", error.hint) from error
+        note = f"these tags were given before: {', '.join(given)}"
+        raise type(error)(error.what, f"{error.why}\n{note}", error.hint) from error
 
 
 def _require_free(
     record: Record, repository: str, digest: str, taken: Mapping[str, str], replace: str | None
 ) -> None:
-    """Raise ``RegistryError`` where tags lead elsewhere, and there is no reason to take them."""
+    """Raise ``RegistryError`` where tags are taken and there is no reason to replace them."""
     if taken and replace is None:
         raise RegistryError(
             f"{record.recipe} is not pushed: its tags are taken",
             "\n".join(f"{repository}:{tag} is {there}" for tag, there in taken.items())
-            + f"\nthe verified image is {digest}",
-            "a version stays what it was: give the recipe another one, or push with --replace "
-            "--reason TEXT",
+            + f"\nthe image to push is {digest}",
+            "give the recipe another version, or replace the image: --replace --reason TEXT",
         )
 
 
 def _give(
     repository: Repository, image: Manifest, tag: str, before: str, reason: str, tags: Tags
 ) -> None:
-    """Give an image a tag; that one that stays is given for the first time needs no reason."""
-    version = tags.own.rpartition("-")[0]
+    """Give an image a tag; a new immutable or version tag needs no note of the move."""
+    version = tags.immutable.rpartition("-")[0]
     if before or tag in tags.moving:
-        note(repository, image, tag, before, reason, version=version)
+        attach_note(repository, image, tag, before, reason, version=version)
     repository.put_tag(tag, image, before)
-    require_leads_to(repository, tag, image.digest, by_content=tag == tags.own)
-
-
-def opened(name: str, log: Log) -> Repository:
-    """A repository of one's own; raises ``RegistryError`` where it would be Docker's."""
-    repository = Repository(name, log, settings.load().token_hosts)
-    if repository.registry == HUB and repository.path.startswith("library/"):
-        raise RegistryError(
-            f"{name} would be one of Docker Hub's official images",
-            hint="say whose it is: BUILDER_NAMESPACE, or namespace in settings.toml",
-        )
-    return repository
-
-
-def require_leads_to(
-    repository: Repository, tag: str, digest: str, *, by_content: bool = False
-) -> None:
-    """Raise ``RegistryError`` where a tag that was just given leads elsewhere.
-
-    ``by_content``: what is there is fetched, which Docker Hub counts as a pull.
-    """
-    found = repository.resolve(tag) if by_content else repository.head_digest(tag)
-    if found != digest:
-        raise RegistryError(
-            f"{repository.name}:{tag} is not what was pushed",
-            f"pushed {digest}, found {found or 'nothing'}: the registry altered it, or somebody "
-            "else gave the tag in the same moment",
-            "nothing that comes after it was tagged: look at `builder tag history`",
-        )
-
-
-def move(
-    repository: Repository,
-    tag: str,
-    to: str,
-    reason: str,
-    by: By = "",
-    before: str | None = None,
-) -> Move:
-    """Move a tag to the image that a tag or a digest leads to, and attach the reason.
-
-    ``before`` is where the tag led when the move was decided on; None: it is asked for.
-    Where the tag leads there already, nothing is done.  Raises ``RegistryError`` where there is no
-    such image, or it has no label with a build key and where the tag is one
-    that says what it holds; ``TagMovedError`` where somebody else moves the tag meanwhile.
-    """
-    if HOLDS.search(tag):
-        raise RegistryError(
-            f"{tag} is no tag that moves", "it says what it holds", "name a channel: latest, ..."
-        )
-    wanted = repository.manifest(to)
-    repository.require_clock()
-    if wanted is None:
-        raise RegistryError(
-            f"{repository.name} has no {to}",
-            "it is gone, or was never there",
-            "no tag was moved: `builder tag history` shows what there was",
-        )
-    image = None if "artifactType" in wanted.parsed() else served(repository, wanted.digest)
-    if image is None or LABEL_KEY not in image.labels:
-        raise RegistryError(
-            f"{repository.name}:{to} is not labeled as an image of builder's",
-            f"it is {wanted.digest}, without the label {LABEL_KEY}",
-            "no tag was moved",
-        )
-    now = repository.head_digest(tag)
-    if now == wanted.digest:
-        return Move(tag, wanted.digest, now, "", "it is there already")
-    before = now if before is None else before
-    # The reason first, so that no move lacks it: it counts when the tag leads there.
-    done = note(repository, wanted, tag, before, reason, by, image.version)
-    repository.put_tag(tag, wanted, before)
-    require_leads_to(repository, tag, wanted.digest)
-    return done
+    require_points_to(repository, tag, image.digest, by_content=tag == tags.immutable)

@@ -1,7 +1,7 @@
-"""Artifacts that refer to an image: attached to it, and found by it.
+"""Artifacts that are attached to an image, and the list of them: the image's referrers.
 
-OCI image specification 1.1, "Guidelines for Artifact Usage"; a registry without the referrers API
-is told by the tag that the distribution specification has for it ("Referrers Tag Schema").
+OCI image specification 1.1, "Guidelines for Artifact Usage".  For a registry without the referrers
+API a tag keeps the list (distribution specification 1.1, "Referrers Tag Schema").
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What is attached to an image: an artifact's type, its files and its annotations."""
+    """An artifact to attach to an image: its type, its files and its annotations."""
 
     kind: str
     files: tuple[File, ...] = ()
@@ -45,7 +45,7 @@ def attach(
 ) -> str:
     """Attach an artifact of the type ``kind`` to an image; the artifact's digest.
 
-    What is attached already, byte for byte, is not attached again.  Raises ``RegistryError``,
+    An identical artifact is not attached again.  Raises ``RegistryError``,
     ``FetchError``.
     """
     artifact = _put(repository, kind, annotations, files, subject)
@@ -63,8 +63,8 @@ def attach_all(
 ) -> None:
     """Attach several artifacts to an image.  Raises like ``attach``.
 
-    Where a tag keeps the list of referrers it is written once, and read before, unless the image is
-    ``new``: nothing refers to it yet.
+    Where a tag keeps the list of referrers, it is read and written once; for a ``new`` image, which
+    has no referrers yet, it is only written.
     """
     unlisted = []
     for each in attachments:
@@ -76,7 +76,7 @@ def attach_all(
 
 
 def store(repository: Repository, tag: str, kind: str, files: Sequence[File]) -> None:
-    """Put an artifact that belongs to no image under a tag.  Raises like ``attach``."""
+    """Put an artifact without an image under a tag.  Raises like ``attach``."""
     repository.put_manifest(tag, _put(repository, kind, {}, files, None))
 
 
@@ -102,7 +102,7 @@ def _put(
     *,
     new: bool = False,
 ) -> Manifest:
-    """Upload what an artifact holds; its manifest, which is not yet put."""
+    """Upload the parts of an artifact; its manifest, which is not uploaded yet."""
     empty = _descriptor(EMPTY_TYPE, EMPTY)
     layers = [_descriptor(file.media_type, file.content, file.name) for file in files] or [empty]
     for content in (EMPTY, *(file.content for file in files)):
@@ -137,9 +137,9 @@ def _referrers_tag(digest: str) -> str:
 def _list_by_tag(
     repository: Repository, subject: str, *artifacts: Manifest, new: bool = False
 ) -> None:
-    """Add artifacts to the list of those that refer to an image, where a tag keeps it.
+    """Add artifacts to the list of an image's referrers that a tag keeps.
 
-    What another machine adds in the same moment is lost: the specification has no remedy.
+    An entry that another machine adds at the same moment is lost: the specification has no remedy.
     """
     tag = _referrers_tag(subject)
     known = [] if new else _listed(repository, tag)
@@ -152,9 +152,9 @@ def _list_by_tag(
 
 
 def _entry(artifact: Manifest) -> dict[str, Any]:
-    told = artifact.parsed()
+    parsed = artifact.parsed()
     entry = _descriptor(artifact.media_type, artifact.content)
-    return entry | {"artifactType": told["artifactType"], "annotations": told["annotations"]}
+    return entry | {"artifactType": parsed["artifactType"], "annotations": parsed["annotations"]}
 
 
 def _listed(repository: Repository, tag: str) -> list[dict[str, Any]]:
@@ -165,9 +165,9 @@ def _listed(repository: Repository, tag: str) -> list[dict[str, Any]]:
 def referrers(
     repository: Repository, digest: str, tags: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """The descriptors of what refers to an image, by the API or by its tag.
+    """The descriptors of an image's referrers, from the API or from the tag that keeps them.
 
-    Where that tag is among ``tags``, the registry has no API, and is not asked.
+    Where that tag is among ``tags``, the registry has no such API, and is not asked.
     """
     if _referrers_tag(digest) in tags:
         return _listed(repository, _referrers_tag(digest))

@@ -1,4 +1,4 @@
-"""What a registry serves under a tag: an image's digest, its age, and what its labels say."""
+"""An image of a registry: its digest, its age and its labels."""
 
 from __future__ import annotations
 
@@ -21,45 +21,44 @@ DEEPEST = 4  # indexes within each other
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class RemoteImage:
     """An image of a registry."""
 
     digest: str
     created: str
-    """RFC 3339; empty where the image does not say."""
+    """RFC 3339; empty where the image has no date."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def revision(self) -> str:
-        """The commit that it was made of, as its label says."""
+        """The commit that it was built from, by its label."""
         return self.labels.get(REVISION, "")
 
     @property
     def version(self) -> str:
-        """Its version, as its label says."""
+        """Its version, by its label."""
         return self.labels.get(VERSION, "")
 
 
-def served(repository: Repository, reference: str) -> Served | None:
-    """The image that a tag or a digest leads to, or None.
+def remote_image(repository: Repository, reference: str) -> RemoteImage | None:
+    """The image that a tag or a digest points to, or None; of an index, that for linux/amd64.
 
-    Of an index it is the image for linux/amd64.  Raises ``RegistryError`` where what is there is
-    none, ``FetchError``.
+    Raises ``RegistryError`` where it is not an image, ``FetchError``.
     """
     found = repository.manifest(reference)
     if found is None:
         return None
-    told = configuration(repository, found)
+    parsed = configuration(repository, found)
     what = f"the configuration of {repository.name}@{found.digest}"
-    config = responses.checked(Configuration, told, what)
+    config = responses.checked(Configuration, parsed, what)
     labels = (config.config.Labels if config.config else None) or {}
-    return Served(found.digest, labels.get(CREATED) or config.created or "", labels)
+    return RemoteImage(found.digest, labels.get(CREATED) or config.created or "", labels)
 
 
 def configuration(repository: Repository, manifest: Manifest) -> dict[str, Any]:
-    """The configuration of an image, as it came (OCI image specification, "Image Configuration").
+    """The configuration of an image, unchecked (OCI image specification, "Image Configuration").
 
-    Of an index it is that of the image for linux/amd64; empty where there is none.  Raises
+    Of an index, that of the image for linux/amd64; empty where there is none.  Raises
     ``RegistryError`` where it cannot be read.
     """
     inner: Manifest | None = manifest
@@ -89,7 +88,7 @@ def _fits(entry: Descriptor) -> bool:
 
 @contextmanager
 def pulled(reference: str) -> Iterator[None]:
-    """The engine has an image of a registry meanwhile; it is removed again where it was not there.
+    """Keep an image of a registry in the engine; one that was not there is removed afterwards.
 
     Raises ``FetchError`` where it cannot be pulled.
     """

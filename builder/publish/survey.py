@@ -1,4 +1,4 @@
-"""What is in a repository: the images, their age, and what is attached to them."""
+"""The contents of a repository: its images, their age, and their attachments."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from builder.errors import GoneError, RegistryError
 from builder.publish.remote_image import CREATED, DEEPEST, configuration
-from builder.publish.tag_history import Move, notes_among
+from builder.publish.tag_history import Move, notes_in
 from builder.tools.registry.client import Manifest, Repository
 
 KEY = r"[0-9a-f]{12}"
-# What cosign and others name after the digest of an image, and the "Referrers Tag Schema" of the
-# distribution specification, which has no suffix.
+# Tags named after the digest of an image: those of cosign and others have a suffix, and that of the
+# distribution specification's "Referrers Tag Schema" has none.
 ATTACHED = re.compile(r"sha256-([0-9a-f]{64})(\.[a-z0-9]+)?")
 SIGNED_SUFFIXES = frozenset({".sig", ".att"})
 SIGNATURES = (
@@ -23,44 +23,44 @@ SIGNATURES = (
     "application/vnd.dev.sigstore.",
     "application/vnd.cncf.notary.",
 )
-# What clients have written for the type of an artifact where they had none: its configuration's.
+# Clients without a type for an artifact write that of its configuration.
 NO_KIND = "application/vnd.oci."
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What tags of one digest lead to, with all that belongs to it."""
+    """An image, or another manifest, with its tags and everything that is attached to it."""
 
     digest: str
     tags: tuple[str, ...]
     created: datetime | None
-    """As its label says; None where it does not."""
+    """By its label; None where it has none."""
     manifests: Mapping[str, Manifest] = field(repr=False)
     """Its own and, of an index, those that it lists, by digest."""
     attached: Mapping[str, Manifest | None] = field(repr=False)
-    """What refers to any of them (notes, bills of materials, signatures), by digest; what refers
-    to one that is attached comes behind it.  None: it was not read."""
+    """Their referrers (notes, bills of materials, signatures), by digest, and after each of those
+    its own referrers.  None: the manifest was not read."""
     attached_tags: tuple[str, ...]
     signed: bool
     notes: tuple[Move, ...] = field(default=(), repr=False)
-    """The notes of moves to it, whether these came about or not."""
+    """The notes of moves to it, also of interrupted ones."""
 
     @property
-    def whole(self) -> dict[str, Manifest | None]:
-        """Everything that goes with it, itself included."""
+    def everything(self) -> dict[str, Manifest | None]:
+        """Its manifests and its attachments."""
         return {**self.attached, **self.manifests}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The digests of all that, and the tags of what is attached."""
-        return (*self.whole, *self.attached_tags)
+        """The digests of all that, and the tags of its attachments."""
+        return (*self.everything, *self.attached_tags)
 
 
 def is_nightly(tag: str, channel: str, names: Collection[str]) -> bool:
-    """Whether a tag is ``CHANNEL-WHAT-KEY12``, and not one of a longer name's.
+    """Whether a tag is ``CHANNEL-WHAT-KEY12``, and does not belong to a longer name.
 
-    ``names`` are channels, versions and other tags: ``nightly-main-3f2a91c0d-0123456789ab`` is
-    the channel ``nightly``'s, unless there is a ``nightly-main``.
+    ``names`` are channels, versions and other tags: ``nightly-main-3f2a91c0d-0123456789ab`` belongs
+    to the channel ``nightly``, unless there is a ``nightly-main``.
     """
     if re.fullmatch(rf"{re.escape(channel)}-[A-Za-z0-9._-]+-{KEY}", tag) is None:
         return False
@@ -68,35 +68,34 @@ def is_nightly(tag: str, channel: str, names: Collection[str]) -> bool:
 
 
 def survey(repository: Repository, channel: str) -> list[Image]:
-    """Everything that the tags of a repository lead to; the nightlies of a channel with their age.
+    """All images of a repository that have a tag; the nightlies of a channel with their age.
 
-    Tags of attachments are no images: they belong to what they are attached to.  Few requests are
-    made, and as few manifests are fetched as can be, since Docker Hub counts each as a pull: an
-    attachment is read only where nothing else tells what it is.  Raises ``RegistryError``,
-    ``FetchError``.
+    A tag of an attachment is no image: it belongs to the image that it is attached to.  Docker Hub
+    counts each manifest that is fetched as a pull, so few are: an attachment is read only where its
+    descriptor does not name its type.  Raises ``RegistryError``, ``FetchError``.
     """
     tags = repository.tags()
     by_subject: dict[str, list[str]] = {}
     for tag in tags:
         if attached := ATTACHED.fullmatch(tag):
             by_subject.setdefault(f"sha256:{attached[1]}", []).append(tag)
-    belongings = _Belongings(repository, by_subject)
-    found_images = []
+    attachments = _Attachments(repository, by_subject)
+    images = []
     for digest, (manifest, named) in _tagged(repository, tags, channel).items():
         aged = any(is_nightly(tag, channel, ()) for tag in named)
         created = _created(repository, manifest) if aged else None
         manifests = _with_parts(repository, manifest, named[0])
-        belongs = belongings.of(manifests)
-        found_images.append(Image(digest, tuple(named), created, manifests, *belongs))
-    return found_images
+        found = attachments.of(manifests)
+        images.append(Image(digest, tuple(named), created, manifests, *found))
+    return images
 
 
 def _tagged(
     repository: Repository, tags: Collection[str], channel: str
 ) -> dict[str, tuple[Manifest, list[str]]]:
-    """What tags lead to, by digest, and which tags; but for those of attachments.
+    """The manifests that tags point to, by digest, and those tags; without tags of attachments.
 
-    A nightly has one tag and is fetched by it; of another tag it is asked first where it leads.
+    A nightly has one tag and is fetched by it; the digest of another tag is asked for first.
     """
     found: dict[str, tuple[Manifest, list[str]]] = {}
     others = [tag for tag in tags if not ATTACHED.fullmatch(tag)]
@@ -111,30 +110,30 @@ def _tagged(
 
 
 @dataclass(slots=True)
-class _Belongings:
-    """Finds what is attached to images; ``by_subject`` are the tags that say so."""
+class _Attachments:
+    """Finds the attachments of images; ``by_subject`` are the tags named after their digests."""
 
     repository: Repository
     by_subject: Mapping[str, Sequence[str]]
     lists: bool | None = None
-    """Whether the registry lists referrers itself; None: it is not known yet."""
+    """Whether the registry has the referrers API; None: not known yet."""
     unlisted: str = ""
-    """A manifest whose referrers the registry did not list; no tag lists them either."""
+    """A manifest whose referrers neither the registry nor a tag lists."""
 
     def of(
         self, manifests: Collection[str]
     ) -> tuple[dict[str, Manifest | None], tuple[str, ...], bool, tuple[Move, ...]]:
-        """What is attached to an image, the tags of that, whether any of it is a signature, and
-        the notes of moves among it."""
+        """The attachments of an image, their tags, whether one is a signature, and the notes of
+        moves among them."""
         attached: dict[str, Manifest | None] = {}
         tags: list[str] = []
         kinds: list[str] = []
         notes: list[Move] = []
         subjects = list(manifests)
-        for subject in subjects:  # grows: what is attached may have something attached
+        for subject in subjects:  # grows: an attachment may have attachments
             found, entries = self._direct(subject)
             kinds += [str(entry.get("artifactType") or "") for entry in entries]
-            notes += notes_among(entries, subject)
+            notes += notes_in(entries, subject)
             subjects += [digest for digest in found if digest not in {*attached, *manifests}]
             attached |= found
             tags += self.by_subject.get(subject, ())
@@ -142,12 +141,12 @@ class _Belongings:
         return attached, tuple(tags), _signed(tags, kinds), tuple(notes)
 
     def _direct(self, subject: str) -> tuple[dict[str, Manifest | None], list[dict[str, Any]]]:
-        """What is attached to one manifest, by digest, and the descriptors of it."""
+        """The attachments of one manifest, by digest, and their descriptors."""
         listed = self._listed(subject)
         found: dict[str, Manifest | None] = {}
         entries = list(listed or ())
         for tag in self.by_subject.get(subject, ()):
-            # Where the registry lists referrers itself, nobody asks the list that a tag keeps.
+            # A registry with the referrers API ignores the list that a tag keeps.
             if self.lists or "." in tag:
                 found[self.repository.head_digest(tag)] = None
             elif there := self.repository.manifest(tag):
@@ -163,11 +162,11 @@ class _Belongings:
         return found, entries
 
     def _listed(self, subject: str) -> list[dict[str, Any]] | None:
-        """What the registry itself lists of a manifest; None where it does not list referrers.
+        """The referrers of a manifest by the API; None where the registry does not have the API.
 
-        A registry may fail to list one: what refers to that manifest would then not be seen.  So a
-        registry lists none only where a tag of one manifest does instead, and all or none
-        otherwise.  Raises ``RegistryError``.
+        A registry may fail to answer for one manifest, whose referrers would then be missed.  So
+        the API is taken for absent only where a tag keeps a list instead, and a registry that
+        answers for one manifest has to answer for all.  Raises ``RegistryError``.
         """
         if self.lists is False:
             return None
@@ -180,15 +179,15 @@ class _Belongings:
             self.unlisted = subject
         if self.lists and self.unlisted:
             raise RegistryError(
-                f"{self.repository.name} does not list what refers to {self.unlisted}",
-                "it lists what refers to other images, so this answer is wrong",
+                f"{self.repository.name} does not list the referrers of {self.unlisted}",
+                "it lists those of other images, so this answer is wrong",
                 "nothing was deleted; try again",
             )
         return listed
 
 
 def _with_parts(repository: Repository, manifest: Manifest, tag: str) -> dict[str, Manifest]:
-    """What a tag leads to and, of an index, what it lists and the registry has, by digest.
+    """A manifest and, of an index, the manifests that it lists and the registry has, by digest.
 
     Raises ``RegistryError`` where indexes list indexes more than ``DEEPEST`` times.
     """
@@ -202,19 +201,19 @@ def _with_parts(repository: Repository, manifest: Manifest, tag: str) -> dict[st
             return found
         found |= {part.digest: part for part in level}
     raise RegistryError(
-        f"{repository.name}:{tag} lists indexes within each other",
-        f"they are deeper than {DEEPEST}",
+        f"{repository.name}:{tag} lists nested indexes",
+        f"they are more than {DEEPEST} deep",
         "nothing was deleted; delete that tag, or push it again",
     )
 
 
 def entries_of(manifest: Manifest) -> list[dict[str, Any]]:
-    """The descriptors that an index lists; none of anything else."""
+    """The descriptors that an index lists; for any other manifest none."""
     return list(manifest.parsed().get("manifests") or [])
 
 
 def _created(repository: Repository, manifest: Manifest) -> datetime | None:
-    """The age of an image by its label; None where it has none, or is no image."""
+    """When an image was created, by its label; None where it has none, or is no image."""
     try:
         config: Any = configuration(repository, manifest)
         labels = (config.get("config") or {}).get("Labels") or {}
@@ -232,7 +231,7 @@ def _kinds(manifest: Manifest) -> list[str]:
 
 
 def _signed(tags: Collection[str], kinds: Collection[str]) -> bool:
-    """By the tags that cosign gives, or by the types of what is attached."""
+    """Whether cosign's tags, or the types of attachments, show a signature."""
     suffixes = {found[2] for tag in tags if (found := ATTACHED.fullmatch(tag))}
     return not suffixes.isdisjoint(SIGNED_SUFFIXES) or any(
         kind.startswith(SIGNATURES) for kind in kinds

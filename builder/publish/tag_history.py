@@ -1,4 +1,4 @@
-"""How a tag came to where it is: each move, with its reason, is attached to the image moved to."""
+"""The history of a tag: a note of each move is attached to the image that the tag moved to."""
 
 from __future__ import annotations
 
@@ -19,34 +19,36 @@ from builder.tools.registry.responses import TAG, Digest
 
 MOVE = "application/vnd.builder.move.v1"
 By = Literal["", "night", "rollback"]
-"""How a move came about; empty: somebody moved the tag on."""
+"""What moved a tag: a nightly run or a rollback; empty: a push or a promotion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A tag that was moved to an image: from which, when (RFC 3339, UTC) and why."""
+    """A tag that was moved to the image ``digest``."""
 
     tag: str
     digest: str
     before: str
+    """The digest that it pointed to before; empty: none."""
     created: str
+    """RFC 3339, UTC."""
     reason: str
     by_night: bool = False
-    """Whether nobody decided on it: upstream had moved."""
+    """Whether a nightly run moved it, because upstream had moved."""
     back: bool = False
-    """Whether it took back the moves before it: a rollback."""
+    """Whether it was a rollback."""
     number: int = 1
-    """Which of the tag's moves it was: clocks differ."""
+    """Its place among the moves of the tag: clocks differ."""
     version: str = ""
-    """The version of the image that the tag was moved to, where the note has it."""
+    """The version of the image, where the note has it."""
     earlier: tuple[str, ...] = ()
-    """The numbers of the tag's earlier moves to the same image: other notes on it are of none."""
+    """The numbers of earlier moves of the tag to this image; other notes on it never came true."""
 
 
 class _Note(BaseModel):
-    """The annotations of a move's note; what does not fit is no note."""
+    """The annotations of a note; annotations that do not fit are no note."""
 
-    model_config = ConfigDict(hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, strict=True)
 
     tag: str = Field(pattern=TAG, alias="builder.move.tag")
     before: Digest | Literal[""] = Field("", alias="builder.move.before")
@@ -58,23 +60,22 @@ class _Note(BaseModel):
     earlier: str = Field("", alias="builder.move.earlier")
 
     def move(self, digest: str) -> Move:
-        """The move to an image that it tells of."""
-        by_night, back = self.by == "night", self.by == "rollback"
+        """The move to an image that it describes."""
         return Move(
             self.tag,
             digest,
             self.before,
             self.created,
             self.reason,
-            by_night,
-            back,
-            int(self.number),
-            self.version,
-            tuple(filter(None, self.earlier.split(","))),
+            by_night=self.by == "night",
+            back=self.by == "rollback",
+            number=int(self.number),
+            version=self.version,
+            earlier=tuple(filter(None, self.earlier.split(","))),
         )
 
 
-def note(
+def attach_note(
     repository: Repository,
     image: Manifest,
     tag: str,
@@ -83,34 +84,34 @@ def note(
     by: By = "",
     version: str = "",
 ) -> Move:
-    """Attach to an image why a tag is moved to it: right before the tag is.
+    """Attach a note of a move to an image, right before the tag is moved to it.
 
-    Until the tag is moved the note does not count.  Raises ``RegistryError``, ``FetchError``.
+    The note does not count until the tag points there.  Raises ``RegistryError``, ``FetchError``.
     """
     created = datetime.now(UTC).isoformat(timespec="microseconds")
-    happened = moves(repository, tag)
-    known = [*_notes(repository, tag, image.digest), *happened[:1]]
-    number = max((each.number for each in known), default=0) + 1
-    earlier = tuple(str(each.number) for each in happened if each.digest == image.digest)
-    told = {
-        "tag": tag,
-        "before": before,
-        "reason": reason,
-        "by": by,
-        "number": str(number),
-        "version": version,
-        "earlier": ",".join(earlier),
-    }
-    annotations = {f"builder.move.{name}": value for name, value in told.items() if value}
-    attach(repository, image, MOVE, annotations | {CREATED: created})
-    by_night, back = by == "night", by == "rollback"
-    return Move(
-        tag, image.digest, before, created, reason, by_night, back, number, version, earlier
+    known = moves(repository, tag)
+    numbers = [each.number for each in (*_notes(repository, tag, image.digest), *known[:1])]
+    note = _Note.model_validate(
+        {
+            "builder.move.tag": tag,
+            "builder.move.before": before,
+            "builder.move.reason": reason,
+            "builder.move.by": by,
+            "builder.move.number": str(max(numbers, default=0) + 1),
+            "builder.move.version": version,
+            "builder.move.earlier": ",".join(
+                str(each.number) for each in known if each.digest == image.digest
+            ),
+            CREATED: created,
+        }
     )
+    written = note.model_dump(by_alias=True)
+    attach(repository, image, MOVE, {name: value for name, value in written.items() if value})
+    return note.move(image.digest)
 
 
 def moves(repository: Repository, tag: str) -> list[Move]:
-    """The moves of a tag, newest first, as far as the registry tells.
+    """The moves of a tag, newest first, as far as the registry has them.
 
     Raises ``RegistryError``, ``FetchError``.
     """
@@ -119,20 +120,20 @@ def moves(repository: Repository, tag: str) -> list[Move]:
         found = _notes(repository, tag, digest)
         return found if found or repository.head_digest(digest) else None
 
-    return list(followed(repository.head_digest(tag), notes_of))
+    return list(trace_moves(repository.head_digest(tag), notes_of))
 
 
-def followed(digest: str, notes_of: Callable[[str], Sequence[Move] | None]) -> Iterator[Move]:
-    """The moves that led a tag to where it is, newest first.
+def trace_moves(digest: str, notes_of: Callable[[str], Sequence[Move] | None]) -> Iterator[Move]:
+    """The moves that led a tag to the image ``digest``, newest first.
 
     ``notes_of`` gives the notes of the tag on an image; None where the image is gone, and its notes
-    with it.  A move counts where the tag leads to its image, or a later move names that image as
-    the one before; each has a lower number than the one after it.  So the note of a move that was
-    interrupted is left out: the tag never led there with that number.  Where the image of the move
-    before is gone, an earlier move to an image that was led to since is gone on with, if a later
-    note on that image has its number.
+    with it.  A move counts where the tag points to its image, or where a later move names that
+    image as the one before.  Each move has a lower number than the one after it: so the note of an
+    interrupted move is left out, for the tag never pointed there with that number.  Where the image
+    of the move before is gone, the trace continues at an earlier move to an image that the tag
+    pointed to since, if a later note on that image has its number.
     """
-    happened: set[tuple[str, str]] = set()
+    counted: set[tuple[str, str]] = set()
     known: dict[str, Sequence[Move] | None] = {}
     last: Move | None = None
     while digest:
@@ -144,23 +145,23 @@ def followed(digest: str, notes_of: Callable[[str], Sequence[Move] | None]) -> I
             # The move to an image that is gone had the number before the last one's.
             below -= 1
             seen = [each for found in known.values() for each in found or ()]
-            notes = [each for each in seen if (each.digest, str(each.number)) in happened]
+            notes = [each for each in seen if (each.digest, str(each.number)) in counted]
         earlier = [each for each in notes if each.number < below]
         if not earlier:
             return
         last = max(earlier, key=lambda each: (each.number, each.created))
-        happened |= {(last.digest, number) for number in last.earlier}
+        counted |= {(last.digest, number) for number in last.earlier}
         yield last
         digest = last.before
 
 
 def _notes(repository: Repository, tag: str, digest: str) -> list[Move]:
-    """The notes of a tag's moves to an image, whether these came about or not."""
-    return [each for each in notes_among(referrers(repository, digest), digest) if each.tag == tag]
+    """The notes of a tag's moves to an image, also of interrupted ones."""
+    return [each for each in notes_in(referrers(repository, digest), digest) if each.tag == tag]
 
 
-def notes_among(entries: Iterable[Mapping[str, Any]], digest: str) -> Iterator[Move]:
-    """The notes of moves to an image among the descriptors of what refers to it."""
+def notes_in(entries: Iterable[Mapping[str, Any]], digest: str) -> Iterator[Move]:
+    """The notes of moves to an image, among the descriptors of its referrers."""
     for entry in entries:
         if entry.get("artifactType") == MOVE:
             with suppress(ValidationError):
@@ -168,44 +169,40 @@ def notes_among(entries: Iterable[Mapping[str, Any]], digest: str) -> Iterator[M
                 yield noted.move(digest)
 
 
-def previous(repository: Repository, tag: str) -> str:
-    """The digest that a rollback goes to; raises ``RegistryError`` where that is not known, or
-    there is no such tag.
+def require_previous(repository: Repository, tag: str) -> str:
+    """The digest that a rollback of a tag goes to.
+
+    Raises ``RegistryError`` where it is not known, or the repository has no such tag.
     """
-    found = before(repository, tag)
+    found = rollback_target(moves(repository, tag))
     if not found:
         require_tag(repository, tag)
         raise RegistryError(
-            f"what {repository.name}:{tag} was before is not known",
-            hint="say it: --to DIGEST, or --to TAG",
+            f"the image before the last move of {repository.name}:{tag} is not known",
+            hint="name the image: --to DIGEST, or --to TAG",
         )
     return found
 
 
-def before(repository: Repository, tag: str) -> str:
-    """The digest that a tag led to before it first came to where it is; empty: it is not known.
+def rollback_target(known: Sequence[Move]) -> str:
+    """The digest that a tag pointed to before it first came to where it is; empty: not known.
 
-    A way back is never a way forward: what was taken back once is not gone to again.
+    ``known`` are its moves, newest first.  A rollback never goes to an image that was rolled back.
     """
-    return way_back(moves(repository, tag))
-
-
-def way_back(known: Sequence[Move]) -> str:
-    """The same of moves that are known, newest first."""
-    been: list[str] = []  # what can be gone back to, the newest last
+    trail: list[str] = []  # the images that a rollback may go to, the newest last
     for move in reversed(known):
-        if move.digest in been:
-            been = been[: been.index(move.digest)]
+        if move.digest in trail:
+            trail = trail[: trail.index(move.digest)]
         elif move.back:
-            been = []  # what it was taken back from is no way back
-        elif move.before not in been[-1:]:
-            been.append(move.before)
-        been.append(move.digest)
-    return been[-2] if len(been) > 1 else ""
+            trail = []  # the image that it was rolled back from is no target
+        elif move.before not in trail[-1:]:
+            trail.append(move.before)
+        trail.append(move.digest)
+    return trail[-2] if len(trail) > 1 else ""
 
 
 def require_tag(repository: Repository, tag: str) -> str:
-    """The digest that a tag leads to; raises ``RegistryError`` where a repository has none."""
+    """The digest that a tag points to; raises ``RegistryError`` where there is no such tag."""
     found = repository.head_digest(tag)
     if not found:
         raise RegistryError(f"{repository.name} has no tag {tag}")

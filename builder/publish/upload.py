@@ -1,4 +1,4 @@
-"""What a registry lacks of an image is uploaded under its digest, the manifest last."""
+"""Upload an image under its digest: the blobs that the registry lacks, then the manifest."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from builder.tools.registry.client import Manifest, Repository, blobs_of
 def upload(
     repository: Repository, record: Record, work: Path, *, new: bool
 ) -> tuple[Manifest, int]:
-    """Upload what the registry lacks of an image; its manifest, and how many blobs that were.
+    """Upload an image of the engine; its manifest, and how many blobs were uploaded.
 
-    ``work`` is a directory for what the engine has to save first; ``new``: the registry has no
-    image of that name yet.  Raises ``RegistryError`` where the engine no longer has the image,
-    ``FetchError``.
+    ``work`` is a directory for blobs that the engine has to save first; ``new``: the repository is
+    empty.  Raises ``RegistryError`` where the engine no longer has the image, ``FetchError``.
     """
     blobs = engine.blobs_of(record.references[0], work)
     file = blobs.file(record.digest)

@@ -20,33 +20,33 @@ TEXT = "builder.verdict"
 SIGNATURE = "builder.verdict.signature"
 """The annotations of an attached verdict: a ``Statement`` as JSON, and its signature (base64).
 
-They are annotations, and no file, because a registry lists them: nothing has to be fetched."""
+A registry lists annotations, so no file has to be fetched."""
 
 
 class Statement(BaseModel):
     """A good verdict on one image, as it is attached and signed."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, strict=True)
 
     recipe: str
     key: str
     digest: str
     """The image's; ``sha256:`` and 64 hex digits."""
     contract: str
-    """sha256 of what the smoke test checked."""
+    """sha256 of the recipe's checks when the image was checked."""
     checks: dict[str, int]
-    """How many checks of each kind passed."""
+    """The number of checks that passed, by kind."""
     created: str
     """When the image was made; RFC 3339, UTC."""
 
     @property
     def text(self) -> str:
-        """What is signed."""
+        """The text that is signed."""
         return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
 
 
 def statement_of(kept: Record) -> Statement:
-    """What is attached of the record of a verified image."""
+    """The statement on an image by its record, whose verdict is good."""
     assert kept.verdict.good
     checks = Counter(check.kind for check in kept.verdict.checks)
     return Statement(
@@ -61,27 +61,28 @@ def statement_of(kept: Record) -> Statement:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The keys that sign verdicts, and those whose verdicts count; ``work`` is a directory for
-    what cosign reads."""
+    """The key that signs verdicts, and the public keys whose verdicts are trusted.
+
+    ``work`` is a directory for the files that cosign reads.
+    """
 
     signing: str
     trusted: tuple[str, ...]
     work: Path
 
     def annotations(self, statement: Statement) -> dict[str, str]:
-        """The annotations of an attached verdict.  Raises ``WorldError`` where it cannot be
-        signed."""
+        """The annotations of an attached verdict; raises ``WorldError`` where signing fails."""
         text = statement.text
         if not self.signing:
             return {TEXT: text}
         return {TEXT: text, SIGNATURE: cosign.sign_text(text, self.signing, self.work)}
 
-    def counts(self, annotations: Mapping[str, str]) -> bool:
+    def is_trusted(self, annotations: Mapping[str, str]) -> bool:
         """Whether a verdict is signed by a trusted key.  Raises ``WorldError``."""
         return any(self._signed(annotations, public) for public in self._keys())
 
-    def is_ours(self, annotations: Mapping[str, str]) -> bool:
-        """Whether a verdict is signed as this run would sign it.  Raises ``WorldError``."""
+    def is_signed_by_us(self, annotations: Mapping[str, str]) -> bool:
+        """Whether this run's key signed a verdict, or it has none.  Raises ``WorldError``."""
         return not self.signing or self._signed(annotations, self._own())
 
     def _keys(self) -> Iterator[str]:
@@ -100,14 +101,14 @@ class Trust:
 
 
 def trust_of(settings: Settings, work: Path) -> Trust:
-    """The keys that the settings name.  Raises ``WorldError`` where cosign is needed and absent."""
+    """The keys in the settings; raises ``WorldError`` where there are some and no cosign."""
     if settings.cosign_key or settings.trusted_keys:
         cosign.require_cosign()
     return Trust(settings.cosign_key, settings.trusted_keys, work / "cosign")
 
 
 def require_signing(settings: Settings, work: Path) -> None:
-    """Raise ``WorldError`` where a signing key is set, and cosign cannot sign with it."""
+    """Raise ``WorldError`` where cosign cannot sign with the key in the settings."""
     if settings.cosign_key:
         cosign.require_key(settings.cosign_key, work / "cosign")
 
@@ -115,15 +116,18 @@ def require_signing(settings: Settings, work: Path) -> None:
 def attached_verdicts(
     entries: Iterable[Mapping[str, Any]], digest: str, key: str, contract: str
 ) -> list[dict[str, str]]:
-    """The annotations of the verdicts on an image among its referrers, for one contract."""
+    """The annotations of the verdicts on an image, for one key and one contract.
+
+    ``entries`` are the descriptors of its referrers.
+    """
     found = []
     for entry in entries:
         annotations = entry.get("annotations") or {}
         if entry.get("artifactType") == VERDICT and isinstance(annotations, dict):
             try:
-                told = Statement.model_validate_json(annotations.get(TEXT, ""))
+                statement = Statement.model_validate_json(annotations.get(TEXT, ""))
             except ValidationError:
                 continue
-            if (told.digest, told.key, told.contract) == (digest, key, contract):
+            if (statement.digest, statement.key, statement.contract) == (digest, key, contract):
                 found.append(annotations)
     return found

@@ -1,1 +1,1 @@
-"""upstream."""
+"""Follows the upstreams of recipes: newer commits, patches that still apply, pins, lock files."""

@@ -1,4 +1,4 @@
-"""What becomes of a recipe's patches, on its pin and on what upstream has: nothing is built."""
+"""Tries a recipe's patches on its pin and on newer states of its upstream; nothing is built."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import GITLINK
 from builder.tools.python import pypi
 from builder.upstream import track as tracking
-from builder.upstream.patch_state import Finding, GpuTest
-from builder.upstream.track import rank
+from builder.upstream.patch_state import Finding, PatchCheck
+from builder.upstream.track import version_order
 
 PIN = "pin"
-PYTHON = "3.12"  # of vLLM's images; their wheels are for any
+PYTHON = "3.12"  # that of vLLM's images; wheels of vLLM fit several
 
 
 @dataclass
 class PatchSet:
-    """The patches of a recipe, and where its source and its upstream are."""
+    """The patches of a recipe, with its source and its upstream.
+
+    ``notes`` collects lines for the user while the patches are tried.
+    """
 
     name: str
     source: SourceChoice
@@ -44,7 +47,7 @@ class PatchSet:
         return self.context.repositories
 
     def targets(self, against: Iterable[str]) -> Iterator[Target]:
-        """The pin, upstream's newest, and the refs that are asked for.
+        """The pin, upstream's newest state, and the refs ``against``.
 
         Raises ``FetchError`` for a ref that does not exist.
         """
@@ -56,15 +59,15 @@ class PatchSet:
             return
         yield Target(PIN, self.source.commit, "commit")
         url = self.source.url
-        yield tracking.tracked(url, self.track, self.repositories)
+        yield tracking.upstream_target(url, self.track, self.repositories)
         for ref in against:
             yield tracking.resolve(url, ref, self.repositories)
 
     def _releases(self, source: PypiFile, against: Iterable[str]) -> Iterator[Target]:
-        """The pin, the index's newest and the versions that are asked for."""
+        """The pin, the newest release on PyPI, and the releases ``against``."""
         yield Target(PIN, source.file.version, "release")
         if self.repositories.offline:
-            self.notes.append("nothing is fetched (--offline): other releases are not looked at")
+            self.notes.append("other releases are not tried: nothing is fetched (--offline)")
             return
         for version in (None, *against):
             try:
@@ -72,30 +75,30 @@ class PatchSet:
             except GoneError as error:
                 if version is not None:
                     raise
-                self.notes.append(f"the newest release is not looked at: {error.what}")
+                self.notes.append(f"the newest release is not tried: {error.what}")
                 continue
             file = PinnedFile(found.name, found.version, found.sha256)
             yield Target(found.version, found.version, "release", file)
 
     def tree(self, target: Target) -> str:
-        """The tree of a target: whole where a script reads it, else what the patches touch."""
+        """The tree of a target: complete for a script, else with the files of the patches."""
         if isinstance(self.source, PypiFile):
-            there = replace(self.source, file=target.file or self.source.file)
-            tree, note = checkout.tree_to_try(there, self.repositories, self.context.work)
+            release = replace(self.source, file=target.file or self.source.file)
+            tree, note = checkout.tree_to_try(release, self.repositories, self.context.work)
             self.notes += [note] if note else []
             return tree
         if target.name == PIN or not isinstance(self.source, GitCommit):
             return checkout.tree_of(self.source, self.repositories, self.context.work)
         url = self.source.url
         scripts = any(isinstance(planned.patch, ScriptPatch) for planned in self.patches)
-        if scripts or self._reaches_into_a_submodule(target):
-            whole = GitCommit(url, target.commit, self.source.submodules, self.source.moved)
-            return checkout.tree_of(whole, self.repositories, self.context.work)
+        if scripts or self._changes_a_submodule(self.source, target):
+            complete = GitCommit(url, target.commit, self.source.submodules, self.source.moved)
+            return checkout.tree_of(complete, self.repositories, self.context.work)
         self.repositories.walk(url, target.commit)
         return self.repositories.repairing(lambda: self._partial(url, target.commit))
 
     def _paths(self) -> list[str]:
-        """Every path that the patches touch; a script's is not known before it ran."""
+        """The paths that the patches change; those of a script are not known before it runs."""
         found: set[str] = set()
         for planned in self.patches:
             if isinstance(planned.patch, ScriptPatch):
@@ -104,7 +107,7 @@ class PatchSet:
                 for piece in pieces(self.context, planned, ""):
                     found.update(path for file in parse(piece.text) for path in file.paths)
             except (BuilderError, NotADiffError):
-                continue  # told when the patch itself is tried
+                continue  # reported when the patch itself is tried
         return sorted(found)
 
     def _partial(self, url: str, commit: str) -> str:
@@ -115,11 +118,10 @@ class PatchSet:
         self.repositories.contents(url, blobs)
         return tree
 
-    def _reaches_into_a_submodule(self, target: Target) -> bool:
-        assert isinstance(self.source, GitCommit)
-        if not self.source.submodules:
+    def _changes_a_submodule(self, source: GitCommit, target: Target) -> bool:
+        if not source.submodules:
             return False
-        self.repositories.walk(self.source.url, target.commit)
+        self.repositories.walk(source.url, target.commit)
         scratch = self.context.scratch
         links = self.repositories.repairing(
             lambda: [item.path for item in scratch.items(target.commit) if item.mode == GITLINK]
@@ -127,64 +129,75 @@ class PatchSet:
         return any(path.startswith(f"{link}/") for path in self._paths() for link in links)
 
 
-def diagnose(case: PatchSet, against: Iterable[str] = ()) -> Iterator[Finding]:
-    """Try every patch of a recipe, in order, on the pin, on upstream's newest, on other refs.
+def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[Finding]:
+    """Try all patches of a recipe, in order, on its pin, on upstream's newest and on other refs.
 
-    A patch that does not apply is left out for those behind it.  What ``against`` names is shown
-    under that name, also where another target is the same commit.  Raises ``FetchError`` when
-    the source itself cannot be had.
+    The patches after one that does not apply are tried without it.  A ref of ``against`` is shown
+    under its own name, also where another target is the same commit.  Raises ``FetchError`` when
+    the source cannot be fetched.
     """
-    asked = list(against)
+    refs = list(against)
     known: dict[str, list[Finding]] = {}
     shown: set[str] = set()
     fitted: list[str] = []
-    for target in case.targets(asked):
-        if target.name in shown or (target.commit in known and target.name not in asked):
+    for target in patch_set.targets(refs):
+        if target.name in shown or (target.commit in known and target.name not in refs):
             continue
         shown.add(target.name)
         if target.commit not in known:
-            tried = case.repositories.repairing(partial(_on, case, target, fitted))
+            tried = patch_set.repositories.repairing(partial(_on, patch_set, target, fitted))
             known[target.commit], trees = tried
             fitted = fitted or trees
         yield from (replace(found, target=target.name) for found in known[target.commit])
 
 
-def on_pin(case: PatchSet) -> list[Finding]:
-    """Try every patch of a recipe, in order, on its pin: a finding for each.
+def on_pin(patch_set: PatchSet) -> list[Finding]:
+    """Try all patches of a recipe, in order, on its pin: a finding for each.
 
-    Raises ``FetchError`` when the source cannot be had.
+    Raises ``FetchError`` when the source cannot be fetched.
     """
-    pin = next(case.targets(()))
-    return case.repositories.repairing(partial(_on, case, pin, []))[0]
+    pin = next(patch_set.targets(()))
+    return patch_set.repositories.repairing(partial(_on, patch_set, pin, []))[0]
 
 
-def _on(case: PatchSet, target: Target, fitted: list[str]) -> tuple[list[Finding], list[str]]:
-    """Every patch of a recipe on one target, in order; the tree that each was tried on.
+def _on(patch_set: PatchSet, target: Target, fitted: list[str]) -> tuple[list[Finding], list[str]]:
+    """A finding for each patch on one target, and the tree that each was tried on.
 
-    ``fitted`` are those trees of the pin.
+    ``fitted`` are the trees that they were tried on for the pin.
     """
-    trees = [case.tree(target)]
-    history = _history(case, target)
-    source = case.source
-    older = isinstance(source, PypiFile) and rank(source.file.version) < rank(target.name)
+    trees = [patch_set.tree(target)]
+    history = _history(patch_set, target)
+    source = patch_set.source
+    older = isinstance(source, PypiFile) and version_order(source.file.version) < version_order(
+        target.name
+    )
     findings = []
-    for planned, like in zip(case.patches, fitted or [""] * len(case.patches), strict=True):
-        gpu_test = GpuTest(
-            case.name, planned, target, case.context, case.notes, history, like, older
+    for planned, like in zip(
+        patch_set.patches, fitted or [""] * len(patch_set.patches), strict=True
+    ):
+        check = PatchCheck(
+            patch_set.name,
+            planned,
+            target,
+            patch_set.context,
+            patch_set.notes,
+            history,
+            like,
+            older,
         )
-        tree, finding = gpu_test.run(trees[-1])
+        tree, finding = check.run(trees[-1])
         trees.append(tree)
         findings.append(finding)
     return findings, trees[:-1]
 
 
-def _history(case: PatchSet, target: Target) -> History | None:
-    """The history of a target; None where there is none, or it is not to be had."""
-    if not isinstance(case.source, GitCommit) or not case.patches:
+def _history(patch_set: PatchSet, target: Target) -> History | None:
+    """The history of a target; None where it has none, or it cannot be fetched."""
+    if not isinstance(patch_set.source, GitCommit) or not patch_set.patches:
         return None
-    pin = "" if target.name == PIN else case.source.commit
+    pin = "" if target.name == PIN else patch_set.source.commit
     try:
-        return History(case.repositories, case.source.url, target.commit, pin)
+        return History(patch_set.repositories, patch_set.source.url, target.commit, pin)
     except FetchError as error:
-        case.notes.append(f"patches are told by their lines only: {error.what}")
+        patch_set.notes.append(f"patches are compared by their lines only: {error.what}")
         return None

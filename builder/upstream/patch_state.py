@@ -1,4 +1,4 @@
-"""One patch on one tree: what becomes of it there, and what the history says of that."""
+"""The state of one patch on one tree, explained by the history of that tree."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from builder.plan.inputs import PlannedPatch
 from builder.recipes.edit import Target
 from builder.tools.git.errors import GitError
 
-MOST_LINES = 4  # of what was looked for, that are shown
+MOST_LINES = 4  # of a change, shown where it is not found
 STATES = {
-    "applies": "every line is where the patch expects it",
-    "offset": "every line is there, further up or down",
+    "applies": "applies exactly",
+    "offset": "applies at other line numbers",
     "fuzz": "applies with less context, as the recipe allows",
     "merged": "applies by a three-way merge, as the recipe allows",
-    "upstream": "the history has it, or what it does is there already",
-    "upstream in part": "some commits of the range are upstream, the others apply",
-    "superseded": "the lines that it changes were there, and went",
-    "not applicable": "the lines that it changes are not there, nor known to have been there",
-    "absent": "the files that it changes are not there",
-    "partly": "some of what it expects is there, some is not",
+    "upstream": "upstream contains the change",
+    "upstream in part": "upstream contains some commits of the range, the others apply",
+    "superseded": "the lines that it changes were there, and were removed",
+    "not applicable": "the lines that it changes are not there, and are not known to have been",
+    "absent": "the files that it changes do not exist",
+    "partly": "part of the change is there already, part is not",
     "conflicts": "the lines that it expects have changed",
-    "broken": "it is no patch, does nothing, or its commits are gone",
-    "unexpected": "what it changes is there, and the recipe says that it is not",
+    "broken": "not a patch, without effect, or its commits are gone",
+    "unexpected": "the recipe expects its files to be absent, but they exist",
     "untried": "its script needs an engine with the recipe's base",
 }
-"""What each finding means."""
+"""The meaning of each state, from the best to the worst."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One diff of a patch on one tree: one commit of a range, where ``commit`` names it.
+    """One diff of a patch on one tree; for a range of commits, that of ``commit``.
 
-    ``commits`` are upstream's that explain the state.
+    ``commits`` are the commits of upstream that explain the state.
     """
 
     name: str
@@ -54,9 +54,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One patch on one tree.  ``commits`` are upstream's that explain the state.
+    """The state of one patch on one tree.
 
-    ``parts`` are those of a patch that has several: each commit of a range.
+    ``commits`` are the commits of upstream that explain it, ``parts`` the commits of a range.
     """
 
     recipe: str
@@ -81,12 +81,12 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuTest:
-    """One patch of a recipe on one target; what else there is to know goes to ``notes``.
+class PatchCheck:
+    """Tries one patch of a recipe on one target; lines for the user go to ``notes``.
 
-    ``history`` is the target's, where there is one.  ``like`` is the tree of the pin that the
-    patch was tried on, and ``older`` says that the pin is the older one; both are for targets
-    that are not the pin.
+    ``history`` is that of the target, where there is one.  For targets other than the pin, ``like``
+    is the tree of the pin that the patch was tried on, and ``older`` says that the pin is older
+    than the target.
     """
 
     recipe: str
@@ -99,7 +99,7 @@ class GpuTest:
     older: bool = False
 
     def run(self, start: str) -> tuple[str, Finding]:
-        """Try it on a tree: the new tree, or the same one where it does not apply."""
+        """Try the patch on a tree: the new tree, or the same one where it does not apply."""
         try:
             if self.planned.patch.expect == "absent":
                 return start, self._absent(start)
@@ -122,7 +122,7 @@ class GpuTest:
         return tree if fits else start, found
 
     def _absent(self, tree: str) -> Finding:
-        """Whether what the patch changes is as absent as the recipe expects."""
+        """The finding for a patch whose files the recipe expects to be absent."""
         try:
             require_absence(self.context, self.planned, tree)
         except PatchError as error:
@@ -136,7 +136,7 @@ class GpuTest:
         commits: Iterable[str] = (),
         parts: Iterable[Part] = (),
     ) -> Finding:
-        """What is found of the patch on the target."""
+        """The finding for the patch on the target."""
         return Finding(
             self.recipe,
             self.planned.name,
@@ -150,7 +150,7 @@ class GpuTest:
         )
 
     def _together(self, parts: list[Part]) -> Finding:
-        """What the parts of a patch come to: the worst of them, unless some are upstream."""
+        """The finding for all parts: the worst state, unless upstream contains only some."""
         if len(parts) == 1:
             (part,) = parts
             return self.finding(part.state, part.details, part.commits)
@@ -161,7 +161,7 @@ class GpuTest:
             return self.finding(state, [line for part in parts for line in part.details], (), parts)
         details = []
         for part in parts:
-            by = [f"brought by {name}" for name in part.commits if part.state == "upstream"]
+            by = [f"introduced by {name}" for name in part.commits if part.state == "upstream"]
             details.append("; ".join([f"{part.name}: {part.state}", *by]))
             details += part.details
         named = dict.fromkeys(n for part in parts if part.state == state for n in part.commits)
@@ -185,18 +185,18 @@ class GpuTest:
             part = self._within(self._explained(part, piece, files, fate, tree), piece, files)
         except (FetchError, GitError) as error:
             note = error.what if isinstance(error, FetchError) else error.why
-            self.notes.append(f"{piece.name} is told by its lines only: {note}")
+            self.notes.append(f"{piece.name} is compared by its lines only: {note}")
         return fate.tree if part.state in FITS else tree, part
 
     def _explained(
         self, part: Part, piece: Piece, files: list[FileDiff], fate: Attempt, tree: str
     ) -> Part:
-        """What the history adds: that it has the change, or who changed or took the lines."""
+        """Add the history's explanation: it has the change, or commits that changed the lines."""
         history = self.history
         if history is None:
             return self._released(part, files) if part.state == "not applicable" else part
-        part, has_it = self._merged(part, piece, files, history, tree)
-        if has_it:
+        part, contained = self._merged(part, piece, files, history, tree)
+        if contained:
             return part
         if part.state == "upstream":
             return replace(part, commits=tuple(history.introducing_commits(piece, files, tree)))
@@ -208,7 +208,7 @@ class GpuTest:
         return replace(part, commits=named)
 
     def _within(self, part: Part, piece: Piece, files: list[FileDiff]) -> Part:
-        """A submodule's own history is not read: who moved the submodule is what is known."""
+        """Explain a submodule by the commits that moved it: its own history is not read."""
         history = self.history
         if history is None or part.state in FITS or part.commits:
             return part
@@ -216,14 +216,14 @@ class GpuTest:
         if not submodules:
             return part
         moves = history.moved(submodules, piece)
-        note = f"the history of {', '.join(submodules)}, a submodule, is not read"
-        by = "the commits are those that moved it" if moves else "nobody moved it since"
+        note = f"the history of the submodule {', '.join(submodules)} is not read"
+        by = "these commits moved it" if moves else "no commit moved it since"
         return replace(part, details=(*part.details, f"{note}; {by}"), commits=tuple(moves))
 
     def _merged(
         self, part: Part, piece: Piece, files: list[FileDiff], history: History, tree: str
     ) -> tuple[Part, bool]:
-        """Whether the history has the change and the files still do; if not, why not."""
+        """Whether the history has the change and the files still contain it; else why not."""
         if part.state == "upstream":
             by = history.brought(piece, files, thorough=True)
             return (part, False) if by is None else (_upstream(part, history.name(by)), True)
@@ -244,20 +244,20 @@ class GpuTest:
         return replace(part, details=(*part.details, why)), False
 
     def _gone(self, part: Part, piece: Piece, files: list[FileDiff], history: History) -> Part:
-        """Lines that are not there: they went, they are elsewhere, or they never were there."""
+        """Explain missing lines: they were removed, moved to another file, or never there."""
         found = history.went(piece, files, self.like)
         if found is None:
             since = history.parted(piece)
-            at = f", nor in {since[:9]}, where its history parts from the patch's" if since else ""
+            at = f", nor in {since[:9]}, the common ancestor with the patch" if since else ""
             return replace(part, details=(*part.details, *self._looked_for(files, at)))
         moved, names = found
         if moved:
-            note = f"its lines are in {moved} now"
+            note = f"its lines moved to {moved}"
             return replace(part, state="conflicts", details=(*part.details, note), commits=names)
         return replace(part, state="superseded", commits=names)
 
     def _released(self, part: Part, files: list[FileDiff]) -> Part:
-        """Releases have no history: what an older pin has, a newer release once had."""
+        """A release has no history: a newer one once had the lines of an older pin."""
         scratch = self.context.scratch
         if (
             self.older
@@ -268,21 +268,21 @@ class GpuTest:
         return replace(part, details=(*part.details, *self._looked_for(files, "")))
 
     def _looked_for(self, files: list[FileDiff], where: str) -> list[str]:
-        """What is not in the target."""
+        """The lines that the target does not have, a detail for each file."""
         found = []
         for file in files:
             lines = list(dict.fromkeys(changing(file)))
-            told = "; ".join(line.decode("utf-8", "replace").strip() for line in lines[:MOST_LINES])
+            shown = [line.decode("utf-8", "replace").strip() for line in lines[:MOST_LINES]]
             more = f"; and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
-            found.append(f"{file.path}: not there{where}: {told}{more}")
+            found.append(f"{file.path}: not there{where}: {'; '.join(shown)}{more}")
         return found
 
 
 def _elsewhere(part: Part, renames: dict[str, list[str]]) -> Part:
-    """What becomes of a part whose files have other names now: it is not absent."""
+    """The state of a part whose files were renamed: it is not absent."""
     if not renames:
         return part
-    notes = [f"its lines are in {path} now" for path in renames]
+    notes = [f"its lines moved to {path}" for path in renames]
     names = dict.fromkeys(name for by in renames.values() for name in by)
     state = "conflicts" if part.state == "absent" else part.state
     return replace(part, state=state, details=(*part.details, *notes), commits=tuple(names))

@@ -1,4 +1,4 @@
-"""Everything that the catalog pins: whether it can still be fetched, and fetching it to stay."""
+"""The pinned inputs of recipes: whether they can still be fetched, and mirroring them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from builder.tools.git.errors import GitError
 from builder.tools.git.repository import GITLINK, Repository
 from builder.tools.git.scratch import Scratch
 from builder.tools.git.submodules import submodule_urls
+from builder.tools.log import Log
 from builder.tools.python import pypi
 from builder.tools.web import downloads
 from builder.tools.web.errors import web_error
@@ -46,33 +47,35 @@ from builder.upstream.compatibility import PatchSet
 if TYPE_CHECKING:
     from pypi_simple import PyPISimple
 
-AT_ONCE = 8  # questions of `verify-pins`, each to another place
+CONCURRENT = 8  # requests of `pin verify`, each to another location
 REGISTRY_PATIENCE = 30.0  # seconds
 PLATFORM = Platforms("amd64")
-Key = tuple[str, str]  # what is pinned, and where
+Key = tuple[str, str]  # of a pin: its name and its location
 
 
 @dataclass(frozen=True, slots=True)
 class PinStatus:
-    """One thing that a recipe pins, and whether it can still be fetched.
+    """A pinned input, and whether it can still be fetched.
 
-    "gone": who was asked does not have it; "unasked": nobody answered.  ``why`` says more.
+    ``gone``: its location answers, and does not have it; ``unknown``: it does not answer.
     """
 
     recipe: str
     kind: str
-    """commit, submodule, pull, pick, script, file, archive or image."""
+    """commit, submodule, pull, pick, script, add, file, archive or image."""
     what: str
+    """The commit, the digest, or the name and the version."""
     where: str
-    state: Literal["ok", "gone", "unasked"]
+    """The URL, the image, or the sha256 of a file on PyPI."""
+    state: Literal["ok", "gone", "unknown"]
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pin:
-    """What ``PinStatus`` says, and how it is asked for: ``check`` gives what it pins in turn.
+    """A pinned input, as in ``PinStatus``.
 
-    ``check`` raises ``BuilderError``.
+    ``check`` requests it, and gives the pins that it contains; it raises ``BuilderError``.
     """
 
     recipe: str
@@ -83,16 +86,15 @@ class _Pin:
 
 
 def verify(catalog: Catalog, names: list[str], work: Path) -> Iterator[PinStatus]:
-    """Ask for every pin of recipes and of the bases below them; what several share comes once.
+    """Check every pin of recipes and of their bases; a pin that several share is checked once.
 
-    Several are asked for at once, those of one repository one after the other.  An index that does
-    not answer is asked once.  ``work`` is a
-    directory for what has to be fetched to know: commits and trees, no contents.  Raises
-    ``RecipeError`` for a recipe that is wrong.
+    Pins are checked concurrently, those of one repository one after the other.  A package index
+    that does not answer is asked once.  ``work`` is a directory for the commits and trees that have
+    to be fetched.  Raises ``RecipeError`` for a broken recipe.
     """
     with pypi.client() as index:
         pins = [*_pins(catalog, names, _Kinds(work, _Index(index)))]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(CONCURRENT) as pool:
             yield from _answers(pool, pins, set())
 
 
@@ -114,7 +116,7 @@ def _pins(catalog: Catalog, names: list[str], kinds: _Kinds) -> Iterator[_Pin]:
 def _answers(
     pool: Executor, pins: Iterable[_Pin], seen: set[tuple[str, str]]
 ) -> Iterator[PinStatus]:
-    """The standing of each pin, in order, followed by those of what it pins in turn."""
+    """The status of each pin, in order, followed by those of the pins that it contains."""
     fresh: dict[Key, _Pin] = {}
     for pin in pins:
         if (pin.what, pin.where) not in seen:
@@ -124,21 +126,24 @@ def _answers(
     for pin in fresh.values():
         places.setdefault(pin.where, []).append(pin)
     answered: dict[Key, tuple[PinStatus, list[_Pin]]] = {}
-    for pairs in pool.map(_ask_all, places.values()):
-        answered |= {(standing.what, standing.where): (standing, more) for standing, more in pairs}
+    for pairs in pool.map(_check_all, places.values()):
+        answered |= {(status.what, status.where): (status, more) for status, more in pairs}
     for key in fresh:
-        standing, more = answered[key]
-        yield standing
+        status, more = answered[key]
+        yield status
         yield from _answers(pool, more, seen)
 
 
-def _ask_all(pins: list[_Pin]) -> list[tuple[PinStatus, list[_Pin]]]:
-    """Ask one place for all that is pinned there; one that is out of reach is asked once."""
+def _check_all(pins: list[_Pin]) -> list[tuple[PinStatus, list[_Pin]]]:
+    """Check the pins of one location, with the pins that they contain.
+
+    A location that is out of reach is asked once.
+    """
     answers = []
     silent: BuilderError | None = None
     for pin in pins:
         more: list[_Pin] = []
-        state: Literal["ok", "gone", "unasked"] = "ok"
+        state: Literal["ok", "gone", "unknown"] = "ok"
         why = ""
         try:
             if silent is not None:
@@ -146,7 +151,7 @@ def _ask_all(pins: list[_Pin]) -> list[tuple[PinStatus, list[_Pin]]]:
             more = [*(pin.check() or ())]
         except BuilderError as error:
             why = " ".join(part for part in (error.what, error.why) if part)
-            state = "gone" if isinstance(error, GoneError) else "unasked"
+            state = "gone" if isinstance(error, GoneError) else "unknown"
             if isinstance(error.__cause__, GitError) and error.__cause__.concerns_server:
                 silent = error
         answers.append((PinStatus(pin.recipe, pin.kind, pin.what, pin.where, state, why), more))
@@ -154,9 +159,9 @@ def _ask_all(pins: list[_Pin]) -> list[tuple[PinStatus, list[_Pin]]]:
 
 
 class _Index:
-    """The package index: until it answers it is asked for one file, and not again if it does not.
+    """The package index, for several threads.
 
-    Threads may share it.
+    Requests wait for the first answer; if there is none, no further request is made.
     """
 
     def __init__(self, index: PyPISimple) -> None:
@@ -189,7 +194,7 @@ class _Index:
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """How each kind of pin is asked for: commits are fetched to ``work``."""
+    """Makes the pins of each kind; their commits are fetched to ``work``."""
 
     work: Path
     index: _Index
@@ -239,7 +244,7 @@ class _Kinds:
             )
 
     def base(self, entry: Entry[BaseRecipe]) -> Iterator[_Pin]:
-        """The wheels of a base, and the image that it starts from: also one that is not pinned."""
+        """The wheels of a base, and the image that it starts from, pinned or not."""
         base = entry.recipe
         family = families.BASES[base.family]
         for files in family.packages(base, entry.file.parent, PLATFORM).values():
@@ -279,27 +284,27 @@ def _submodules(repository: Repository, source: GitCommit) -> Iterator[GitCommit
         yield GitCommit(url, link.object, moved=inner)
 
 
-def mirror(case: PatchSet, entry: Entry[Recipe]) -> Iterator[str]:
-    """Fetch everything that a recipe pins, to stay, and what the patch doctor reads of upstream.
+def mirror(patch_set: PatchSet, entry: Entry[Recipe]) -> Iterator[str]:
+    """Mirror everything that a recipe pins, and the history that `patch check` reads.
 
-    Yields a line for each thing that is kept.  Raises ``FetchError`` for what cannot be had.
+    Yields a line for each input.  Raises ``FetchError`` where one cannot be fetched.
     """
-    repositories = case.repositories
-    source = case.source
+    repositories = patch_set.repositories
+    source = patch_set.source
     if isinstance(source, GitCommit | Archive):
-        checkout.tree_of(source, repositories, case.context.work)
+        checkout.tree_of(source, repositories, patch_set.context.work)
     if isinstance(source, GitCommit):
         yield f"{source.url} {source.commit}"
-        target = track.tracked(source.url, case.track, repositories)
+        target = track.upstream_target(source.url, patch_set.track, repositories)
         repositories.walk(source.url, source.commit, target.commit)
         yield f"{source.url} {target.name}: history up to {target.commit}"
-    for planned in case.patches:
+    for planned in patch_set.patches:
         if isinstance(planned.patch, ScriptPatch):
             repositories.pin(planned.url, planned.patch.script.commit)
         elif isinstance(planned.patch, AddPatch):
             repositories.pin(planned.url, planned.patch.add.commit)
         else:
-            for _ in pieces(case.context, planned, ""):
+            for _ in pieces(patch_set.context, planned, ""):
                 pass
         yield f"{planned.name} of {planned.url or 'this repository'}"
     family = families.ENGINES[entry.recipe.family]
@@ -310,8 +315,8 @@ def mirror(case: PatchSet, entry: Entry[Recipe]) -> Iterator[str]:
         yield from (f"{file.name} {file.version}" for file in several)
 
 
-def mirror_base(entry: Entry[BaseRecipe], cache: Path, log: Callable[[str], None]) -> Iterator[str]:
-    """Fetch the wheels and the published image of a base, to stay; like ``mirror``."""
+def mirror_base(entry: Entry[BaseRecipe], cache: Path, log: Log) -> Iterator[str]:
+    """Mirror the wheels and the published image of a base; like ``mirror``."""
     base = entry.recipe
     family = families.BASES[base.family]
     for files in family.packages(base, entry.file.parent, PLATFORM).values():
@@ -322,4 +327,4 @@ def mirror_base(entry: Entry[BaseRecipe], cache: Path, log: Callable[[str], None
         local = published_image.fetch(base, published.digest, log)
         yield f"{published.image} in the engine, as {local}"
     elif published is not None:
-        yield f"{published.image} is not kept: nothing pins it ({published.note})"
+        yield f"{published.image} is not mirrored: it is not pinned ({published.note})"

@@ -1,4 +1,4 @@
-"""Pull requests: freezing one to two commits, and telling what became of it since."""
+"""Pull requests: freezing one as two commits, and comparing it with its state of today."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What became of a frozen pull request.
+    """The changes of a pull request since it was frozen.
 
-    ``head`` is the one of today, empty where the request is gone.  ``merged`` names the commit
-    by which upstream has it, as it was frozen or as it is today.  ``told`` is what GitHub's API
-    adds, ``changes`` the range-diff from the frozen commits to those of today
+    ``head`` is today's; empty where the request is gone.  ``merged`` names the commit by which
+    upstream contains it, as it was frozen or as it is today.  ``github`` is the state that GitHub's
+    API gives.  ``changes`` is the range-diff from the frozen commits to today's
     (git-range-diff(1)).
     """
 
@@ -44,12 +44,12 @@ class Drift:
     frozen: str
     head: str
     merged: str
-    told: str
+    github: str
     changes: str
 
     @property
     def state(self) -> str:
-        """In one word."""
+        """``merged``, ``gone``, ``moved`` or ``unmoved``."""
         if self.merged:
             return "merged"
         if not self.head:
@@ -70,7 +70,7 @@ def head_of(url: str, number: int, repositories: Repositories) -> str | None:
 
 
 def ends_of(url: str, number: int, repositories: Repositories, onto: str | None = None) -> Ends:
-    """Where a pull request's branch left its target branch, and where it ends today.
+    """The commit where a pull request's branch left its target branch, and its head of today.
 
     ``onto`` is the target branch; default: the repository's default branch.  Raises
     ``FetchError`` when there is no such request, or no such branch, ``PatchError`` when the
@@ -96,13 +96,13 @@ def _ends(head: str, branch: str, repositories: Repositories) -> Ends:
     scratch = repositories.scratch
     before: str | None = branch
     if scratch.is_ancestor(head, branch):
-        # Merged: where the branch stood when it did not have the request yet.
+        # Merged: the head of the target branch before the merge.
         merge = scratch.merge_of(head, branch)
         before = scratch.text("rev-parse", f"{merge}^1") if merge else None
     base = next(iter(scratch.merge_bases(head, before)), None) if before else None
     if base is None or base == head:
         raise PatchError(
-            f"the commits of {head} cannot be told from those of its target branch",
+            f"the commits of {head} cannot be distinguished from those of its target branch",
             hint="name the target branch with --onto, or write base and head by hand",
         )
     return Ends(base, head, scratch.text("log", "-1", "--format=%s", head))
@@ -111,10 +111,11 @@ def _ends(head: str, branch: str, repositories: Repositories) -> Ends:
 def merged_by(
     repositories: Repositories, url: str, pull: int, ends: Ends, *, of: str, commit: str
 ) -> str | None:
-    """The commit by which ``commit`` of the repository ``of`` has a pull request; None: not.
+    """The commit by which the history of ``commit`` contains a pull request; None: it does not.
 
-    Its commits are in the history, or their changes under other names.  Without a base only its
-    head is looked for.  Raises ``FetchError``.
+    ``of`` is the repository of ``commit``.  The history contains the commits of the request, or the
+    same changes in other commits.  Without a base only the head is looked for.  Raises
+    ``FetchError``.
     """
     repositories.walk(url, ends.head)
     history = History(repositories, of, commit)
@@ -132,24 +133,24 @@ def merged_by(
     try:
         return repositories.repairing(look)
     except (PatchError, NotADiffError):
-        return None  # it changes nothing, or nothing that a patch can
+        return None  # the request changes nothing that a patch can change
 
 
-def drift(case: PatchSet, api: str) -> Iterator[Drift]:
-    """What became of every frozen pull request of a recipe.
+def drift(patch_set: PatchSet, api: str) -> Iterator[Drift]:
+    """Compare every frozen pull request of a recipe with its state of today.
 
     Raises ``FetchError`` when a repository does not answer.
     """
-    for planned in case.patches:
+    for planned in patch_set.patches:
         if isinstance(planned.patch, PullPatch):
-            yield _drift(case, planned, planned.patch, api)
+            yield _drift(patch_set, planned, planned.patch, api)
 
 
-def _drift(case: PatchSet, planned: PlannedPatch, patch: PullPatch, api: str) -> Drift:
-    repositories, url = case.repositories, planned.url
+def _drift(patch_set: PatchSet, planned: PlannedPatch, patch: PullPatch, api: str) -> Drift:
+    repositories, url = patch_set.repositories, planned.url
     head = head_of(url, patch.pull, repositories) or ""
-    told = None if repositories.offline else github.pull_request(api, url, patch.pull)
-    onto = told.base_ref if told else None
+    found = None if repositories.offline else github.pull_request(api, url, patch.pull)
+    onto = found.base_ref if found else None
     changes = ""
     ends = Ends(patch.base, patch.head, "")
     known = [ends]
@@ -157,19 +158,19 @@ def _drift(case: PatchSet, planned: PlannedPatch, patch: PullPatch, api: str) ->
         try:
             known.append(ends_of(url, patch.pull, repositories, onto))
             changes = _range_diff(repositories, url, patch, known[-1])
-        except PatchError:  # its target branch has it, without a merge
+        except PatchError:  # its target branch contains it, without a merge commit
             known.append(Ends("", head, ""))
-    merged = _merged(case, planned) or _merged_onto(repositories, url, patch.pull, known, onto)
-    if not merged and told is not None and told.merged_at:
-        merged = f"{told.merge_commit[:9]}, as GitHub says"
-    words = _words(told)
-    return Drift(case.name, patch.pull, url, patch.head, head, merged, words, changes)
+    merged = _merged(patch_set, planned) or _merged_onto(repositories, url, patch.pull, known, onto)
+    if not merged and found is not None and found.merged_at:
+        merged = f"{found.merge_commit[:9]}, according to GitHub"
+    state = _github_state(found)
+    return Drift(patch_set.name, patch.pull, url, patch.head, head, merged, state, changes)
 
 
-def _merged(case: PatchSet, planned: PlannedPatch) -> str:
-    """The commit of the upstream that has what the request does, as far as git can tell."""
-    alone = replace(case, patches=(planned,), notes=[])
-    for finding in diagnose(alone):
+def _merged(patch_set: PatchSet, planned: PlannedPatch) -> str:
+    """The commit of the recipe's upstream that contains the request; empty: none is found."""
+    single = replace(patch_set, patches=(planned,), notes=[])
+    for finding in diagnose(single):
         if finding.state == "upstream":
             return finding.commits[0] if finding.commits else f"in {finding.target}"
     return ""
@@ -178,7 +179,7 @@ def _merged(case: PatchSet, planned: PlannedPatch) -> str:
 def _merged_onto(
     repositories: Repositories, url: str, pull: int, known: list[Ends], onto: str | None
 ) -> str:
-    """The commit by which the request's own target branch has it; empty: it does not."""
+    """The commit by which the request's target branch contains it; empty: it does not."""
     advertised = repositories.mirror(url).advertised()
     branch = advertised.commit(f"refs/heads/{onto}" if onto else advertised.head)
     if branch is None:
@@ -187,12 +188,12 @@ def _merged_onto(
     return next((by for by in found if by), "")
 
 
-def _words(told: github.PullRequest | None) -> str:
-    if told is None:
+def _github_state(found: github.PullRequest | None) -> str:
+    if found is None:
         return ""
-    if told.merged_at:
-        return f"merged {told.merged_at[:10]} as {told.merge_commit[:9]}: {told.title}"
-    return f"{told.state}: {told.title}"
+    if found.merged_at:
+        return f"merged {found.merged_at[:10]} as {found.merge_commit[:9]}: {found.title}"
+    return f"{found.state}: {found.title}"
 
 
 def _range_diff(repositories: Repositories, url: str, old: PullPatch, new: Ends) -> str:

@@ -1,8 +1,8 @@
-"""Lock files made: requirements become the exact wheels of PyPI that satisfy them."""
+"""Resolves requirements to the exact wheels of PyPI, for a lock file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from builder.recipes import lockfile
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BasePython, BaseRecipe, Python, Recipe
+from builder.tools.log import Log
 from builder.tools.python import pypi, uv
 
 # https://packages.debian.org/search?keywords=python3&exact=1
@@ -19,7 +20,7 @@ PYTHON_OF = {"bookworm": "3.11", "trixie": "3.13"}
 
 @dataclass(frozen=True, slots=True)
 class Lockable:
-    """What a recipe or a base says of its lock; ``python`` is that of its Debian ("3.13")."""
+    """The requirements of a recipe or a base; ``python`` is that of its Debian ("3.13")."""
 
     name: str
     file: Path
@@ -28,29 +29,26 @@ class Lockable:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A lock as it would be, and what differs from the one that is there."""
+class NewLock:
+    """A lock file to write, and the difference from the present one."""
 
     file: Path
     text: str
     files: tuple[PinnedFile, ...]
     size: int
-    """Bytes to download; 0 where the index does not tell."""
+    """Bytes to download; 0: the index does not give all sizes."""
     changes: tuple[str, ...]
 
 
 def lockable(catalog: Catalog, name: str) -> Lockable:
-    """What there is to lock of a recipe or of a base.
-
-    Raises ``RecipeError`` where there is nothing.
-    """
+    """The requirements of a recipe or a base; raises ``RecipeError`` where it has none."""
     entry: Entry[Recipe] | Entry[BaseRecipe]
     entry = catalog.base(name) if name in catalog.bases else catalog.engine(name)
     python: Python | BasePython | None = entry.recipe.python
     if python is None or not python.requirements:
         raise RecipeError(
-            f"{entry.name} has nothing to lock",
-            hint='say what it needs in the recipe: [python] requirements = ["NAME==VERSION"]',
+            f"{entry.name} has no requirements to lock",
+            hint='add them to the recipe: [python] requirements = ["NAME==VERSION"]',
         )
     version = _python_below(catalog, entry.recipe.base)
     file = entry.file.parent / python.lock
@@ -62,42 +60,47 @@ def _python_below(catalog: Catalog, base: str | None) -> str:
         recipe = catalog.base(name).recipe
         if recipe is not None and recipe.root is not None and recipe.root.suite in PYTHON_OF:
             return PYTHON_OF[recipe.root.suite]
-    raise RecipeError(f"which Python is below {base} is not known", hint="say it: --python 3.13")
+    raise RecipeError(
+        f"the Python version of the base {base} is not known", hint="name it: --python 3.13"
+    )
 
 
-def make(wanted: Lockable, python: str | None, cache: Path, log: Callable[[str], None]) -> Made:
-    """Resolve the requirements anew: the newest versions that fit together.
+def make(wanted: Lockable, python: str | None, cache: Path, log: Log) -> NewLock:
+    """Resolve the requirements to the newest compatible versions.
 
-    Raises ``RecipeError`` where none do, ``FetchError`` when the index does not answer.
+    Raises ``RecipeError`` where there are none, ``FetchError`` when the index does not answer.
     """
     version = python or wanted.python
     log(f"resolving {', '.join(wanted.requirements)} for CPython {version} on linux x86_64")
     pins = uv.resolve(wanted.requirements, version, cache)
     if not pins:
-        raise RecipeError(f"nothing is needed for CPython {version}: there is nothing to lock")
+        raise RecipeError(
+            f"no requirement of {wanted.name} applies to CPython {version}",
+            hint="correct the markers of its requirements, or name another version: --python",
+        )
     log(f"looking for the wheels of {len(pins)} packages")
     found = pypi.find_wheels(pins, version)
     files = tuple(PinnedFile(file.name, file.version, file.sha256) for file in found)
-    there = _known(wanted.file, log)
-    before = {file.name: file for file in there.runtime} if there else {}
+    known = _known(wanted.file, log)
+    before = {file.name: file for file in known.runtime} if known else {}
     after = {file.name: file for file in files}
-    return Made(
+    return NewLock(
         wanted.file,
-        _text(wanted, version, there.build if there else (), files),
+        _text(wanted, version, known.build if known else (), files),
         files,
         sum(file.size for file in found) if all(file.size for file in found) else 0,
         tuple(_changes(before, after)),
     )
 
 
-def _known(file: Path, log: Callable[[str], None]) -> lockfile.Lock | None:
-    """The lock that is there, if it can be read: else None, and a line says so."""
+def _known(file: Path, log: Log) -> lockfile.Lock | None:
+    """The present lock; None where there is none, or, with a line in the log, it is damaged."""
     if not file.exists():
         return None
     try:
         return lockfile.read(file)
     except RecipeError as error:
-        log(f"{error.what}: it is made anew")
+        log(f"{error.what}; writing a new one")
         return None
 
 
@@ -108,10 +111,10 @@ def _changes(before: Mapping[str, PinnedFile], after: Mapping[str, PinnedFile]) 
         if old == new:
             continue
         if old is not None and new is not None and old.version == new.version:
-            lines.append(f"{name} {new.version}: another file")
+            lines.append(f"{name} {new.version}: different file")
         else:
             lines.append(
-                f"{name} {old.version if old else 'new'} -> {new.version if new else 'gone'}"
+                f"{name} {old.version if old else 'added'} -> {new.version if new else 'removed'}"
             )
     return lines
 

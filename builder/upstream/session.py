@@ -1,4 +1,4 @@
-"""A place to look at recipes without building them: mirrors, a work directory, the cases."""
+"""A session with the sources of recipes: mirrors, a work directory and sets of patches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from builder.upstream.patch_state import Finding
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A recipe file as it is and as it would be: nothing is written before ``write``."""
+    """A recipe file and its new text; ``write`` writes it."""
 
     file: Path
     new_file: Path
@@ -38,7 +38,7 @@ class Change:
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether the texts differ."""
         return self.text != self.new_text
 
     @property
@@ -47,9 +47,9 @@ class Change:
         return difference(self.text, self.new_text, self.file.name, self.new_file.name)
 
     def write(self) -> None:
-        """Write the new file, whole or not at all; where it has another name, the old one goes.
+        """Write the new file atomically; where its name is new, the old file is removed.
 
-        Raises ``WorldError`` when the directory does not take it.
+        Raises ``WorldError`` where the directory is not writable.
         """
         write(self.new_file, self.new_text, like=self.file)
         if self.new_file != self.file:
@@ -58,7 +58,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class SourceSession:
-    """What the commands about sources and patches work with."""
+    """What the commands about sources and patches share."""
 
     catalog: Catalog
     settings: Settings
@@ -69,7 +69,7 @@ class SourceSession:
         """The mirrors."""
         return self.context.repositories
 
-    def case(self, entry: Entry[Recipe]) -> PatchSet:
+    def patch_set(self, entry: Entry[Recipe]) -> PatchSet:
         """The patches and the source of a recipe.  Raises ``RecipeError``, ``FetchError``."""
         recipe = entry.recipe
         context = self.context
@@ -87,31 +87,31 @@ class SourceSession:
     def change(self, entry: Entry[Recipe], text: str) -> Change:
         """A change of a recipe's file.
 
-        Raises ``RecipeError`` when the new text is no recipe, or has the name of another.
+        Raises ``RecipeError`` when the new text is no valid recipe, or another one has its name.
         """
         recipe, problems = parse(text, entry.file, Recipe)
         if recipe is None:
-            raise RecipeError(f"{entry.name} would be wrong", problems=problems)
+            raise RecipeError(f"{entry.name} would not be valid", problems=problems)
         file = entry.file.with_name(f"{recipe.name}.toml")
         if file != entry.file and file.exists():
             raise RecipeError(
-                f"{entry.name} would become {recipe.name}, which there is already",
-                hint="remove one of them, or give --to another ref",
+                f"{entry.name} would be renamed to {recipe.name}, which exists already",
+                hint="remove one of them, or name another ref with --to",
             )
         return Change(entry.file, file, entry.text, text, recipe)
 
     def findings(self, change: Change) -> list[Finding]:
-        """What becomes of the patches of a changed recipe.  Raises ``FetchError``."""
+        """The findings for the patches of a changed recipe.  Raises ``FetchError``."""
         entry = Entry(change.recipe.name, change.file, change.new_text, change.recipe)
-        case = self.case(entry)
-        return list(diagnose(case)) if case.patches else []
+        patch_set = self.patch_set(entry)
+        return list(diagnose(patch_set)) if patch_set.patches else []
 
 
 @contextmanager
 def open_session(
     catalog: Catalog, settings: Settings, log: Log, *, offline: bool
 ) -> Iterator[SourceSession]:
-    """A desk with a work directory of its own, gone afterwards."""
+    """A session with a work directory of its own, which is removed afterwards."""
     settings.require_directories()
     with workspace(settings.cache_dir) as work:
         repositories = Repositories(settings.cache_dir, work, log, offline=offline)
@@ -119,14 +119,14 @@ def open_session(
 
 
 def _image_for_scripts(catalog: Catalog, recipe: Recipe, settings: Settings) -> str | None:
-    """A stage of the recipe's base that has Python, where an engine answers and has it."""
+    """An image of the recipe's base that has Python; None where no engine has one."""
     try:
         machine = architecture(docker.engine().architecture)
         if machine is None:
             return None
         below = catalog.base(recipe.base).recipe
         if below.published is not None:
-            # Whatever its tag means today: a script needs its Python, and no more.
+            # Any version of it does: a script needs nothing but its Python.
             return next(iter(docker.image_names(f"builder-base/{below.name}:runtime-*")), None)
         policy = RootPolicy(settings.debian_root, ask=False)
         base = Resolver(catalog, Platforms(machine), policy).resolve_base(recipe.base)

@@ -1,7 +1,7 @@
-"""A recipe at one state of its upstream: whole, so that it can be built again years later.
+"""Freezes a recipe at one state of its upstream, so that it can be built again years later.
 
-What a channel follows (a tag, a branch, a published image) is looked up once; what comes out is a
-recipe like any other, under a name of its own, that nothing moves any more.
+The tag, the branch or the published image that a channel follows is resolved once.  The result is a
+recipe like any other, under a name of its own, with fixed pins.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ COMMIT_DIGITS = 9
 DIGEST_DIGITS = 12
 MERGED = "upstream"
 IN_PART = "upstream in part"
-UNTRIED = "untried"  # the build tells of these, which has an engine
+UNTRIED = "untried"  # the build tries these: it has an engine
 
 
 @dataclass(frozen=True, slots=True)
-class Frozen:
-    """A frozen recipe, and the catalog that has it beside everything else."""
+class FrozenRecipe:
+    """A frozen recipe, and a catalog that contains it."""
 
     entry: Entry[Recipe]
     base: Entry[BaseRecipe] | None
-    """The base, where it is frozen as well."""
+    """The base, if it is frozen as well."""
     catalog: Catalog
     target: Target
     dropped: tuple[str, ...] = ()
-    """Patches that upstream has."""
+    """The patches that are left out: upstream contains them."""
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class Frozen:
 
 
 def version_of(channel: str, target: Target) -> str:
-    """What a channel's image of that state is called: ``nightly-b9900``, ``nightly-3f2a91c0d``."""
+    """The version of a channel's image at a target: ``nightly-b9900``, ``nightly-3f2a91c0d``."""
     if target.kind == "tag":
         name = re.sub(r"[^A-Za-z0-9.]+", "-", target.name)
         return f"{channel}-{re.sub(r'[.-]{2,}', '-', name).strip('.-')}"
@@ -74,10 +74,10 @@ def version_of(channel: str, target: Target) -> str:
 
 def at_commit(
     catalog: Catalog, entry: Entry[Recipe], target: Target, number: int, version: str
-) -> Frozen:
+) -> FrozenRecipe:
     """A recipe at a commit of its source, ``number`` commits from the first.
 
-    Raises ``RecipeError`` where that would be no recipe.
+    Raises ``RecipeError`` where the result is not a valid recipe.
     """
     recipe = entry.recipe
     changes: dict[edit.Keys, object] = {
@@ -89,15 +89,17 @@ def at_commit(
     return _frozen(catalog, entry, target, version, changes, None)
 
 
-def at_image(catalog: Catalog, entry: Entry[Recipe], target: Target, version: str) -> Frozen:
-    """A recipe over the published image that a tag leads to: ``target.commit`` is its digest.
+def at_image(catalog: Catalog, entry: Entry[Recipe], target: Target, version: str) -> FrozenRecipe:
+    """A recipe over a published image; ``target.commit`` is the image's digest.
 
-    Raises ``RecipeError`` where its base is no published image.
+    Raises ``RecipeError`` where its base is not a published image.
     """
     recipe = entry.recipe
     below = catalog.base(recipe.base)
     if below.recipe.published is None:
-        problem = entry.problem(("track", "image"), f"{recipe.base} is no published image")
+        problem = entry.problem(
+            ("track", "image"), f"the base {recipe.base} is not a published image"
+        )
         raise RecipeError(f"{entry.name} cannot follow an image", problems=(problem,))
     name = f"{below.name}-{target.commit.removeprefix('sha256:')[:DIGEST_DIGITS]}"
     text = edit.edited(
@@ -120,7 +122,7 @@ def _frozen(
     version: str,
     changes: dict[edit.Keys, object],
     base: Entry[BaseRecipe] | None,
-) -> Frozen:
+) -> FrozenRecipe:
     recipe = entry.recipe
     changes |= {
         ("version",): version,
@@ -133,20 +135,23 @@ def _frozen(
     frozen = _entry(text, file, Recipe)
     there = catalog.engines.get(frozen.name)
     if there is not None and _origin(entry) not in there.text:
-        raise RecipeError(f"{entry.name} would be frozen as {frozen.name}, which is a recipe")
+        raise RecipeError(
+            f"{entry.name} would be frozen as {frozen.name}, which is a recipe of its own",
+            hint="rename that recipe, or the channel",
+        )
     bases = {base.name: base} if base is not None else {}
-    whole = replace(
+    extended = replace(
         catalog,
         engines={**catalog.engines, frozen.name: frozen},
         bases={**catalog.bases, **bases},
     )
-    return Frozen(frozen, base, whole, target)
+    return FrozenRecipe(frozen, base, extended, target)
 
 
-def without(frozen: Frozen, patches: Sequence[int]) -> Frozen:
-    """A frozen recipe without some of its patches, whose probes it keeps.
+def without(frozen: FrozenRecipe, patches: Sequence[int]) -> FrozenRecipe:
+    """A frozen recipe without some of its patches; it keeps their probes.
 
-    Raises ``RecipeError`` where that would be no recipe.
+    Raises ``RecipeError`` where the result is not a valid recipe.
     """
     before = frozen.entry.recipe
     names = tuple(before.patch[index].name for index in patches)
@@ -154,35 +159,35 @@ def without(frozen: Frozen, patches: Sequence[int]) -> Frozen:
     return replace(lean, dropped=names)
 
 
-def _changed(frozen: Frozen, text: str) -> Frozen:
+def _changed(frozen: FrozenRecipe, text: str) -> FrozenRecipe:
     """A frozen recipe with another text, also in its catalog."""
     entry = _entry(text, frozen.entry.file, Recipe)
     engines = {**frozen.catalog.engines, entry.name: entry}
     return replace(frozen, entry=entry, catalog=replace(frozen.catalog, engines=engines))
 
 
-def narrowed(frozen: Frozen, commits: Mapping[int, Sequence[str]]) -> Frozen:
-    """A frozen recipe whose ranges, by the index of the patch, are without these commits.
+def narrowed(frozen: FrozenRecipe, commits: Mapping[int, Sequence[str]]) -> FrozenRecipe:
+    """A frozen recipe with commits left out of its ranges; ``commits`` is by the patch's index.
 
-    Raises ``RecipeError`` where that would be no recipe.
+    Raises ``RecipeError`` where the result is not a valid recipe.
     """
     changes: dict[edit.Keys, object] = {}
     recipe = frozen.entry.recipe
     for index, names in commits.items():
         patch = recipe.patch[index]
-        assert isinstance(patch, PickPatch)
-        changes["patch", index, "pick", "without"] = [*patch.pick.without, *names]
+        if isinstance(patch, PickPatch):
+            changes["patch", index, "pick", "without"] = [*patch.pick.without, *names]
     return _changed(frozen, edit.edited(frozen.entry.text, changes))
 
 
-def fitted(frozen: Frozen, at: SourceSession) -> tuple[Frozen, list[Finding]]:
-    """A frozen recipe without what upstream has of its patches, and those that do not fit.
+def fitted(frozen: FrozenRecipe, session: SourceSession) -> tuple[FrozenRecipe, list[Finding]]:
+    """A frozen recipe without the patches that upstream contains; and those that do not apply.
 
-    Of a range of commits only those that upstream has are left out.  Raises ``FetchError`` where
-    the source cannot be had.
+    A range loses only the commits that upstream contains.  Raises ``FetchError`` where the source
+    cannot be fetched.
     """
-    case = replace(at, catalog=frozen.catalog).case(frozen.entry)
-    findings = on_pin(case) if case.patches else []
+    patch_set = replace(session, catalog=frozen.catalog).patch_set(frozen.entry)
+    findings = on_pin(patch_set) if patch_set.patches else []
     known = {MERGED, IN_PART, UNTRIED}
     unfit = [each for each in findings if not each.good and each.state not in known]
     if unfit:
@@ -190,41 +195,40 @@ def fitted(frozen: Frozen, at: SourceSession) -> tuple[Frozen, list[Finding]]:
     there = {n: each.there for n, each in enumerate(findings) if each.state == IN_PART}
     if there:
         for index, names in there.items():
-            told = ", ".join(name[:9] for name in names)
-            at.context.log(
-                f"{frozen.name}: upstream has {told} of {findings[index].patch}: left out"
-            )
+            contained = ", ".join(name[:9] for name in names)
+            patch = findings[index].patch
+            session.context.log(f"{frozen.name}: left out {contained} of {patch}: upstream has it")
         frozen = narrowed(frozen, there)
     merged = [index for index, each in enumerate(findings) if each.state == MERGED]
     if not merged:
         return frozen, []
     lean = without(frozen, merged)
-    at.context.log(f"{frozen.name}: upstream has {', '.join(lean.dropped)}: left out")
+    session.context.log(f"{frozen.name}: left out {', '.join(lean.dropped)}: upstream has it")
     return lean, []
 
 
 def _entry(text: str, file: Path, model: type[R]) -> Entry[R]:
     found, problems = parse(text, file, model)
     if found is None:
-        raise RecipeError(f"{file.stem} would be no recipe", problems=problems)
+        raise RecipeError(f"{file.stem} would not be a valid recipe", problems=problems)
     return Entry(found.name, file, text, found)
 
 
 def _origin(entry: Entry[Recipe]) -> str:
-    """How the first line of what is frozen from a recipe begins, also when it was thawed since."""
+    """The start of the first line of a recipe that is frozen from another."""
     return f"# Frozen from {entry.name}: "
 
 
 def _head(catalog: Catalog, entry: Entry[Recipe], target: Target) -> str:
     farm = farm_commit(catalog.root)
-    told = f"{_origin(entry)}{target.name} was {target.commit}."
+    origin = f"{_origin(entry)}{target.name} was {target.commit}."
     if not farm:
-        return told
-    return f"{told}\n# Its base, locks and patches are those of commit {farm} of the farm."
+        return origin
+    return f"{origin}\n# Its base, locks and patches are those of commit {farm} of the farm."
 
 
 def _headed(text: str, head: str) -> str:
-    """The text with comments at its top, below the line that names the schema."""
+    """A recipe's text with comments at the top, below the line that names the schema."""
     first, line, rest = text.partition("\n")
     if first.startswith("#:"):
         return f"{first}{line}{head}\n{rest}"
@@ -232,7 +236,7 @@ def _headed(text: str, head: str) -> str:
 
 
 def farm_commit(root: Path) -> str:
-    """The commit of the repository that holds the catalog; empty where it is none."""
+    """The commit of the repository that holds the catalog; empty where there is none."""
     try:
         return git.text(root / ".git", "rev-parse", "--verify", "HEAD")
     except GitError:

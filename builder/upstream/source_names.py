@@ -1,4 +1,4 @@
-"""What a recipe names of its source, and what of that the source does not have."""
+"""Finds names in a recipe that its source does not have, or that name an old version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HISTORY = {"notes", "why", "drop_when", "sha256"}
 
 
 def absent_submodules(recipe: Recipe, scratch: Scratch, tree: str) -> Missing:
-    """The keys of submodules that a tree, as its commit holds it, does not have."""
+    """The keys of submodules that the tree of a commit does not have, with a message."""
     if not isinstance(recipe.source, GitSource):
         return
     links = [item.path for item in scratch.items(tree) if item.mode == GITLINK]
@@ -31,24 +31,24 @@ def absent_submodules(recipe: Recipe, scratch: Scratch, tree: str) -> Missing:
 
 
 def absent_paths(recipe: Recipe, scratch: Scratch, tree: str) -> Missing:
-    """The keys of directories and files that a source does not have: its whole tree."""
+    """The keys of directories and files that a complete tree does not have, with a message."""
     paths = {item.path for item in scratch.items(tree)}
     paths |= {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
     for index, part in enumerate(recipe.cmake):
         if f"{part.source}/CMakeLists.txt".removeprefix("./") not in paths:
-            yield ("cmake", index, "source"), f"{part.source} of the source has no CMakeLists.txt"
+            yield ("cmake", index, "source"), f"the source has no {part.source}/CMakeLists.txt"
     for index, path in enumerate(recipe.layout.keep):
         if path not in paths:
             yield ("layout", "keep", index), f"the source has no {path}"
     if recipe.llama is not None and recipe.llama.ui and paths.isdisjoint(PAGES):
-        yield ("llama", "ui"), f"the source holds no built page (none of {', '.join(PAGES)})"
+        yield ("llama", "ui"), f"the source has no built web page (none of {', '.join(PAGES)})"
 
 
 def naming(recipe: Recipe, version: str) -> Missing:
-    """The keys that name a version, but for those that tell of the past."""
-    alone = re.compile(rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])")
+    """The keys whose text names a version, with a message; keys about the past are left out."""
+    whole_version = re.compile(rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])")
     for path, text in _texts(recipe.model_dump(exclude_defaults=True), ()):
-        if HISTORY.isdisjoint(path) and alone.search(text):
+        if HISTORY.isdisjoint(path) and whole_version.search(text):
             yield path, f"still names {version}: {text!r}"
 
 

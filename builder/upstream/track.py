@@ -1,4 +1,4 @@
-"""Where upstream stands: the newest tag or the head of a branch, and how far a pin is behind."""
+"""The newest state of an upstream (a tag or the head of a branch), and how far a pin is behind."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ PRE_RELEASE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a pin is behind: commits of the target that it does not have, and since when.
+    """How far a pin is behind a target: the number of missing commits, and since when.
 
-    Of a release on PyPI: later releases.
+    For PyPI it is the number of newer releases.
     """
 
     target: Target
     ahead: int
     since: str
-    """Day of the first of them (YYYY-MM-DD), of the first newer tag where tags are followed; empty
-    where there is none."""
+    """The day (YYYY-MM-DD) of the first missing commit, or of the first newer tag where tags are
+    followed; empty: there is none."""
     rewritten: bool
     """The target does not descend from the pin."""
 
@@ -41,10 +41,10 @@ class Lag:
 Counted = tuple[tuple[int, str], ...]
 
 
-def rank(tag: str) -> tuple[Counted, bool, Counted]:
-    """The order of tags: numbers count as numbers, a pre-release stands before its release.
+def version_order(tag: str) -> tuple[Counted, bool, Counted]:
+    """A sort key for tags and versions: numbers by value, a pre-release before its release.
 
-    A number is its length and its digits: Python refuses to read one of thousands of digits.
+    A number is its length and its digits: Python does not parse one with thousands of digits.
     """
     number = re.match(r"[^0-9]*([0-9]+(?:[._][0-9]+)*)", tag)
     numbers = _counted(number[1].replace("_", ".")) if number else ()
@@ -53,7 +53,7 @@ def rank(tag: str) -> tuple[Counted, bool, Counted]:
 
 
 def _counted(text: str) -> Counted:
-    """A text cut at its numbers, which are their length and digits; texts count as no digits."""
+    """A text split at its numbers: the length and the digits of each; other text has length 0."""
     parts = [
         (number.lstrip("0"), other) for number, other in re.findall("([0-9]+)|([^0-9]+)", text)
     ]
@@ -61,13 +61,13 @@ def _counted(text: str) -> Counted:
 
 
 def newest_tag(advertised: Advertised, glob: str) -> Target | None:
-    """The newest tag of that shape, or None."""
+    """The newest tag that a glob matches, or None."""
     found = _tags(advertised, glob)
     return found[-1] if found else None
 
 
-def tracked(url: str, track: Track | None, repositories: Repositories) -> Target:
-    """What upstream offers next: as ``track`` says, without one the default branch's head.
+def upstream_target(url: str, track: Track | None, repositories: Repositories) -> Target:
+    """The newest state of an upstream: by ``track``; without it the head of the default branch.
 
     Raises ``FetchError`` when the repository does not answer, or has no such tag or branch.
     """
@@ -76,7 +76,7 @@ def tracked(url: str, track: Track | None, repositories: Repositories) -> Target
         found = newest_tag(advertised, track.tag)
         if found is None:
             raise FetchError(
-                f"{url} has no tag like {track.tag}", hint="correct [track] of the recipe"
+                f"{url} has no tag like {track.tag}", hint="correct [track] in the recipe"
             )
         return found
     name = track.branch if track is not None and track.branch else None
@@ -84,14 +84,14 @@ def tracked(url: str, track: Track | None, repositories: Repositories) -> Target
     commit = advertised.refs.get(ref)
     if commit is None:
         missing = f"no branch {name}" if name else "no default branch"
-        raise FetchError(f"{url} has {missing}", hint="say branch = NAME in [track] of the recipe")
+        raise FetchError(f"{url} has {missing}", hint="set branch = NAME in [track] of the recipe")
     return Target(ref.removeprefix("refs/heads/"), commit, "branch")
 
 
 def resolve(url: str, ref: str, repositories: Repositories) -> Target:
-    """A tag, a branch, or a commit of a repository: in full, or as many digits as name one.
+    """A tag, a branch or a commit of a repository; a commit may be abbreviated.
 
-    Raises ``FetchError`` when it has none of that name, or several.
+    Raises ``FetchError`` when none has that name, or several commits do.
     """
     if COMMIT.fullmatch(ref):
         return Target(ref, ref, "commit")
@@ -104,7 +104,9 @@ def resolve(url: str, ref: str, repositories: Repositories) -> Target:
         return Target(ref, branch, "branch")
     found = _abbreviated(mirror, ref) if ABBREVIATED.fullmatch(ref) else []
     if len(found) > 1:
-        raise FetchError(f"{ref} names several commits of {url}", ", ".join(found), "name one")
+        raise FetchError(
+            f"{ref} is ambiguous in {url}", ", ".join(found), "write more digits of the commit"
+        )
     if found:
         return Target(ref, found[0], "commit")
     raise FetchError(
@@ -113,7 +115,7 @@ def resolve(url: str, ref: str, repositories: Repositories) -> Target:
 
 
 def _abbreviated(mirror: Mirror, start: str) -> list[str]:
-    """The commits that begin with these digits: of the history that is here, or of its head's."""
+    """The commits that begin with these digits: in the mirror, else in the history of its head."""
     found = mirror.commits(start)
     head = mirror.advertised().refs.get(mirror.advertised().head)
     if not found and head is not None and not mirror.offline:
@@ -123,7 +125,7 @@ def _abbreviated(mirror: Mirror, start: str) -> list[str]:
 
 
 def lag(recipe: Recipe, repositories: Repositories) -> Lag | None:
-    """How far a recipe is behind its upstream; None where its source has none that can be asked.
+    """How far a recipe is behind its upstream; None where its source has no upstream.
 
     Raises ``FetchError``.
     """
@@ -132,8 +134,8 @@ def lag(recipe: Recipe, repositories: Repositories) -> Lag | None:
         return _releases_behind(PinnedFile(source.pypi, source.version, source.sha256))
     if not isinstance(source, GitSource):
         return None
-    target = tracked(source.git, recipe.track, repositories)
-    return behind(source.git, source.commit, target, recipe.track, repositories)
+    target = upstream_target(source.git, recipe.track, repositories)
+    return commits_behind(source.git, source.commit, target, recipe.track, repositories)
 
 
 def _releases_behind(file: PinnedFile) -> Lag:
@@ -144,10 +146,10 @@ def _releases_behind(file: PinnedFile) -> Lag:
     return Lag(target, len(newer), newer[0].day if newer else "", rewritten=False)
 
 
-def behind(
+def commits_behind(
     url: str, commit: str, target: Target, track: Track | None, repositories: Repositories
 ) -> Lag:
-    """How far a commit is behind a target, which is what ``track`` gave.
+    """How far a commit is behind a target that was found by ``track``.
 
     Raises ``FetchError`` where either is gone.
     """
@@ -161,7 +163,7 @@ def behind(
     def compare() -> Lag:
         missing = f"{commit}..{target.commit}"
         ahead = scratch.text("rev-list", missing).split()
-        # A branch that was merged has older commits: they are there since the merge.
+        # Commits of a merged branch may be older, but are upstream only since the merge.
         mainline = scratch.text("rev-list", "--first-parent", missing).split()
         among = set(ahead)
         newer = [tag.commit for tag in tags if tag.commit in among]
@@ -173,16 +175,18 @@ def behind(
 
 
 def _tags(advertised: Advertised, glob: str) -> list[Target]:
-    """The tags of a shape, oldest first."""
+    """The tags that a glob matches, oldest first."""
     prefix = "refs/tags/"
     names = [ref.removeprefix(prefix) for ref in advertised.refs if ref.startswith(prefix)]
     fitting = [name for name in names if not name.endswith("^{}") and fnmatchcase(name, glob)]
-    found = [(name, advertised.commit(prefix + name)) for name in sorted(fitting, key=rank)]
+    found = [
+        (name, advertised.commit(prefix + name)) for name in sorted(fitting, key=version_order)
+    ]
     return [Target(name, commit, "tag") for name, commit in found if commit is not None]
 
 
 def build_number(url: str, commit: str, repositories: Repositories) -> int:
-    """How many commits a commit's history has: ``git rev-list --count``.
+    """The number of commits in a commit's history: ``git rev-list --count``.
 
     Raises ``FetchError``.
     """

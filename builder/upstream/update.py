@@ -1,4 +1,4 @@
-"""New pins for recipes: a pull request as it is today, a source as upstream has it now."""
+"""Updates the pins of recipes: to a pull request of today, or to a newer source."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ def freeze(
     onto: str | None = None,
     why: str | None = None,
 ) -> Change:
-    """A recipe with a pull request's base and head of today.
+    """Change a recipe to a pull request's base and head of today.
 
-    Raises ``RecipeError`` for a URL or a branch that git is not given, ``FetchError`` when there
-    is no such request, ``PatchError`` when its commits are not its own, or the pin has them.
+    Raises ``RecipeError`` for a URL or a branch that git must not be given, ``FetchError`` when
+    there is no such request, ``PatchError`` when its commits cannot be distinguished from those of
+    its target branch, or the pin contains them.
     """
     recipe = entry.recipe
     home = recipe.source.git if isinstance(recipe.source, GitSource) else None
@@ -52,7 +53,7 @@ def freeze(
     try:
         ends = ends_of(url, pull, session.repositories, onto)
     except PatchError:
-        # Its target branch has it without a merge: so may the pin.
+        # Its target branch contains it without a merge commit, and so may the pin.
         head = head_of(url, pull, session.repositories) or ""
         _require_new(session, entry, url, pull, Ends("", head, ""))
         raise
@@ -71,21 +72,21 @@ def freeze(
 def _require_new(
     session: SourceSession, entry: Entry[Recipe], url: str, pull: int, ends: Ends
 ) -> None:
-    """Raise ``PatchError`` where the pin of a recipe has a pull request already."""
+    """Raise ``PatchError`` where the pin of a recipe contains a pull request."""
     source = entry.recipe.source if entry.recipe else None
     if not isinstance(source, GitSource):
         return
     by = merged_by(session.repositories, url, pull, ends, of=source.git, commit=source.commit)
     if by is not None:
         raise PatchError(
-            f"the pin of {entry.name} has pull request {pull} already",
-            f"{source.commit[:9]} has it by {by}",
-            "there is nothing to write; where the recipe has it as a patch, drop that",
+            f"the pin of {entry.name} already contains pull request {pull}",
+            f"the history of {source.commit[:9]} has it by {by}",
+            "nothing is written; if the recipe has it as a patch, remove the patch",
         )
 
 
 def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) -> Change:
-    """A recipe with its pin at ``to`` (a tag, a branch, a commit, a release), or at the newest.
+    """Change a recipe's pin to ``to`` (a tag, a branch, a commit, a release), or to the newest.
 
     Raises ``RecipeError`` where the source has no upstream, ``FetchError`` for a ref or a release
     that does not exist.
@@ -102,10 +103,10 @@ def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) 
     if not isinstance(source, GitSource):
         raise RecipeError(
             f"the source of {entry.name} is neither a git repository nor a release of PyPI",
-            hint="edit [source] by hand",
+            hint="edit [source] in the recipe",
         )
     if to is None:
-        target = track.tracked(source.git, recipe.track, session.repositories)
+        target = track.upstream_target(source.git, recipe.track, session.repositories)
     else:
         target = track.resolve(source.git, checked_ref(to), session.repositories)
     if target.commit == source.commit:
@@ -119,10 +120,10 @@ def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) 
 def evaluate(
     session: SourceSession, entry: Entry[Recipe], change: Change
 ) -> tuple[tuple[Problem, ...], list[Finding]]:
-    """What no longer fits of a changed recipe, and what becomes of its patches.
+    """The problems of a changed recipe with its new source, and the findings for its patches.
 
-    The problems are what the recipe names and its new source does not have, and names of the old
-    release.  Raises ``FetchError`` when the source cannot be had.
+    A problem is a name that the new source does not have, or that is the old release's.  Raises
+    ``FetchError`` when the source cannot be fetched.
     """
     if not change.changed:
         return (), []
@@ -132,7 +133,7 @@ def evaluate(
     if isinstance(source, GitCommit):
         tree = repositories.pin(source.url, source.commit)
         lost = [*absent_submodules(change.recipe, repositories.scratch, tree)]
-        if lost:  # then there is no whole tree to look at
+        if lost:  # then there is no complete tree
             return tuple(new.problem(path, message) for path, message in lost), []
     tree, _ = checkout.tree_to_try(source, repositories, session.context.work)
     found = [*absent_paths(change.recipe, repositories.scratch, tree)]

@@ -194,14 +194,14 @@ def test_ten_nights(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert world.channel == night["digest"] != before
             moved[day] = night["digest"]
         status = world.status()
-        assert status["served"]["digest"] == world.channel
+        assert status["image"]["digest"] == world.channel
         assert status["upstream"] == f"b{8 + max(d for d in releases if d <= day)}"
         check = EXPECTED[day]
         assert (status["state"], status["commits"], status["days"]) == check[:3], day
         assert day_of(world, status["good"]) == check[3]
         assert day_of(world, status["failed"]) == check[4]
         if day == 6:
-            assert "do not fit b14" in night["reason"]
+            assert "do not apply to b14" in night["reason"]
             assert "pull 1: conflicts" in night["reason"]
             assert "conflicts" in status["failed"]["reason"]
     assert len(set(moved.values())) == len(moved) == 5
@@ -230,7 +230,7 @@ EXPECTED: dict[int, tuple[str, int, int, int, int | None]] = {
     5: ("current", 0, 0, 5, 4),
     6: ("behind", 1, 0, 5, 6),
     7: ("current", 0, 0, 7, 6),
-    8: ("behind", 1, 0, 7, 6),  # the night could not be written down: no registry took it
+    8: ("behind", 1, 0, 7, 6),  # the run could not be recorded: no registry took it
     9: ("current", 0, 0, 9, 6),
     10: ("current", 0, 0, 10, 6),
 }
@@ -254,7 +254,7 @@ def test_a_channel_that_is_too_old_is_told(world: World) -> None:
     assert world.night(expect=13)["outcome"] == "failed"
     status = world.status(expect=14)
     assert (status["state"], status["commits"], status["days"]) == ("stale", 2, 3)
-    assert "is 3 days behind; 2 are allowed" in world.said
+    assert "is 3 days behind; its limit is 2 days" in world.said
 
 
 def test_what_was_taken_back_stays_until_there_is_something_newer(world: World) -> None:
@@ -265,7 +265,7 @@ def test_what_was_taken_back_stays_until_there_is_something_newer(world: World) 
     assert world.channel == first["digest"]
     night = world.night()
     assert (night["outcome"], night["upstream"]) == ("held", "b9")
-    assert f"it was taken back from {second['digest']}: it crashes" in night["reason"]
+    assert f"it was rolled back from {second['digest']}: it crashes" in night["reason"]
     assert world.channel == first["digest"]
     # A release that appears while the night runs belongs to the next one.
     world.release("b10", worker="NIGHT = 3\n")
@@ -295,7 +295,7 @@ def test_a_patch_that_upstream_has_is_left_out(world: World) -> None:
     world.stand_in.build()
     night = world.night()
     assert night["outcome"] == "moved"
-    assert "overlaid-nightly-b9: upstream has pull 1: left out" in world.said
+    assert "overlaid-nightly-b9: left out pull 1: upstream has it" in world.said
 
 
 def test_nothing_moves_where_it_must_not(world: World) -> None:
@@ -351,7 +351,7 @@ def test_a_night_that_nobody_can_read_about_has_failed(world: World) -> None:
     world.proxy.faults = [Fault("PUT .*manifests/nightly.nights", 403, 9)]
     night = world.night(expect=13)
     assert night["outcome"] == "failed"
-    assert "the night could not be written down" in night["reason"]
+    assert "the run could not be recorded" in night["reason"]
     assert world.channel == night["digest"]
 
 
@@ -404,7 +404,7 @@ def test_a_channel_follows_a_published_image(
             assert (night["outcome"], night["commit"]) == ("moved", digest)
             digests.append(digest)
             version = f"nightly-{digest.removeprefix('sha256:')[:12]}"
-            assert world.status()["served"]["labels"]["org.opencontainers.image.version"] == version
+            assert world.status()["image"]["labels"]["org.opencontainers.image.version"] == version
             assert world.night()["outcome"] == "unchanged"
         assert len(set(digests)) == 2
         # The recipe and its base, as they were: they build the same key.
@@ -415,7 +415,7 @@ def test_a_channel_follows_a_published_image(
         assert f'digest = "{digests[1]}"' in next(folder.glob("bases/*.toml")).read_text()
         thawed = next(folder.glob("*.toml")).stem
         shown = world.run("show", thawed, "--catalog", str(folder.parent), "--json")
-        key = world.status()["served"]["labels"]["builder.key"]
+        key = world.status()["image"]["labels"]["builder.key"]
         assert json.loads(shown.stdout)["key"] == key
         listed = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
         made.update(name for name in listed if name.startswith((proxy.address, registry)))

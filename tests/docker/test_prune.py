@@ -22,12 +22,13 @@ import pytest
 from builder import sbom
 from builder.cli.app import main
 from builder.errors import GoneError, RegistryError, WorldError
+from builder.families.layout import LABEL_KEY
 from builder.publish import prune as pruning
-from builder.publish import push
+from builder.publish import prune_plan, tags
 from builder.publish.referrers import File, attach, referrers
 from builder.publish.remote_image import CREATED, VERSION
 from builder.publish.survey import is_nightly, survey
-from builder.publish.tag_history import MOVE, note
+from builder.publish.tag_history import MOVE, attach_note
 from builder.tools.files import named_lock
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from builder.tools.registry.hub import Hub
@@ -58,7 +59,7 @@ def image(
 ) -> Manifest:
     """An image of a day of November 2026, or of no age; each has a layer of its own."""
     created = f"2026-11-{day:02}T02:00:00+00:00" if day is not None else None
-    labels = {push.KEY: "k"} | ({CREATED: created} if created else {})
+    labels = {LABEL_KEY: "k"} | ({CREATED: created} if created else {})
     told = {"os": "linux", "architecture": "amd64", "config": {"Labels": labels}, **(config or {})}
     own = f"layer of {tags[:1]} {day}".encode() * 50
     content = json.dumps({**told, "salt": [*tags, day]}).encode()
@@ -96,7 +97,7 @@ def test_indexes_within_each_other_are_told(registry: str) -> None:
     assert len(survey(repository, "nightly")[0].manifests) == 2
     for _ in range(6):
         made = index(repository, "deep", of=[made])
-    with pytest.raises(RegistryError, match="lists indexes within each other") as caught:
+    with pytest.raises(RegistryError, match="lists nested indexes") as caught:
         survey(repository, "nightly")
     assert "deep" in str(caught.value)
 
@@ -178,9 +179,9 @@ def prune(
         signal.signal(number, handler)
 
 
-def decided(repository: Repository, keep: int, **options: Any) -> pruning.Plan:
+def decide(repository: Repository, keep: int, **options: Any) -> prune_plan.Plan:
     images = survey(repository, "nightly")
-    return pruning.plan(images, "nightly", keep, **options)
+    return prune_plan.plan(images, "nightly", keep, **options)
 
 
 @pytest.fixture
@@ -193,12 +194,12 @@ def unheard(_: str) -> None:
     pass
 
 
-def going(plan: pruning.Plan) -> set[str]:
-    return {tag for gone in plan.going for tag in gone.tags}
+def going(plan: prune_plan.Plan) -> set[str]:
+    return {tag for gone in plan.deletions for tag in gone.tags}
 
 
-def reasons(plan: pruning.Plan) -> dict[str, str]:
-    return {tag: fate.why for fate in plan.fates for tag in fate.tags}
+def reasons(plan: prune_plan.Plan) -> dict[str, str]:
+    return {tag: each.kept_because for each in plan.candidates for tag in each.tags}
 
 
 # What is a nightly
@@ -268,7 +269,7 @@ def test_what_the_channel_would_be_rolled_back_to_stays(
 ) -> None:
     made = {day: image(repository, nightly(day), day=day) for day in range(1, 7)}
     for day in (2, 4, 6):
-        push.move(repository, "nightly", made[day].digest, f"night {day}", by="night")
+        tags.move(repository, "nightly", made[day].digest, f"night {day}", by="night")
     prune("--keep", "1", "--delete")
     left = {tag for tag in repository.tags() if not tag.startswith("sha256-")}
     assert left == {"nightly", nightly(6), nightly(4)}
@@ -281,7 +282,7 @@ def test_what_any_tag_would_be_rolled_back_to_stays(repository: Repository, prun
     made = {day: image(repository, nightly(day), day=day) for day in range(1, 8)}
     for tag, days in (("nightly", (3, 6)), ("latest", (1, 2, 7)), ("stable", (4,))):
         for day in days:
-            push.move(repository, tag, made[day].digest, f"night {day}")
+            tags.move(repository, tag, made[day].digest, f"night {day}")
     done = prune("--keep", "1", "--delete", "--json")
     stays = {tag: each["stays"] for each in done["nightlies"] for tag in each["tags"]}
     assert stays[nightly(2)] == "latest would be rolled back to it"
@@ -296,13 +297,13 @@ def test_a_version_stays_what_it_is_though_its_recipe_is_gone(
     repository: Repository, prune: Prune
 ) -> None:
     versions = [
-        image(repository, tag, config={"config": {"Labels": {push.KEY: "k", VERSION: version}}})
+        image(repository, tag, config={"config": {"Labels": {LABEL_KEY: "k", VERSION: version}}})
         for tag, version in (("0.9", "0.9"), ("1.0", "1.0"), ("nightly", "nightly"))
     ]
     for command in ("tag promote", "tag rollback"):
         move = ("0.9", "--to", versions[1].digest, "--reason", "so")
         told = prune(*move, command=command, expect=12)
-        assert "0.9 is the tag of an image of version 0.9, whose recipe is no longer here" in told
+        assert "0.9 is the version tag of an image of version 0.9, whose recipe is not" in told
     assert repository.resolve("0.9") == versions[0].digest
     # A tag that no image calls its version moves, and so does one that a recipe calls moving.
     for tag in ("latest", "nightly"):
@@ -335,11 +336,11 @@ def test_what_another_tag_refers_to_stays(
     (catalog_of_nights / "recipes" / "hello-sm120-nightly-pr5.toml").write_text(recipe)
     done = prune("--keep", "2", "--delete", "--json")
     stays = {tag: each["stays"] for each in done["nightlies"] for tag in each["tags"]}
-    assert stays[nightly(1)] == "it is nightly"
-    assert stays[nightly(2)] == "it is 0.1.0"
-    assert stays[nightly(3)] == "it is nightly-main"
+    assert stays[nightly(1)] == "it is tagged nightly"
+    assert stays[nightly(2)] == "it is tagged 0.1.0"
+    assert stays[nightly(3)] == "it is tagged nightly-main"
     assert stays[nightly(5)] == "both refers to it"
-    assert stays[nightly(8)] == stays[nightly(9)] == "one of the last 2"
+    assert stays[nightly(8)] == stays[nightly(9)] == "one of the newest 2"
     assert set(done["deleted"]) == {nightly(4), nightly(99), nightly(6), nightly(7)}
     for kept in (*made[:3], made[4], *made[7:], theirs, known, version):
         assert repository.manifest(kept.digest) is not None
@@ -376,13 +377,13 @@ def test_an_image_goes_with_what_is_attached_to_it(repository: Repository, begun
         for number, each in enumerate(made)
     ]
     for each in made:
-        note(repository, each, "nightly", "", "a night")
+        attach_note(repository, each, "nightly", "", "a night")
     bill = repository.manifest(bills[0])
     assert bill is not None
     deeper = attach(repository, bill, "application/vnd.example.review", {"by": "me"})
-    plan = decided(repository, 1)
+    plan = decide(repository, 1)
     assert going(plan) == {nightly(1)}
-    assert len(plan.going[0].attached) == 5  # two lists by tag, a bill, a note, a review
+    assert len(plan.deletions[0].attached) == 5  # two lists by tag, a bill, a note, a review
     assert pruning.delete(repository, plan, begun, unheard) == (nightly(1),)
     for digest in (made[0].digest, bills[0], deeper):
         assert repository.manifest(digest) is None
@@ -397,8 +398,8 @@ def test_what_does_not_tell_its_age_stays(repository: Repository) -> None:
     image(repository, nightly(3), day=3)
     repository.put_manifest("nightly.nights", image(repository, day=1))
     attach(repository, image(repository, "other"), "application/vnd.example", {})
-    plan = decided(repository, 1)
-    assert "does not tell its age" in reasons(plan)[nightly(1)]
+    plan = decide(repository, 1)
+    assert "its age is not known" in reasons(plan)[nightly(1)]
     assert going(plan) == {nightly(2)}
     assert set(plan.others) == {"nightly.nights", "other"}
 
@@ -410,7 +411,7 @@ def test_what_does_not_tell_its_age_stays(repository: Repository) -> None:
 def test_a_label_that_is_no_date_tells_no_age(repository: Repository, told: Any) -> None:
     image(repository, nightly(1), config={"config": told})
     image(repository, nightly(2), day=2)
-    assert "does not tell its age" in reasons(decided(repository, 1))[nightly(1)]
+    assert "its age is not known" in reasons(decide(repository, 1))[nightly(1)]
 
 
 @docker_test
@@ -419,17 +420,17 @@ def test_an_index_goes_with_its_parts(repository: Repository, begun: Path) -> No
     index(repository, nightly(1), of=parts)
     kept = image(repository, nightly(2), day=9, layers=[b"shared"])
     index(repository, "0.1.0", of=parts[1:])
-    plan = decided(repository, 1)
+    plan = decide(repository, 1)
     assert going(plan) == {nightly(1)}
     signature(repository, parts[0])
-    assert reasons(decided(repository, 1))[nightly(1)] == "it is signed"
+    assert reasons(decide(repository, 1))[nightly(1)] == "it is signed"
     pruning.delete(repository, plan, begun, unheard)
     assert repository.manifest(parts[0].digest) is None
     assert repository.manifest(parts[1].digest) is not None  # 0.1.0 lists it, too
     assert repository.manifest(kept.digest) is not None
-    assert plan.freed == len(plan.going[0].manifests[plan.going[0].digest].content) + _own_bytes(
-        parts[0]
-    ) - len(b"shared")
+    (gone,) = plan.deletions[:1]
+    size = len(gone.manifests[gone.digest].content)
+    assert plan.freed_bytes == size + _own_bytes(parts[0]) - len(b"shared")
 
 
 @docker_test
@@ -441,9 +442,9 @@ def test_what_attached_things_are_of_stays(repository: Repository) -> None:
     tagged = repository.manifest(digest)
     assert tagged is not None
     repository.put_manifest("report", tagged)
-    plan = decided(repository, 1)
+    plan = decide(repository, 1)
     assert reasons(plan)[nightly(1)] == "report refers to it"
-    assert plan.freed == 0
+    assert plan.freed_bytes == 0
 
 
 # What happens meanwhile
@@ -453,15 +454,15 @@ def test_what_attached_things_are_of_stays(repository: Repository) -> None:
 def test_tags_are_looked_at_again_before_each_deletion(repository: Repository, begun: Path) -> None:
     made = [image(repository, nightly(day), day=day) for day in range(1, 6)]
     repository.put_manifest("nightly", made[4])
-    plan = decided(repository, 1)
+    plan = decide(repository, 1)
     assert going(plan) == {nightly(day) for day in range(1, 5)}
     repository.put_manifest("nightly", made[1])
     repository.put_manifest("fresh", made[2])
     heard: list[str] = []
     gone = pruning.delete(repository, plan, begun, heard.append)
     assert gone == (nightly(1), nightly(4))
-    assert f"{nightly(2)} stays: nightly leads to it now" in heard
-    assert f"{nightly(3)} stays: fresh leads to it now" in heard
+    assert f"{nightly(2)} stays: nightly points to it now" in heard
+    assert f"{nightly(3)} stays: fresh points to it now" in heard
     for kept in made[1:3]:
         assert repository.manifest(kept.digest) is not None
 
@@ -473,7 +474,7 @@ def dressed(repository: Repository, of: Manifest) -> Manifest:
     """An image with what a night attaches to it."""
     for kind in (sbom.CYCLONEDX, sbom.SPDX):
         attach(repository, of, kind, {}, [File("bom.json", kind, of.digest.encode())])
-    note(repository, of, "nightly", "", "a night")
+    attach_note(repository, of, "nightly", "", "a night")
     return of
 
 
@@ -492,7 +493,7 @@ def test_a_channel_that_moves_between_two_deletions(
     repository.put_manifest("nightly", made[2])
     with proxied(registry) as proxy:
         through = Repository(f"{proxy.address}/{PATH}", unheard)
-        plan = decided(through, 1)
+        plan = decide(through, 1)
         proxy.faults = [Fault("DELETE", "slow", 1)]
         heard: list[str] = []
         done = threading.Thread(target=pruning.delete, args=(through, plan, begun, heard.append))
@@ -506,7 +507,7 @@ def test_a_channel_that_moves_between_two_deletions(
     assert worn(repository, made[0].digest) == []
     assert heard == [
         f"deleted {nightly(1)}",
-        f"{nightly(2)} stays: nightly leads to it now",
+        f"{nightly(2)} stays: nightly points to it now",
     ]
     assert repository.resolve("nightly") == repository.resolve(nightly(2)) == made[1].digest
     for kept in made[1:]:
@@ -524,20 +525,20 @@ def test_what_two_have_in_common_goes_with_the_last(
     image(repository, nightly(3), day=9)
     with proxied(registry) as proxy:
         through = Repository(f"{proxy.address}/{PATH}", unheard)
-        plan = decided(through, 1)
-        assert len(plan.going) == 2
+        plan = decide(through, 1)
+        assert len(plan.deletions) == 2
         proxy.faults = [Fault("DELETE", "slow", 1)]
         done = threading.Thread(target=pruning.delete, args=(through, plan, begun, unheard))
         done.start()
         wait_for(lambda: proxy.count("DELETE") == 1)
-        last = plan.going[1]
+        last = plan.deletions[1]
         repository.put_manifest(
             "nightly", next(each for each in both if each.digest == last.digest)
         )
         done.join()
     assert set(last.tags) <= set(repository.tags())
     assert [repository.manifest(part) is not None for part in last.manifests] == [True] * 3
-    assert repository.manifest(plan.going[0].digest) is None
+    assert repository.manifest(plan.deletions[0].digest) is None
 
 
 @docker_test
@@ -551,19 +552,20 @@ def test_an_index_that_was_half_deleted_is_finished(
         through = Repository(f"{proxy.address}/{PATH}", unheard)
         proxy.faults = [Fault("DELETE", "pass", 1), Fault("DELETE", 403, 1)]
         with pytest.raises(RegistryError, match="has no permission"):
-            pruning.delete(through, decided(through, 1), begun, unheard)
+            pruning.delete(through, decide(through, 1), begun, unheard)
     assert repository.tags() == [nightly(2)]
     repository.put_manifest("0.1.0", parts[1])  # now it is needed
-    plan = decided(repository, 1)
-    assert plan.going == ()
+    plan = decide(repository, 1)
+    assert plan.deletions == ()
     heard: list[str] = []
     assert pruning.delete(repository, plan, begun, heard.append) == ()
-    assert heard == [f"deleted what was left of {nightly(1)}"]
+    assert heard == [f"deleted the rest of {nightly(1)}"]
     assert [repository.manifest(part.digest) is None for part in parts] == [True, False, True]
     assert not begun.exists()
-    begun.write_text("{")
-    with pytest.raises(WorldError, match="cannot be read"):
-        pruning.delete(repository, plan, begun, heard.append)
+    for damaged in ("{", "[]", '{"tags": ["a"]}', '{"tags": 1}'):
+        begun.write_text(damaged)
+        with pytest.raises(WorldError, match="cannot be read"):
+            pruning.delete(repository, plan, begun, heard.append)
 
 
 def wait_for(happened: Callable[[], bool]) -> None:
@@ -640,7 +642,7 @@ def test_a_registry_that_allows_no_deletion(
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{address}/me")
         repository = Repository(f"{address}/{PATH}", unheard)
         made = [image(repository, nightly(day), day=day) for day in (1, 2)]
-        note(repository, made[0], "nightly", "", "a night")
+        attach_note(repository, made[0], "nightly", "", "a night")
         before = repository.tags()
         assert "2 nightlies" in prune("--keep", "1")
         for _ in range(2):
@@ -680,19 +682,19 @@ def test_a_registry_that_lists_referrers_itself(registry: str, begun: Path) -> N
     with proxied(registry, referring=True) as proxy:
         repository = Repository(f"{proxy.address}/{PATH}", unheard)
         made = [image(repository, nightly(day), day=day) for day in (1, 2, 3)]
-        notes = [note(repository, each, "nightly", "", "a night") for each in made]
+        notes = [attach_note(repository, each, "nightly", "", "a night") for each in made]
         assert len(notes) == 3
         kind = "application/vnd.dev.sigstore.bundle.v0.3+json"
         bundle = attach(repository, made[1], kind, {})
         assert not [tag for tag in repository.tags() if tag.startswith("sha256-")]
-        plan = decided(repository, 1)
+        plan = decide(repository, 1)
         assert reasons(plan)[nightly(2)] == "it is signed"
-        (gone,) = plan.going
+        (gone,) = plan.deletions
         (old,) = gone.attached
         pruning.delete(repository, plan, begun, unheard)
         assert repository.manifest(old) is None
         assert repository.manifest(bundle) is not None
-        pruning.delete(repository, decided(repository, 1, signed=True), begun, unheard)
+        pruning.delete(repository, decide(repository, 1, signed=True), begun, unheard)
         assert repository.manifest(bundle) is None
         assert repository.tags() == [nightly(3)]
 
@@ -705,13 +707,13 @@ def test_a_registry_that_fails_to_list_referrers_once(registry: str, listed_befo
         repository = Repository(f"{proxy.address}/{PATH}", unheard)
         made = [image(repository, nightly(day), day=day) for day in (1, 2, 3)]
         for each in made[:2]:
-            push.move(repository, "nightly", each.digest, "a night")
+            tags.move(repository, "nightly", each.digest, "a night")
         asked = "GET .*/referrers/"
         proxy.faults = [Fault(asked, "pass", listed_before), Fault(asked, 404, 1)]
-        with pytest.raises(RegistryError, match="does not list what refers to") as raised:
-            decided(repository, 1)
+        with pytest.raises(RegistryError, match="does not list the referrers of") as raised:
+            decide(repository, 1)
         assert "nothing was deleted" in raised.value.hint
-        assert going(decided(repository, 1)) == set()
+        assert going(decide(repository, 1)) == set()
 
 
 @pytest.fixture
@@ -730,21 +732,21 @@ def test_on_docker_hub_tags_are_deleted(
 ) -> None:
     made = [image(repository, nightly(day), day=day) for day in range(1, 5)]
     repository.put_manifest("nightly", made[3])
-    note(repository, made[0], "nightly", "", "a night")
+    attach_note(repository, made[0], "nightly", "", "a night")
     signature(repository, made[2])
     hub.pages = {PATH: Page(tags=repository.tags())}
     by = Hub(hub.address, unheard)
-    plan = decided(repository, 1)
+    plan = decide(repository, 1)
     repository.put_manifest("nightly", made[1])
     hub.faults = [Fault("DELETE", 429, 1, {"Retry-After": "0"})]
     heard: list[str] = []
     assert pruning.delete_tags(repository, by, plan, begun, heard.append) == (nightly(1),)
-    assert f"{nightly(2)} stays: nightly leads to it now" in heard
+    assert f"{nightly(2)} stays: nightly points to it now" in heard
     expected = set(repository.tags()) - {nightly(1), attached_tag(made[0])}
     assert set(hub.pages[PATH].tags) == expected
     assert repository.manifest(made[0].digest) is not None
     # Again, with the one that is signed; what is gone already is gone.
-    plan = decided(repository, 1, signed=True)
+    plan = decide(repository, 1, signed=True)
     gone = pruning.delete_tags(repository, by, plan, begun, heard.append)
     assert gone == (nightly(1), nightly(3))
     expected -= {nightly(3), attached_tag(made[2], ".sig")}
@@ -762,7 +764,7 @@ def test_on_docker_hub_what_stays_keeps_what_is_attached(
     old = dressed(repository, image(repository, nightly(3), day=3))
     image(repository, nightly(4), day=9)
     hub.pages = {PATH: Page(tags=repository.tags())}
-    plan = decided(repository, 1, signed=True)
+    plan = decide(repository, 1, signed=True)
     assert going(plan) == {nightly(1), nightly(3)}
     # Somebody rolls back to the second one while its tag is deleted.
     hub.faults = [Fault(f"DELETE .*{nightly(3)}", 429, 1, {"Retry-After": "1"})]
@@ -775,7 +777,7 @@ def test_on_docker_hub_what_stays_keeps_what_is_attached(
     done.join()
     left = {"0.1.0", nightly(2), nightly(4), attached_tag(part, ".sig"), attached_tag(old)}
     assert set(hub.pages[PATH].tags) == left
-    assert f"what is attached to {old.digest} stays: it is nightly" in heard
+    assert f"attachments of {old.digest} stay: nightly points to it" in heard
 
 
 @docker_test
@@ -786,7 +788,7 @@ def test_on_docker_hub_a_run_that_was_stopped_goes_on(
     signature(repository, old)
     image(repository, nightly(2), day=2)
     hub.pages = {PATH: Page(tags=repository.tags())}
-    plan = decided(repository, 1, signed=True)
+    plan = decide(repository, 1, signed=True)
     hub.faults = [Fault("DELETE .*sha256-", 403, 1)]
     by = Hub(hub.address, unheard)
     with pytest.raises(RegistryError, match="has no permission"):
@@ -797,7 +799,7 @@ def test_on_docker_hub_a_run_that_was_stopped_goes_on(
     repository.delete(old.digest)
     image(repository, nightly(1), day=9)
     hub.pages[PATH].tags.append(nightly(1))
-    plan = decided(repository, 2, signed=True)
+    plan = decide(repository, 2, signed=True)
     assert pruning.delete_tags(repository, by, plan, begun, unheard) == ()
     assert hub.pages[PATH].tags == [nightly(2), nightly(1)]
 
@@ -819,7 +821,7 @@ def test_docker_hub_gives_as_few_manifests_as_can_be(
         kind = "application/vnd.dev.sigstore.bundle.v0.3+json"
         attach(repository, made[2], kind, {}, [File("bundle", kind, b"{}")])
         proxy.requests.clear()
-        plan = decided(repository, 2)
+        plan = decide(repository, 2)
         # Those of the images and, where the registry does not list them, what lists referrers.
         assert proxy.count("GET .*/manifests/") == (6 if referring else 12)
         assert reasons(plan)[nightly(2)] == reasons(plan)[nightly(3)] == "it is signed"
@@ -836,7 +838,7 @@ def test_a_prune_makes_few_requests(
 ) -> None:
     for day in range(1, 8):
         made = dressed(repository, image(repository, nightly(day), day=day))
-        push.move(repository, "nightly", made.digest, f"night {day}", by="night")
+        tags.move(repository, "nightly", made.digest, f"night {day}", by="night")
     repository.put_manifest("nightly.nights", image(repository, "x", day=1))
     with proxied(registry) as proxy:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
@@ -864,7 +866,7 @@ def test_a_history_says_what_it_does_not_know(repository: Repository, prune: Pru
     assert f"0.1.0 is {first.digest}; it was never moved" in prune("0.1.0", command="tag history")
     # A tag that was given without a note, and then moved.
     repository.put_manifest("latest", first)
-    push.move(repository, "latest", second.digest, "newer")
+    tags.move(repository, "latest", second.digest, "newer")
     told = prune("latest", command="tag history")
     assert f"before that it was {first.digest}" in told
     assert "newer" in told
@@ -884,7 +886,7 @@ def test_what_cannot_be_pruned(
         assert "this machine builds the nightly images" in prune("--delete", expect=9)
         prune()
     # What moves a channel is not done while what it may lead to is deleted.
-    with named_lock(tmp_path / "cache", push.TAGS):
+    with named_lock(tmp_path / "cache", tags.TAGS):
         assert "another run on this machine gives or deletes tags" in prune("--delete", expect=9)
         move = ("nightly", "--reason", "why not", "--to", nightly(1))
         for command in ("tag promote", "tag rollback"):

@@ -11,7 +11,6 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
 
 import pytest
 import time_machine
@@ -20,11 +19,11 @@ from builder.cli.options import build_session
 from builder.errors import BuilderError, FetchError, RegistryError, TagMovedError
 from builder.images.verified import find_published
 from builder.nightly import history
-from builder.nightly.history import Night
 from builder.nightly.run import _held
 from builder.publish import push as pushing
 from builder.publish import referrers, tag_history
-from builder.publish.remote_image import served
+from builder.publish import tags as publish_tags
+from builder.publish.remote_image import remote_image
 from builder.publish.verdicts import VERDICT, Trust
 from builder.records.record import Record
 from builder.smoke.verdict import Check, Verdict
@@ -45,22 +44,22 @@ def repository(registry: str) -> Repository:
 def test_a_way_back_leads_further_back_each_time(repository: Repository) -> None:
     made = [put_image(repository, f"k{number}").digest for number in range(4)]
     for number, digest in enumerate(made[:3]):
-        pushing.move(repository, "latest", digest, f"move {number}")
+        publish_tags.move(repository, "latest", digest, f"move {number}")
     for digest in (made[1], made[0]):
-        assert tag_history.previous(repository, "latest") == digest
-        pushing.move(repository, "latest", digest, "back")
-    with pytest.raises(RegistryError, match="was before is not known"):
-        tag_history.previous(repository, "latest")
+        assert tag_history.require_previous(repository, "latest") == digest
+        publish_tags.move(repository, "latest", digest, "back")
+    with pytest.raises(RegistryError, match=r"before the last move of .* is not known"):
+        tag_history.require_previous(repository, "latest")
     # What is new is on top of where one has gone back to.
-    pushing.move(repository, "latest", made[3], "mended")
-    assert tag_history.previous(repository, "latest") == made[0]
+    publish_tags.move(repository, "latest", made[3], "mended")
+    assert tag_history.require_previous(repository, "latest") == made[0]
     with pytest.raises(RegistryError, match="has no tag nightly"):
-        tag_history.previous(repository, "nightly")
+        tag_history.require_previous(repository, "nightly")
 
 
 def test_a_number_of_thousands_of_digits_is_none(repository: Repository) -> None:
     one = put_image(repository, "k1")
-    pushing.move(repository, "latest", one.digest, "first")
+    publish_tags.move(repository, "latest", one.digest, "first")
     told = {"tag": "latest", "reason": "odd", "number": "9" * 5000}
     named = {f"builder.move.{name}": value for name, value in told.items()}
     referrers.attach(repository, one, tag_history.MOVE, named)
@@ -77,35 +76,49 @@ def delete(repository: Repository, digest: str) -> None:
 def test_a_way_back_is_known_though_images_between_are_gone(repository: Repository) -> None:
     a, b, c, d, e = (put_image(repository, name).digest for name in "abcde")
     for digest in (a, b, c, d):
-        pushing.move(repository, "main", digest, f"night of {digest[-4:]}", by="night")
-    pushing.move(
-        repository, "main", tag_history.previous(repository, "main"), "bad night", by="rollback"
+        publish_tags.move(repository, "main", digest, f"night of {digest[-4:]}", by="night")
+    publish_tags.move(
+        repository,
+        "main",
+        tag_history.require_previous(repository, "main"),
+        "bad night",
+        by="rollback",
     )
-    pushing.move(repository, "main", e, "night of e", by="night")
+    publish_tags.move(repository, "main", e, "night of e", by="night")
     assert "bad night" in _held(repository, "main", d)
     assert _held(repository, "main", b) == ""
     delete(repository, d)
-    pushing.move(
-        repository, "main", tag_history.previous(repository, "main"), "not this one", by="rollback"
+    publish_tags.move(
+        repository,
+        "main",
+        tag_history.require_previous(repository, "main"),
+        "not this one",
+        by="rollback",
     )
     assert repository.resolve("main") == c
     reasons = [move.reason for move in tag_history.moves(repository, "main")]
     assert reasons[:3] == ["not this one", "night of e", "bad night"]
     assert reasons[-3:] == [f"night of {digest[-4:]}" for digest in (c, b, a)]
-    assert tag_history.previous(repository, "main") == b, "what was taken back is no way back"
+    assert tag_history.require_previous(repository, "main") == b, (
+        "what was taken back is no way back"
+    )
     for digest in (a, b):
         delete(repository, digest)
-    with pytest.raises(RegistryError, match="is gone, or was never there"):
-        pushing.move(
-            repository, "main", tag_history.previous(repository, "main"), "so", by="rollback"
+    with pytest.raises(RegistryError, match="was deleted, or was never there"):
+        publish_tags.move(
+            repository,
+            "main",
+            tag_history.require_previous(repository, "main"),
+            "so",
+            by="rollback",
         )
     # Of a history that begins with a rollback nobody knows more than where it led.
     other = put_image(repository, "other").digest
-    pushing.move(repository, "late", d := put_image(repository, "d").digest, "first")
-    pushing.move(repository, "late", other, "bad", by="rollback")
+    publish_tags.move(repository, "late", d := put_image(repository, "d").digest, "first")
+    publish_tags.move(repository, "late", other, "bad", by="rollback")
     delete(repository, d)
-    with pytest.raises(RegistryError, match="was before is not known"):
-        tag_history.previous(repository, "late")
+    with pytest.raises(RegistryError, match=r"before the last move of .* is not known"):
+        tag_history.require_previous(repository, "late")
 
 
 @pytest.fixture
@@ -126,22 +139,22 @@ def reasons(repository: Repository, tag: str) -> list[str]:
 def test_a_move_that_was_interrupted_did_not_happen(repository: Repository, proxy: Proxy) -> None:
     a, b, c, d = (put_image(repository, name).digest for name in "abcd")
     for digest in (a, b, c):
-        pushing.move(repository, "latest", digest, f"to {digest[-4:]}")
+        publish_tags.move(repository, "latest", digest, f"to {digest[-4:]}")
     before = [f"to {digest[-4:]}" for digest in (c, b, a)]
     proxy.faults = [Fault("PUT .*manifests/latest", 403, 2)]
     for to, reason in ((b, "it crashes"), (d, "mended")):
         with pytest.raises(RegistryError):
-            pushing.move(through(proxy), "latest", to, reason, "rollback")
+            publish_tags.move(through(proxy), "latest", to, reason, "rollback")
     # The notes of both are there, and neither counts.
     assert len(referrers.referrers(repository, b)) == 2
     assert repository.resolve("latest") == c
     assert reasons(repository, "latest") == before
     for digest in (b, a):
-        assert tag_history.previous(repository, "latest") == digest
-        pushing.move(repository, "latest", digest, f"back to {digest[-4:]}", "rollback")
+        assert tag_history.require_previous(repository, "latest") == digest
+        publish_tags.move(repository, "latest", digest, f"back to {digest[-4:]}", "rollback")
     assert reasons(repository, "latest") == [f"back to {each[-4:]}" for each in (a, b)] + before
-    pushing.move(repository, "latest", d, "mended at last")
-    assert tag_history.previous(repository, "latest") == a
+    publish_tags.move(repository, "latest", d, "mended at last")
+    assert tag_history.require_previous(repository, "latest") == a
 
 
 def test_a_move_that_was_interrupted_is_not_taken_for_one_whose_image_is_gone(
@@ -149,12 +162,12 @@ def test_a_move_that_was_interrupted_is_not_taken_for_one_whose_image_is_gone(
 ) -> None:
     a, b, c, d = (put_image(repository, name).digest for name in "abcd")
     for digest in (a, b):
-        pushing.move(repository, "latest", digest, f"to {digest[-4:]}")
+        publish_tags.move(repository, "latest", digest, f"to {digest[-4:]}")
     proxy.faults = [Fault("PUT .*manifests/latest", 403, 1)]
     with pytest.raises(RegistryError):
-        pushing.move(through(proxy), "latest", a, "interrupted", "rollback")
+        publish_tags.move(through(proxy), "latest", a, "interrupted", "rollback")
     for digest in (c, d, a):
-        pushing.move(repository, "latest", digest, f"to {digest[-4:]}")
+        publish_tags.move(repository, "latest", digest, f"to {digest[-4:]}")
     delete(repository, c)
     told = reasons(repository, "latest")
     assert told[:2] == [f"to {digest[-4:]}" for digest in (a, d)]
@@ -166,10 +179,10 @@ def test_a_move_that_was_interrupted_is_left_out_though_two_images_are_gone(
 ) -> None:
     a, b, c, d, e = (put_image(repository, name) for name in "abcde")
     for made in (a, b, c):
-        pushing.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
-    tag_history.note(repository, a, "latest", c.digest, "interrupted")
+        publish_tags.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
+    tag_history.attach_note(repository, a, "latest", c.digest, "interrupted")
     for made in (d, e, a):
-        pushing.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
+        publish_tags.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
     for made in (d, e):
         delete(repository, made.digest)
     # The moves to b and c are no longer known, for only those to d and e lead to them.
@@ -195,11 +208,11 @@ def test_a_tag_that_somebody_else_moved_meanwhile_stays(
     repository: Repository, proxy: Proxy, fault: Fault, *, conditional: bool
 ) -> None:
     first, ours, theirs = (put_image(repository, name) for name in ("first", "ours", "theirs"))
-    pushing.move(repository, "latest", first.digest, "first")
+    publish_tags.move(repository, "latest", first.digest, "first")
     proxy.conditional = conditional
     proxy.faults = [replace(fault, first=elsewhere(repository, "latest", theirs))]
     with pytest.raises(TagMovedError, match="was moved by another client") as caught:
-        pushing.move(through(proxy), "latest", ours.digest, "second", by="night")
+        publish_tags.move(through(proxy), "latest", ours.digest, "second", by="night")
     assert f"it was {first.digest}, and now it is {theirs.digest}" in str(caught.value)
     assert repository.resolve("latest") == theirs.digest
 
@@ -216,11 +229,11 @@ def test_a_tag_that_somebody_else_gave_first_stays(repository: Repository, proxy
 
 def test_a_tag_that_leads_there_already_is_no_failure(repository: Repository, proxy: Proxy) -> None:
     first, ours = put_image(repository, "first"), put_image(repository, "ours")
-    pushing.move(repository, "latest", first.digest, "first")
+    publish_tags.move(repository, "latest", first.digest, "first")
     same = elsewhere(repository, "latest", ours)
     # An attempt of ours whose answer was lost looks the same.
     proxy.faults = [Fault("PUT .*manifests/latest", 503, 1, {"Retry-After": "0"}, same)]
-    pushing.move(through(proxy), "latest", ours.digest, "second")
+    publish_tags.move(through(proxy), "latest", ours.digest, "second")
     assert reasons(repository, "latest") == ["second", "first"]
 
 
@@ -230,7 +243,7 @@ def test_a_registry_that_alters_a_tag_is_told(repository: Repository, proxy: Pro
     last = Fault("HEAD .*manifests/latest", "pass", 1, {}, elsewhere(repository, "latest", theirs))
     proxy.faults = [passed, last]
     with pytest.raises(RegistryError, match="latest is not what was pushed"):
-        pushing.move(through(proxy), "latest", ours.digest, "so")
+        publish_tags.move(through(proxy), "latest", ours.digest, "so")
 
 
 def test_many_pushes_of_one_image_at_once(repository: Repository) -> None:
@@ -254,33 +267,33 @@ def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Re
     ours = put_image(repository, "k1", "1-0123456789ab")
     referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [])
     for tag in ("1-0123456789ab", "nightly.nights", f"sha256-{'0' * 64}"):
-        with pytest.raises(RegistryError, match="is no tag that moves"):
-            pushing.move(repository, tag, ours.digest, "so")
-    with pytest.raises(RegistryError, match="is not labeled as an image of builder's"):
-        pushing.move(repository, "latest", "nightly.nights", "so")
+        with pytest.raises(RegistryError, match="is not a moving tag"):
+            publish_tags.move(repository, tag, ours.digest, "so")
+    with pytest.raises(RegistryError, match="is not an image that builder made"):
+        publish_tags.move(repository, "latest", "nightly.nights", "so")
     with pytest.raises(RegistryError, match="has no nothing"):
-        pushing.move(repository, "latest", "nothing", "so")
+        publish_tags.move(repository, "latest", "nothing", "so")
     assert repository.resolve("latest") == ""
-    first = pushing.move(repository, "latest", ours.digest, "so")
+    first = publish_tags.move(repository, "latest", ours.digest, "so")
     assert first.before == ""
     # Once more is no move, and there is nothing to go back to.
-    assert pushing.move(repository, "latest", "1-0123456789ab", "again").before == ours.digest
+    assert publish_tags.move(repository, "latest", "1-0123456789ab", "again").before == ours.digest
     assert [move.reason for move in tag_history.moves(repository, "latest")] == ["so"]
-    with pytest.raises(RegistryError, match=r"what .*:latest was before is not known"):
-        tag_history.previous(repository, "latest")
+    with pytest.raises(RegistryError, match=r"before the last move of .*:latest is not known"):
+        tag_history.require_previous(repository, "latest")
 
 
 def test_moves_are_in_order_whatever_the_clocks_said(repository: Repository) -> None:
     one, two = put_image(repository, "k1"), put_image(repository, "k2")
-    pushing.move(repository, "nightly", one.digest, "first", by="night")
+    publish_tags.move(repository, "nightly", one.digest, "first", by="night")
     with time_machine.travel(registries.LARGEST_SKEW / 2 + time.time()):
-        pushing.move(repository, "nightly", two.digest, "second", by="night")
+        publish_tags.move(repository, "nightly", two.digest, "second", by="night")
     assert _held(repository, "nightly", one.digest) == ""  # upstream went back by itself
-    pushing.move(repository, "nightly", one.digest, "it crashes")
+    publish_tags.move(repository, "nightly", one.digest, "it crashes")
     told = [move.reason for move in tag_history.moves(repository, "nightly")]
     assert told == ["it crashes", "second", "first"]
     assert "it crashes" in _held(repository, "nightly", two.digest)
-    pushing.move(repository, "nightly", two.digest, "it does not")
+    publish_tags.move(repository, "nightly", two.digest, "it does not")
     told = [move.reason for move in tag_history.moves(repository, "nightly")]
     assert told == ["it does not", "it crashes", "second", "first"]
 
@@ -291,7 +304,7 @@ def test_a_clock_that_is_wrong_moves_nothing(repository: Repository) -> None:
         time_machine.travel(registries.LARGEST_SKEW * 2 + time.time()),
         pytest.raises(BuilderError, match="the clock of this machine is 20 minutes ahead of"),
     ):
-        pushing.move(repository, "nightly", one.digest, "so")
+        publish_tags.move(repository, "nightly", one.digest, "so")
     assert repository.resolve("nightly") == ""
 
 
@@ -306,23 +319,23 @@ def test_a_clock_that_is_wrong_moves_nothing(repository: Repository) -> None:
     ],
     ids=["no JSON", "no list", "no night", "null", "large"],
 )
-def test_a_journal_that_is_damaged_is_told_and_begun_anew(
+def test_a_damaged_history_is_reported_and_started_anew(
     repository: Repository, damage: bytes
 ) -> None:
-    assert history.nights(repository, "nightly") == []
+    assert history.nightly_runs(repository, "nightly") == []
     history.write(repository, night(reason="one"))
     history.write(repository, night(reason="two"))
-    assert [each.reason for each in history.nights(repository, "nightly")] == ["two", "one"]
+    assert [each.reason for each in history.nightly_runs(repository, "nightly")] == ["two", "one"]
     file = referrers.File("nights.json", history.NIGHTLY_RUNS, damage)
     referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [file])
     with pytest.raises(RegistryError, match=r"nightly\.nights cannot be read"):
-        history.nights(repository, "nightly")
+        history.nightly_runs(repository, "nightly")
     history.write(repository, night(reason="three"))
-    assert [each.reason for each in history.nights(repository, "nightly")] == ["three"]
+    assert [each.reason for each in history.nightly_runs(repository, "nightly")] == ["three"]
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["without a file", "whose file is gone"])
-def test_a_journal_that_holds_nothing_is_begun_anew(
+def test_an_empty_history_is_started_anew(
     repository: Repository, tmp_path: Path, *, gone: bool
 ) -> None:
     if gone:
@@ -335,30 +348,30 @@ def test_a_journal_that_holds_nothing_is_begun_anew(
         referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [])
     later = Repository(repository.name, print)
     with pytest.raises(RegistryError, match=r"nightly\.nights cannot be read"):
-        history.nights(later, "nightly")
+        history.nightly_runs(later, "nightly")
     history.write(later, night(reason="two"))
-    assert [each.reason for each in history.nights(later, "nightly")] == ["two"]
+    assert [each.reason for each in history.nightly_runs(later, "nightly")] == ["two"]
 
 
-def test_a_journal_names_no_directory_of_this_machine(repository: Repository) -> None:
+def test_a_history_names_no_directory_of_this_machine(repository: Repository) -> None:
     history.write(repository, night(reason="see /root/.cache/builder/logs/x-1.log"))
-    assert [each.reason for each in history.nights(repository, "nightly")] == ["see .../x-1.log"]
+    assert [each.reason for each in history.nightly_runs(repository, "nightly")] == [
+        "see .../x-1.log"
+    ]
 
 
-def test_a_journal_keeps_what_it_can(repository: Repository) -> None:
+def test_a_history_may_come_from_a_later_builder(repository: Repository) -> None:
     for number in range(3):
         history.write(repository, night(reason=str(number)))
-    known = [{**vars_of(each), "new": 1} for each in history.nights(repository, "nightly")]
+    known = [
+        {**each.model_dump(), "new": 1} for each in history.nightly_runs(repository, "nightly")
+    ]
     file = referrers.File("nights.json", history.NIGHTLY_RUNS, json.dumps(known).encode())
     referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [file])
-    assert len(history.nights(repository, "nightly")) == 3  # of a later builder
+    assert len(history.nightly_runs(repository, "nightly")) == 3  # of a later builder
     put_image(repository, "k", "nightly.nights")
     with pytest.raises(RegistryError, match="cannot be read"):
-        history.nights(repository, "nightly")
-
-
-def vars_of(told: Night) -> dict[str, Any]:
-    return {name: getattr(told, name) for name in told.__slots__}
+        history.nightly_runs(repository, "nightly")
 
 
 def test_an_index_is_no_image_of_ours(
@@ -390,8 +403,8 @@ def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.Mo
         front = Repository("127.0.0.1:1/x", print)
         front.manifest = lambda _, found=manifest: found  # type: ignore[method-assign,misc]
         with pytest.raises(BuilderError):
-            served(front, "x")
-    assert served(repository, "nothing") is None
+            remote_image(front, "x")
+    assert remote_image(repository, "nothing") is None
 
 
 def test_a_verified_image_of_another_machine_gets_what_is_missing(
@@ -421,7 +434,7 @@ def test_a_verified_image_of_another_machine_gets_what_is_missing(
     how = pushing.Pushing(tmp_path, print, trust, missing, there=there, verified=verified)
     here = verified.model_copy(update={"digest": f"sha256:{'0' * 64}"})
     for _ in range(2):
-        pushing.push(here, pushing.Tags(repository.name, "1-kkkkkkkkkkkk", ("1",), ()), how)
+        pushing.push(repository, here, publish_tags.Tags("1-kkkkkkkkkkkk", ("1",), ()), how)
         assert kinds() == sorted([bill.kind, VERDICT])
         how = replace(how, known=frozenset(repository.tags()))
     other = put_image(repository, "m").digest

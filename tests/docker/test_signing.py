@@ -117,7 +117,7 @@ def test_a_recipe_from_elsewhere_is_written_nowhere_else(
     assert manifest is not None
     attach(repository, manifest, RECIPE, {}, [File("../../out.toml", RECIPE, b"x = 1\n")])
     done = push("1", "--output", tmp_path / "a" / "b", command="recipe export", expect=12)
-    assert "would be written to '../../out.toml'" in done.stderr
+    assert "has a file with the path '../../out.toml'" in done.stderr
     assert not list(tmp_path.rglob("out.toml"))
 
 

@@ -96,7 +96,7 @@ def test_a_channel_grows_old(world: World) -> None:
     world.release("b11", days=12)
     world.release("backup-20260101", days=13)  # no tag of that shape
     assert told(world.status(13)) == ("behind", 3, 3)
-    with pytest.raises(StaleError, match="is 4 days behind; 3 are allowed"):
+    with pytest.raises(StaleError, match="is 4 days behind; its limit is 3 days"):
         require_fresh([world.status(14)])
     # The tag that it was made of goes: that makes nothing younger.
     world.upstream.git("tag", "--delete", "b9")
@@ -137,8 +137,8 @@ def test_what_cannot_be_known_is_told_beside_what_is(world: World) -> None:
     world.serve("somebody else's", "1")
     status = world.status(0)
     assert status.state == "unknown"
-    assert status.served is not None
-    assert "does not say what commit it was made of" in status.problem
+    assert status.image is not None
+    assert "has no label with its source's commit" in status.problem
     world.serve(first, "master-b9")
     world.repository.put_manifest("master.nights", world.repository.manifest("master"))  # type: ignore[arg-type]
     status = world.status(0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from builder.nightly.history import Night
+from builder.nightly.history import NightlyRun
 
 
-def night(**changes: Any) -> Night:
-    return Night(
+def night(**changes: Any) -> NightlyRun:
+    return NightlyRun(
         **{
             "recipe": "x-1",
             "channel": "nightly",

@@ -10,25 +10,33 @@ from rich.console import Console
 from rich.text import Text
 
 from builder.cli import nightly, tables
-from builder.nightly.history import Night
+from builder.nightly.history import NightlyRun
 from builder.nightly.status import Status
-from builder.publish.remote_image import Served
+from builder.publish.remote_image import RemoteImage
 from builder.records import markdown
 
 
 def test_a_status_fits_a_terminal_and_tells_the_last_night(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    good = Night("vllm-nightly", "nightly", "moved", "2026-11-20T03:10:00+00:00", 1.0)
+    good = NightlyRun(
+        recipe="vllm-nightly",
+        channel="nightly",
+        outcome="moved",
+        started="2026-11-20T03:10:00+00:00",
+        seconds=1.0,
+    )
     reason = "vllm-nightly-3f2a91c0d1aa is built, and 1 of 40 checks failed\nclosure: " + "x" * 200
-    failed = replace(good, outcome="failed", started="2026-11-21T03:10:00+00:00", reason=reason)
-    served = Served(f"sha256:{'7' * 64}", "2026-11-20T03:52:00+00:00", {})
+    failed = good.model_copy(
+        update={"outcome": "failed", "started": "2026-11-21T03:10:00+00:00", "reason": reason}
+    )
+    image = RemoteImage(f"sha256:{'7' * 64}", "2026-11-20T03:52:00+00:00", {})
     status = Status(
         "vllm-tokenspeed-preview",
         "registry.example.org:5000/farm/vllm-sm120",
         "tokenspeed-preview",
         channel=True,
-        served=served,
+        image=image,
         upstream="vllm/vllm-openai:nightly",
         commit=f"sha256:{'a' * 64}",
         commits=12,

@@ -17,7 +17,7 @@ from builder.plan.inputs import Plan
 from builder.platforms import Platforms
 from builder.recipes.schema import GitSource, OptionProbe, PullPatch, Recipe
 from builder.tools.git.repositories import Repositories
-from builder.upstream.track import tracked
+from builder.upstream.track import upstream_target
 from support.catalogs import load, rendered
 from support.environment import REPOSITORY
 from support.upstreams import Upstream
@@ -237,7 +237,7 @@ def test_atomics_tags_are_followed_as_it_names_them_now(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     repositories = Repositories(tmp_path / "cache", tmp_path / "work", print)
     track = recipe_of("atomic-b8995").track
-    assert tracked(upstream.url, track, repositories).name == "b10018-1.1.0"
+    assert upstream_target(upstream.url, track, repositories).name == "b10018-1.1.0"
 
 
 # What runs inside the stage

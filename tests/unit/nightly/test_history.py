@@ -1,25 +1,34 @@
-"""What a night's journal tells of the machine: nothing."""
+"""The nightly runs of a channel: as they are kept, and without any path of this machine."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 
-from builder.nightly.history import Night, _without_paths, parsed
+from builder.nightly.history import NightlyRun, _without_paths, parsed
 from support.damaged import damaged, fuzzed, seeds
 
-NIGHT = Night("r", "nightly", "failed", "2026-01-01T00:00:00+00:00", 1.0, "main", "0" * 40)
+RUN = NightlyRun(
+    recipe="r",
+    channel="nightly",
+    outcome="failed",
+    started="2026-01-01T00:00:00+00:00",
+    seconds=1.0,
+    upstream="main",
+    commit="0" * 40,
+)
 
 
 @fuzzed
 @given(seeds)
-def test_no_journal_is_an_internal_error(seed: bytes) -> None:
+def test_no_history_is_an_internal_error(seed: bytes) -> None:
     with suppress(ValueError):
-        assert all(isinstance(each, Night) for each in parsed(damaged([asdict(NIGHT)], seed)))
+        assert all(
+            isinstance(each, NightlyRun) for each in parsed(damaged([RUN.model_dump()], seed))
+        )
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,9 @@ def test_a_range_has_states_commit_by_commit(ward: Ward) -> None:
     ]
     assert finding.there == [commits[0], commits[2]]
     first, second, third = finding.details
-    assert "(mend a): upstream; brought by " in first
+    assert "(mend a): upstream; introduced by " in first
     assert second.endswith("(mend c): applies")
-    assert "(mend e): upstream; brought by " in third
+    assert "(mend e): upstream; introduced by " in third
 
 
 def test_a_night_leaves_out_only_the_commits_that_upstream_has(ward: Ward, catalog: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_night_leaves_out_only_the_commits_that_upstream_has(ward: Ward, catal
     }
     assert any("upstream has" in note and commits[0][:9] in note for note in ward.notes)
     # What is left of it is what the night builds.
-    case = replace(session, catalog=lean.catalog).case(lean.entry)
+    case = replace(session, catalog=lean.catalog).patch_set(lean.entry)
     tree = apply_all(ward.context, case.tree(next(case.targets(()))), case.patches)
     content = ward.context.scratch.file(tree, "a.c")
     assert (
@@ -211,7 +211,7 @@ def test_lines_that_went_to_another_file_are_not_superseded(ward: Ward) -> None:
     up.commit("b moves", **{"a.c": functions("alpha", "gamma"), "n.c": "n\n" + functions("beta")})
     finding = ward.on_main(base, ward.pull(base, head))
     assert finding.state == "conflicts"
-    assert "its lines are in n.c now" in finding.details
+    assert "its lines moved to n.c" in finding.details
     assert brought(finding) == "b moves"
 
 

@@ -159,11 +159,11 @@ def compare(ward: Ward, pull: Pull, finding: Finding, score: Score) -> None:
     if not there:
         score.count("kept", finding.state != "upstream", what)
         if ward.lost_its_name(pull, finding.commit):
-            noted = any(f"its lines are in {RENAMED[1]} now" in line for line in finding.details)
+            noted = any(f"its lines moved to {RENAMED[1]}" in line for line in finding.details)
             score.count("another name", noted and finding.state != "absent", what)
     if there and finding.state == "upstream":
         named = finding.commits[0].split()[0] if finding.commits else "nobody"
-        score.count("brought by", pull.merged.startswith(named), f"{what}, by {named}")
+        score.count("introduced by", pull.merged.startswith(named), f"{what}, by {named}")
     elif not there and finding.state in FITS:
         # What moved as a whole, git's merge does not follow.
         merged = ward.merged_tree(pull, finding.commit)
@@ -219,7 +219,7 @@ def score(tmp_path_factory: pytest.TempPathFactory) -> Score:
         ("merged or not", 0.98, 200),
         ("kept", 1.0, 150),
         ("another name", 1.0, 30),
-        ("brought by", 1.0, 60),
+        ("introduced by", 1.0, 60),
         ("trees", 1.0, 75),
         ("hunks", 0.89, 50),
         ("by text alone", 0.69, 50),

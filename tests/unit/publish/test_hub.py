@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 
 from builder.errors import FetchError, RegistryError
-from builder.publish import hub_page
-from builder.publish.hub_page import described, shortened, whole_paragraphs
+from builder.publish.hub_page import CUT, cut_page, describe_repository, shortened
 from builder.tools.registry.hub import Hub
 from builder.tools.registry.hub_responses import Grant, Shown, TagPage, checked, error_text
 from builder.tools.web import github
@@ -120,16 +119,16 @@ def test_a_dry_run_asks_nobody(hub: DockerHub, builder: Builder, recipes: Path) 
 
 
 def test_what_a_page_says(recipes: Path) -> None:
-    text = described(load(recipes), "hello-sm120", NAME).full
+    text = describe_repository(load(recipes), "hello-sm120", NAME).full
     for said in (
         "# hello-sm120\n\nThe smallest engine",
         "compute capability 12.0 (GeForce RTX 50xx)",
         f"$ docker run --rm --gpus all -p 8080:8080 {NAME}:0.10.0",
-        "`/health` answers when it is ready",
+        "The server is ready when `/health` answers",
         "### `0.10.0`, `latest` (moves)",
         f"patched with [pull 6](https://github.com/somebody/engine/pull/6) at {HEAD}: "
         "it aborts in \\<float> \\*without\\* it (until the pin contains it)",
-        "### `nightly` (moves every night to the head of main)",
+        "### `nightly` (moved nightly to the head of `main`)",
         "- --flag is new (0.10.0)\n",
         "- libhello-cuda.so is there, has code for sm_120,",
         "- at most 500 MB to download\n- at most 750 MB unpacked",
@@ -145,10 +144,10 @@ def test_the_catalogs_own_pages_are_within_the_limits() -> None:
     found = load(REPOSITORY)
     names = {entry.recipe.image.repository for entry in found.engines.values() if entry.recipe}
     for name in names:
-        told = described(found, name, f"me/{name}")
+        told = describe_repository(found, name, f"me/{name}")
         assert 0 < len(told.short.encode()) <= 100
         assert len(told.full.encode()) <= 25_000
-        assert "Cut here" not in told.full
+        assert "left out" not in told.full
         versions = [each for each in told.recipes if found.engines[each].recipe is not None]
         assert all(
             f"`{found.engines[each].recipe.image.tags[0]}`" in told.full for each in versions
@@ -165,20 +164,20 @@ def test_a_page_that_is_too_long_ends_after_a_paragraph(
     describe(builder, recipes)
     text = hub.pages[NAME].full_description
     assert 24_000 < len(text.encode()) <= 25_000
-    assert text.endswith("paragraphs: it may have 25000 bytes.)*\n")
+    assert text.endswith("left out: a page has at most 25000 bytes.)*\n")
     last = text.split("\n\n")[-2]
     assert last.startswith("- The smallest engine")
     assert last.endswith("of the farm's repository")
 
 
-def test_paragraphs_are_left_out_whole() -> None:
-    sections = [("# A", ["one", "- two", "- drei äöü"]), ("## B", ["four " * 40])]
-    whole = whole_paragraphs(sections, 1000)
+def test_a_page_is_cut_at_its_marks() -> None:
+    page = f"# A\n\none\n{CUT}\n- two\n{CUT}- drei äöü\n{CUT}\n## B\n\n{'four ' * 40}\n"
+    whole = cut_page(page, 1000)
     assert whole == "# A\n\none\n\n- two\n- drei äöü\n\n## B\n\n" + "four " * 40 + "\n"
     size = len(whole.encode())
-    assert whole_paragraphs(sections, size) == whole
-    cut = whole_paragraphs(sections, size - 1)
-    assert cut.startswith("# A\n\none\n\n- two\n- drei äöü\n\n*(Cut here, before 1 more")
+    assert cut_page(page, size) == whole
+    cut = cut_page(page, size - 1)
+    assert cut.startswith("# A\n\none\n\n- two\n- drei äöü\n\n*(1 more paragraph left out")
     assert "four" not in cut
     assert "## B" not in cut
 
@@ -233,7 +232,7 @@ def test_what_has_no_description(
     hub: DockerHub, builder: Builder, recipes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.pages[NAME].tags.clear()
-    assert "has no tag of a recipe yet" in describe(builder, recipes, expect=12).stderr
+    assert "has none of the tags that recipes name" in describe(builder, recipes, expect=12).stderr
     monkeypatch.setenv("BUILDER_NAMESPACE", "")
     assert "Docker Hub's official images" in describe(builder, recipes, expect=12).stderr
     monkeypatch.setenv("BUILDER_NAMESPACE", "ghcr.io/me")
@@ -390,37 +389,12 @@ def test_a_token_that_is_no_token_is_not_shown() -> None:
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a\u202eb\u200bc", r"a\\u202eb\\u200bc"),
-        ("x](https://evil.example) [y", r"x\](https://evil.example) \[y"),
-        ("# not a title", r"\# not a title"),
-        ("> no quote", r"\> no quote"),
-        ("- no item", r"\- no item"),
-        ("1. no item", r"1\. no item"),
-        ("one\n\n# two\n- three", "one # two - three"),
-        ("~~gone~~ &copy; <b> a_b __c__", r"\~\~gone\~\~ \&copy; \<b> a_b \_\_c\_\_"),
-        ("--flag is 3.5 & more", "--flag is 3.5 & more"),
-        ("---", r"\---"),
-    ],
-)
-def test_a_text_of_a_recipe_is_no_markup(text: str, shown: str) -> None:
-    assert hub_page._escaped(text) == shown
-
-
-def test_a_command_of_a_recipe_stays_code() -> None:
-    assert hub_page._code("a b") == "`a b`"
-    assert hub_page._code("a `b` ``c") == "``` a `b` ``c ```"
-    assert hub_page._console(["x ```", "y"]) == "````console\n$ x ```\n$ y\n````"
-
-
 def test_a_summary_shows_what_cannot_be_seen(recipes: Path) -> None:
     file = recipes / "recipes" / "hello-sm120-0.10.0.toml"
     file.write_text(
         file.read_text().replace("The smallest engine", "The \\u202esmallest \\u200bone")
     )
-    told = described(load(recipes), "hello-sm120", NAME)
+    told = describe_repository(load(recipes), "hello-sm120", NAME)
     assert told.short.startswith("The \\u202esmallest \\u200bone")
     assert "The \\\\u202esmallest \\\\u200bone" in told.full
     assert (told.short + told.full).replace("\n", "").isprintable()

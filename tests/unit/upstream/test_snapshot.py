@@ -82,7 +82,7 @@ def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:
     }
     assert 'base    = "vllm-openai-nightly-abababababab"' in written.read_text()
     of_git = found.engine("llama-cpp-master")
-    with pytest.raises(RecipeError, match=r"cuda-13\.0 is no published image"):
+    with pytest.raises(RecipeError, match=r"cuda-13\.0 is not a published image"):
         snapshot.at_image(found, of_git, target, "x")
 
 
@@ -95,7 +95,7 @@ def test_a_patch_that_goes_leaves_its_probe() -> None:
     assert before is not None
     assert before.patch
     text = frozen.entry.text.replace("[[patch]]", '[[patch]]\nprobe = { file = "/x/y" }', 1)
-    frozen = snapshot.Frozen(
+    frozen = snapshot.FrozenRecipe(
         snapshot._entry(text, frozen.entry.file, type(before)), None, frozen.catalog, target
     )
     left = snapshot.without(frozen, [0])
@@ -156,8 +156,8 @@ def test_how_far_a_channel_is_behind(tmp_path: Path) -> None:
     branch, tags = Track(branch="main"), Track(tag="b*")
 
     def lag(commit: str, track: Track) -> tuple[str, int, str]:
-        target = tracking.tracked(tree.url, track, repositories)
-        found = tracking.behind(tree.url, commit, target, track, repositories)
+        target = tracking.upstream_target(tree.url, track, repositories)
+        found = tracking.commits_behind(tree.url, commit, target, track, repositories)
         return found.target.name, found.ahead, found.since
 
     assert lag(first, branch) == ("main", 3, "2023-12-14")

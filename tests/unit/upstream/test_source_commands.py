@@ -182,7 +182,7 @@ def test_an_abbreviation_of_several_commits_is_refused(farm: Farm) -> None:
         made = farm.upstream.hashed("commit", content)
         farm.upstream.git("tag", f"v0.{index + 2}.0", made)
     farm.run("patch", "check", "--against", name[:7], status=5)
-    assert f"{name[:7]} names several commits" in farm.said
+    assert f"{name[:7]} is ambiguous" in farm.said
     assert name in farm.said
     assert states(farm.json("patch", "check", "--against", name[:8]))[name[:8]] == "applies"
 
@@ -466,7 +466,7 @@ def test_drift_and_freeze_know_what_was_merged_and_touched_again(farm: Farm, how
     assert merged["merged"].startswith(by[:7])
     before = farm.write("", commit=later).read_text()
     farm.run("patch", "add", "eng", "--pull", "6", status=11)
-    assert "the pin of eng-0.1.0 has pull request 6 already" in farm.said
+    assert "the pin of eng-0.1.0 already contains pull request 6" in farm.said
     assert by[:7] in farm.said
     assert farm.write("", commit=later).read_text() == before
     assert farm.json("patch", "drift") == []
@@ -489,15 +489,15 @@ def test_drift_adds_what_github_knows(
         "base": {"ref": "main"},
     }
     api[path] = (200, told)
-    assert farm.json("patch", "drift")[0]["told"] == "closed: Mend b"
+    assert farm.json("patch", "drift")[0]["github"] == "closed: Mend b"
     api[path] = (
         200,
         told | {"merged_at": "2026-11-01T00:00:00Z", "merge_commit_sha": "1" * 40},
     )
-    assert farm.json("patch", "drift")[0]["told"] == "merged 2026-11-01 as 111111111: Mend b"
+    assert farm.json("patch", "drift")[0]["github"] == "merged 2026-11-01 as 111111111: Mend b"
     for status, body in ((403, {"message": "rate limit"}), (200, ["nonsense"]), (500, None)):
         api[path] = (status, body)
-        assert farm.json("patch", "drift")[0]["told"] == ""
+        assert farm.json("patch", "drift")[0]["github"] == ""
 
 
 # update and outdated
@@ -512,7 +512,7 @@ def test_numbers_of_a_tag_count_as_numbers() -> None:
     ]
     for tags in series:
         newest_first = [*reversed(tags)]
-        assert sorted(newest_first, key=track.rank) == tags
+        assert sorted(newest_first, key=track.version_order) == tags
 
 
 def test_update_moves_the_pin_and_what_follows_from_it(farm: Farm) -> None:
@@ -586,8 +586,8 @@ def test_update_tells_what_the_recipe_names_and_upstream_no_longer_has(
     farm.run("pin", "update", "eng", "--to", "main", status=3)
     assert "the new source lacks something that eng-0.1.0 names: nothing was written" not in said
     for text in (said, farm.said):
-        assert "source: sub of the source has no CMakeLists.txt" in text
-        assert "llama.ui: the source holds no built page" in text
+        assert "source: the source has no sub/CMakeLists.txt" in text
+        assert "llama.ui: the source has no built web page" in text
     assert "deps/part" not in said
 
     farm.upstream.git("rm", "--quiet", "deps/part")
@@ -639,7 +639,7 @@ def test_update_does_not_write_over_another_recipe(farm: Farm) -> None:
     other = farm.write(version="0.2.0")
     text = other.read_text()
     farm.run("pin", "update", "eng-0.1.0", status=3)
-    assert "which there is already" in farm.said
+    assert "which exists already" in farm.said
     assert file.exists()
     assert other.read_text() == text
 
@@ -792,7 +792,7 @@ def test_verify_pins_names_what_is_gone(farm: Farm, tmp_path: Path) -> None:
     assert "2 of 12 pins are gone, 0 could not be checked" in farm.said
     # A server that does not answer says nothing of what it has.
     farm.write(url="http://127.0.0.1:9/eng")
-    assert farm.json("pin", "verify", "eng", status=5)[0]["state"] == "unasked"
+    assert farm.json("pin", "verify", "eng", status=5)[0]["state"] == "unknown"
 
 
 class SlowIndex(BaseHTTPRequestHandler):
@@ -856,7 +856,7 @@ def test_an_index_that_does_not_answer_is_asked_for_one_file(
         pins = farm.json("pin", "verify", status=5)
         server.shutdown()
     files = [pin for pin in pins if pin["kind"] == "file"]
-    assert (len(files), {pin["state"] for pin in files}) == (9, {"unasked"})
+    assert (len(files), {pin["state"] for pin in files}) == (9, {"unknown"})
     assert len(asked) == 1
     assert sum("the package index does not answer" in pin["why"] for pin in files) == 8
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FetchError, RegistryError, TagMovedError
-from builder.publish.push import opened
+from builder.publish.tags import open_repository
 from builder.tools.registry import client as registry
 from builder.tools.registry import transport as registry_connection
 from builder.tools.registry import upload
@@ -103,7 +103,7 @@ def test_a_registry_of_this_machine_names_no_realm_elsewhere(
         monkeypatch.setattr(retry, "ATTEMPTS", 1)
         monkeypatch.setenv("BUILDER_TOKEN_HOSTS", "other.example, auth.example.invalid")
         with pytest.raises(FetchError) as failed:
-            opened(f"{address}/me/x", print).tags()
+            open_repository(f"{address}/me/x", print).tags()
         assert failed.value.why == "auth.example.invalid: the host name cannot be resolved"
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from requests.structures import CaseInsensitiveDict
 
 from builder.errors import BuilderError, RegistryError
-from builder.publish.tag_history import MOVE, Move, notes_among
+from builder.publish.tag_history import MOVE, Move, notes_in
 from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, blobs_of
 from builder.tools.web.client import Response, redirect_url
@@ -53,7 +53,7 @@ def answer(content: bytes = b"", **headers: str) -> Response:
 
 
 def moves_noted(content: bytes) -> list[Move]:
-    return list(notes_among(responses.referrers(answer(content), "x"), DIGEST))
+    return list(notes_in(responses.referrers(answer(content), "x"), DIGEST))
 
 
 def index_digests(content: bytes) -> list[str]:

@@ -1,0 +1,173 @@
+"""Decides which old nightlies of a channel are deleted: those that nothing refers to.
+
+The decision depends on nothing but the contents of the repository: its tags, their images, the
+attachments and their age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+from builder.publish.remote_image import CREATED
+from builder.publish.survey import Image, is_nightly
+from builder.publish.tag_history import Move, rollback_target, trace_moves
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An image with nightly tags."""
+
+    image: Image
+    tags: tuple[str, ...]
+    """The nightly ones."""
+    kept_because: str
+    """Why it stays; empty: it is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which nightlies of a channel are deleted, and which stay; newest first."""
+
+    channel: str
+    candidates: tuple[Candidate, ...]
+    others: tuple[str, ...]
+    """Tags that are no nightlies of this channel."""
+    kept: frozenset[str] = field(repr=False)
+    """The names of everything that stays: digests, and tags of attachments."""
+    known: frozenset[str] = field(repr=False)
+    """The names of everything in the repository."""
+    freed_bytes: int
+    """Size of the manifests, configurations and layers that nothing refers to afterwards; those of
+    manifests that were not read are not known."""
+
+    @property
+    def deletions(self) -> tuple[Image, ...]:
+        """The images to delete, the oldest first."""
+        return tuple(each.image for each in reversed(self.candidates) if not each.kept_because)
+
+
+def _nightlies(tags: Collection[str], channel: str, names: Collection[str]) -> set[str]:
+    like = {tag for tag in tags if is_nightly(tag, channel, ())}
+    return {tag for tag in like if is_nightly(tag, channel, {*names, *tags} - like)}
+
+
+def plan(
+    images: Sequence[Image],
+    channel: str,
+    keep: int,
+    *,
+    signed: bool = False,
+    names: Collection[str] = (),
+) -> Plan:
+    """Decide about the nightlies of a channel: the newest ``keep`` stay, and those in use.
+
+    An image is in use where another tag or manifest refers to it, or ``rollback`` of a tag would
+    go to it.  ``names`` are the channels and versions that are known to be in the repository.
+    ``signed``: signed images are deleted, too.
+    """
+    tags = [tag for image in images for tag in image.tags]
+    nightly = _nightlies(tags, channel, names)
+    others = tuple(tag for tag in tags if tag not in nightly)
+    candidates = sorted(
+        (image for image in images if not nightly.isdisjoint(image.tags)), key=_age, reverse=True
+    )
+    aged = [image for image in candidates if image.created is not None]
+    newest = {image.digest for image in aged[:keep]}
+    stays = {image.digest: image.tags[0] for image in images if nightly.isdisjoint(image.tags)}
+    reasons: dict[str, str] = {}
+    targets = rollback_targets(images)
+    for image in candidates:
+        reason = _reason(image, nightly, keep, newest=newest, signed=signed)
+        tag = targets.get(image.digest, "")
+        reasons[image.digest] = reason or (f"{tag} would be rolled back to it" if tag else "")
+        if reasons[image.digest]:
+            stays[image.digest] = image.tags[0]
+    while more := _needed(images, stays):
+        reasons |= {digest: f"{tag} refers to it" for digest, tag in more.items()}
+        stays |= {image.digest: image.tags[0] for image in images if image.digest in more}
+    found = tuple(
+        Candidate(image, tuple(tag for tag in image.tags if tag in nightly), reasons[image.digest])
+        for image in candidates
+    )
+    kept = frozenset(name for image in images if image.digest in stays for name in image.names)
+    known = frozenset(name for image in images for name in image.names)
+    return Plan(channel, found, others, kept, known, _freed(images, stays))
+
+
+def rollback_targets(images: Sequence[Image]) -> dict[str, str]:
+    """The digests that tags would be rolled back to, each with one such tag."""
+    by_digest = {image.digest: image for image in images}
+
+    def notes_of(tag: str, digest: str) -> list[Move] | None:
+        image = by_digest.get(digest)
+        return [note for note in image.notes if note.tag == tag] if image else None
+
+    found = {}
+    for image in images:
+        for tag in image.tags:
+            known = list(trace_moves(image.digest, partial(notes_of, tag)))
+            found[rollback_target(known)] = tag
+    return found
+
+
+def _age(image: Image) -> tuple[bool, datetime, str]:
+    """The order of images, the oldest first; an image without a date is last."""
+    return image.created is None, image.created or datetime.min.replace(tzinfo=UTC), image.tags[0]
+
+
+def _reason(
+    image: Image, nightly: Collection[str], keep: int, *, newest: Collection[str], signed: bool
+) -> str:
+    """Why an image stays, apart from what refers to it; empty where it does not."""
+    also = [tag for tag in image.tags if tag not in nightly]
+    if also:
+        return f"it is tagged {', '.join(also)}"
+    if image.created is None:
+        return f"its age is not known: no label {CREATED}"
+    if image.digest in newest:
+        return f"one of the newest {keep}"
+    return "it is signed" if image.signed and not signed else ""
+
+
+def _needed(images: Sequence[Image], stays: Mapping[str, str]) -> dict[str, str]:
+    """Images that something that stays refers to, and that are not known to stay yet.
+
+    Each with a tag of the image that refers to it.
+    """
+    referred: dict[str, str] = {}
+    for image in images:
+        if image.digest in stays:
+            digests = {*image.everything}
+            for manifest in image.manifests.values():
+                digests.add((manifest.parsed().get("subject") or {}).get("digest", ""))
+            referred |= dict.fromkeys(digests, image.tags[0])
+    known = {image.digest for image in images} - stays.keys()
+    return {digest: tag for digest, tag in referred.items() if digest in known}
+
+
+def _freed(images: Sequence[Image], stays: Collection[str]) -> int:
+    deleted: dict[str, int] = {}
+    staying: set[str] = set()
+    for image in images:
+        if image.digest in stays:
+            staying |= _sizes(image).keys()
+        else:
+            deleted |= _sizes(image)
+    return sum(size for digest, size in deleted.items() if digest not in staying)
+
+
+def _sizes(image: Image) -> dict[str, int]:
+    """Sizes of an image, its parts and its attachments in bytes, by digest."""
+    found: dict[str, int] = {}
+    for digest, manifest in image.everything.items():
+        if manifest is None:
+            continue
+        parsed = manifest.parsed()
+        found[digest] = len(manifest.content)
+        for part in [parsed.get("config"), *(parsed.get("layers") or [])]:
+            if part:
+                found[part["digest"]] = part.get("size", 0)
+    return found

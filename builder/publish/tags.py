@@ -1,0 +1,143 @@
+"""The tags of images in a registry: which ones an image gets, and moving one by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from builder import settings
+from builder.errors import RegistryError
+from builder.families.layout import LABEL_KEY
+from builder.publish.remote_image import remote_image
+from builder.publish.tag_history import By, Move, attach_note
+from builder.recipes.schema import Recipe
+from builder.records.record import Record
+from builder.tools.log import Log
+from builder.tools.registry.client import Repository
+from builder.tools.registry.credentials import HUB
+
+NIGHTLY, TAGS = "nightly", "tags"
+"""Locks on this machine: of a nightly run, and of moving tags; deleting takes both."""
+FIXED = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
+"""Immutable tags, and tags under which builder and others keep attachments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """The tags of an image in its repository."""
+
+    immutable: str
+    """``VERSION-KEY12``: one build."""
+    versions: tuple[str, ...]
+    """Tags that stay on their version; they are replaced for a reason only."""
+    moving: tuple[str, ...]
+
+
+def tags_of(record: Record, recipe: Recipe) -> Tags:
+    """The tags that a push gives an image; the first reference of its record is immutable.
+
+    The recipe's channel is none of them: a nightly run may have moved it to a newer image than that
+    of the recipe's pin.
+    """
+    immutable, *named = (reference.rpartition(":")[2] for reference in record.references)
+    channel = recipe.track.channel if recipe.track else None
+    versions = tuple(tag for tag in named if tag not in recipe.image.moving)
+    moving = tuple(tag for tag in recipe.image.moving if tag != channel)
+    return Tags(immutable, versions, moving)
+
+
+def require_moving(recipes: Iterable[Recipe], repository: Repository, name: str, tag: str) -> None:
+    """Raise ``RegistryError`` where a tag is a version tag, which does not move.
+
+    ``name`` is the repository's name in the recipes.  They declare version tags and moving tags; a
+    tag that none of them has is a version tag where its image has that version.
+    """
+    images = [recipe.image for recipe in recipes if recipe.image.repository == name]
+    if any(tag in image.moving for image in images):
+        return
+    owners = [each.name for each in recipes if each.image in images and tag in each.image.tags]
+    there = remote_image(repository, tag) if not owners else None
+    if there is not None and tag == there.version:
+        owners = [f"an image of version {tag}, whose recipe is not in this catalog"]
+    if owners:
+        raise RegistryError(
+            f"{tag} is the version tag of {owners[0]}: it does not move",
+            hint="to replace the image of that version: `builder push --replace --reason TEXT`",
+        )
+
+
+def open_repository(name: str, log: Log) -> Repository:
+    """A repository to push to; raises ``RegistryError`` where it is one of Docker's own."""
+    repository = Repository(name, log, settings.load().token_hosts)
+    if repository.registry == HUB and repository.path.startswith("library/"):
+        raise RegistryError(
+            f"{name} would be one of Docker Hub's official images",
+            hint="set your namespace: BUILDER_NAMESPACE, or namespace in settings.toml",
+        )
+    return repository
+
+
+def require_points_to(
+    repository: Repository, tag: str, digest: str, *, by_content: bool = False
+) -> None:
+    """Raise ``RegistryError`` where a tag that was just given does not point to its image.
+
+    ``by_content``: the manifest is fetched and hashed, which Docker Hub counts as a pull.
+    """
+    found = repository.resolve(tag) if by_content else repository.head_digest(tag)
+    if found != digest:
+        raise RegistryError(
+            f"{repository.name}:{tag} is not what was pushed",
+            f"pushed {digest}, found {found or 'nothing'}: the registry altered it, or another "
+            "machine moved the tag at the same moment",
+            "the remaining tags were not given: see `builder tag history`",
+        )
+
+
+def move(
+    repository: Repository,
+    tag: str,
+    to: str,
+    reason: str,
+    by: By = "",
+    before: str | None = None,
+) -> Move:
+    """Move a tag to the image ``to``, a tag or a digest, and attach the reason to that image.
+
+    ``before`` is the digest that the tag pointed to when the move was decided; None: it is looked
+    up.  A tag that points to the image already is not moved.  Raises ``RegistryError`` where the
+    tag does not move, there is no such image, or it has no label with a build key (anybody who may
+    push can write that label); ``TagMovedError`` where another machine moves the tag at the same
+    time.
+    """
+    if FIXED.search(tag):
+        raise RegistryError(
+            f"{tag} is not a moving tag",
+            "it names one build, or an attachment",
+            "name a moving tag, such as latest",
+        )
+    wanted = repository.manifest(to)
+    repository.require_clock()
+    if wanted is None:
+        raise RegistryError(
+            f"{repository.name} has no {to}",
+            "it was deleted, or was never there",
+            "no tag was moved; `builder tag history` shows earlier images",
+        )
+    image = None if "artifactType" in wanted.parsed() else remote_image(repository, wanted.digest)
+    if image is None or LABEL_KEY not in image.labels:
+        raise RegistryError(
+            f"{repository.name}:{to} is not an image that builder made",
+            f"it is {wanted.digest}, without the label {LABEL_KEY}",
+            "no tag was moved",
+        )
+    now = repository.head_digest(tag)
+    if now == wanted.digest:
+        return Move(tag, wanted.digest, now, "", "the tag points there already")
+    before = now if before is None else before
+    # The note comes first, so that no move lacks one: it counts when the tag points there.
+    done = attach_note(repository, wanted, tag, before, reason, by, image.version)
+    repository.put_tag(tag, wanted, before)
+    require_points_to(repository, tag, wanted.digest)
+    return done
