@@ -1,5 +1,14 @@
 """The recipe format: what a TOML file may say, as pydantic models."""
 
+from builder.recipes.schema.base import (
+    BasePython,
+    BaseRecipe,
+    Published,
+    Root,
+    Stage,
+    Wheel,
+    json_schema,
+)
 from builder.recipes.schema.fields import PATTERNS, checked_ref, checked_url
 from builder.recipes.schema.patches import (
     PATCHES,
@@ -27,30 +36,25 @@ from builder.recipes.schema.probes import (
     Serve,
 )
 from builder.recipes.schema.recipe import (
-    SOURCES,
-    ArchiveSource,
     Artifact,
-    BasePython,
-    BaseRecipe,
     Cmake,
     Cuda,
-    GitSource,
     Image,
-    InstalledSource,
     Layout,
     Overlay,
-    PathSource,
-    Published,
-    PypiSource,
     Python,
     Recipe,
-    Root,
-    Source,
-    Stage,
     Start,
+)
+from builder.recipes.schema.sources import (
+    SOURCES,
+    ArchiveSource,
+    GitSource,
+    InstalledSource,
+    PathSource,
+    PypiSource,
+    Source,
     Track,
-    Wheel,
-    json_schema,
 )
 
 __all__ = [

@@ -1,16 +1,13 @@
-"""What a recipe, and a base, may say."""
+"""What the recipe of an engine may say."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    Discriminator,
     Field,
     StringConstraints,
-    Tag,
     model_validator,
 )
 
@@ -20,135 +17,25 @@ from builder.recipes.schema.fields import (
     PLAIN,
     REPOSITORY,
     TAG,
-    TAG_GLOB,
     USER,
     VERSION_GLOB,
-    WEB_URL,
-    Commit,
     DebianPackage,
     DefineName,
     DefineValue,
-    Digest,
-    GitUrl,
     License,
     Model,
     Name,
     PythonProject,
-    Ref,
-    Sha256,
     Text,
     TreePath,
     Value,
     VariableName,
     Version,
-    only_key,
     requirement,
 )
 from builder.recipes.schema.patches import Patch
 from builder.recipes.schema.probes import Accept, Budget, Probe, Serve, Symbol
-
-
-class PathSource(Model):
-    """A tree of this repository."""
-
-    path: TreePath
-    """Directory of the source, relative to the catalog's repository."""
-
-
-class PypiSource(Model):
-    """An sdist or a wheel from PyPI, by name, version and digest."""
-
-    pypi: PythonProject
-    """Project name on PyPI."""
-    version: Version
-    sha256: Sha256
-    subdirectory: TreePath = "."
-    """The source, inside what the file holds (an sdist's own top directory is taken off)."""
-
-
-class ArchiveSource(Model):
-    """A tar or zip archive, by URL and digest."""
-
-    archive: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN]
-    """URL of the file."""
-    sha256: Sha256
-    subdirectory: TreePath = "."
-    """The source, inside the archive; its top directory is named like any other."""
-
-
-class GitSource(Model):
-    """A commit of a git repository."""
-
-    git: GitUrl
-    """URL of the repository; git's own configuration may rewrite it."""
-    ref: Ref | None = None
-    """Tag or branch, for people: the commit decides."""
-    commit: Commit
-    submodules: bool = True
-    """False: what the tree pins of other repositories is left out."""
-    submodule: dict[TreePath, GitUrl] = {}
-    """URL by path, where .gitmodules names one that has moved."""
-
-    @model_validator(mode="after")
-    def _no_urls_of_what_is_left_out(self) -> GitSource:
-        if self.submodule and not self.submodules:
-            raise ValueError("submodule has no use where submodules = false")
-        return self
-
-
-class InstalledSource(Model):
-    """What the base has installed already: nothing is fetched, and nothing can be patched."""
-
-    installed: PythonProject
-
-
-SOURCES = ("git", "path", "pypi", "archive", "installed")
-
-
-def _source_kind(value: Any) -> str | None:
-    return only_key(value, SOURCES)
-
-
-Source = Annotated[
-    Annotated[GitSource, Tag("git")]
-    | Annotated[PathSource, Tag("path")]
-    | Annotated[PypiSource, Tag("pypi")]
-    | Annotated[ArchiveSource, Tag("archive")]
-    | Annotated[InstalledSource, Tag("installed")],
-    Discriminator(
-        _source_kind,
-        custom_error_type="source",
-        custom_error_message=f"needs exactly one of: {', '.join(SOURCES)}",
-    ),
-]
-
-
-PublishedImage = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*:[\w.-]+$"), PLAIN
-]
-
-
-class Track(Model):
-    """What upstream offers next: where the pin is moved to, what patches are tried on, and what
-    is built every night."""
-
-    tag: Annotated[str, StringConstraints(pattern=TAG_GLOB), PLAIN] | None = None
-    """Newest of the tags of this shape ("b[0-9]*"), numbers counted as numbers."""
-    branch: Ref | None = None
-    """Head of this branch."""
-    image: PublishedImage | None = None
-    """What this tag of a published image leads to; the base stands on it."""
-    channel: Annotated[Version, StringConstraints(max_length=40)] | None = None
-    """The moving tag of the image that every good night moves."""
-    limit: Annotated[int, Field(ge=1, le=365)] = 3
-    """Days that a channel may be behind its upstream."""
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Track:
-        if sum(kind is not None for kind in (self.tag, self.branch, self.image)) != 1:
-            raise ValueError("needs exactly one of: tag, branch, image")
-        return self
-
+from builder.recipes.schema.sources import Source, Track
 
 DriverVersion = Annotated[str, StringConstraints(pattern=r"^[0-9]{3}(?:\.[0-9]+){0,2}$"), PLAIN]
 
@@ -352,92 +239,3 @@ class Recipe(Model):
     def name(self) -> str:
         """What people type: ``engine-version``."""
         return f"{self.engine}-{self.version}"
-
-
-class Root(Model):
-    """Where the Debian root comes from."""
-
-    suite: Name
-    image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._/:-]*$"), PLAIN]
-    """The registry image to start from, with its tag."""
-    digest: Digest | None = None
-    """Pin of that image; without it the registry is asked each time, and a line says so."""
-    as_of: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$"), PLAIN]
-    """Day of the package set: move it to draw newer packages."""
-    packages: list[DebianPackage] = []
-
-
-class Published(Model):
-    """An image that somebody else publishes."""
-
-    image: PublishedImage
-    """With its tag."""
-    digest: Digest | None = None
-    """Pin of that image; without it the registry is asked at every build, and a line says so."""
-    note: Text | None = None
-    """Why it is not pinned."""
-
-    @model_validator(mode="after")
-    def _pinned_or_explained(self) -> Published:
-        if self.digest is None and self.note is None:
-            raise ValueError("a tag alone can move: pin its digest, or say why not in note")
-        return self
-
-
-class Stage(Model):
-    """One stage of a CUDA base."""
-
-    packages: list[DebianPackage] = []
-    cross: list[DebianPackage] = []
-    """Also these, where the build platform is not the target's."""
-    libraries: list[Annotated[str, StringConstraints(pattern=r"^lib[A-Za-z0-9_+-]+$"), PLAIN]] = []
-    """CUDA libraries to ship: "libcudart", ..."""
-
-
-class Wheel(Model):
-    """A wheel of the CUDA toolkit, for each platform by digest."""
-
-    name: Name
-    version: Version
-    library: bool = False
-    """True: holds libraries that are linked and shipped, so the target's is needed too."""
-    sha256: dict[Literal["amd64", "arm64"], Sha256]
-
-
-class BasePython(Model):
-    """The Python packages of a base."""
-
-    lock: TreePath
-    """Lock file of the wheels, relative to the file of the base."""
-    requirements: Annotated[list[Requirement], Field(min_length=1)]
-    """What ``builder pin lock`` resolves: "vllm==0.20.2"."""
-    unchecked: Text | None = None
-    """Why the packages need not have all that they require; default: ``pip check`` must pass."""
-
-
-class BaseRecipe(Model):
-    """A base: what engines are compiled in and what they run on."""
-
-    name: Name
-    summary: Text
-    license: License
-    family: Name
-    base: Name | None = None
-    notes: list[Text] = []
-    """For people: what is known to be wrong with it, and with its neighbours."""
-    root: Root | None = None
-    published: Published | None = None
-    python: BasePython | None = None
-    devel: Stage = Stage()
-    runtime: Stage = Stage()
-    wheel: list[Wheel] = []
-    build: Build = Build()
-
-
-def json_schema(base: bool = False) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of an engine's recipe, or of a base's."""
-    model: type[BaseModel] = BaseRecipe if base else Recipe
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **model.model_json_schema(),
-    }

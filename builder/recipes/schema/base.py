@@ -1,0 +1,116 @@
+"""What the file of a base may say, and the JSON Schemas of both formats."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+
+from builder.recipes.schema.fields import (
+    PLAIN,
+    DebianPackage,
+    Digest,
+    License,
+    Model,
+    Name,
+    Sha256,
+    Text,
+    TreePath,
+    Version,
+)
+from builder.recipes.schema.recipe import Build, Recipe, Requirement
+from builder.recipes.schema.sources import PublishedImage
+
+
+class Root(Model):
+    """Where the Debian root comes from."""
+
+    suite: Name
+    image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._/:-]*$"), PLAIN]
+    """The registry image to start from, with its tag."""
+    digest: Digest | None = None
+    """Pin of that image; without it the registry is asked each time, and a line says so."""
+    as_of: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$"), PLAIN]
+    """Day of the package set: move it to draw newer packages."""
+    packages: list[DebianPackage] = []
+
+
+class Published(Model):
+    """An image that somebody else publishes."""
+
+    image: PublishedImage
+    """With its tag."""
+    digest: Digest | None = None
+    """Pin of that image; without it the registry is asked at every build, and a line says so."""
+    note: Text | None = None
+    """Why it is not pinned."""
+
+    @model_validator(mode="after")
+    def _pinned_or_explained(self) -> Published:
+        if self.digest is None and self.note is None:
+            raise ValueError("a tag alone can move: pin its digest, or say why not in note")
+        return self
+
+
+class Stage(Model):
+    """One stage of a CUDA base."""
+
+    packages: list[DebianPackage] = []
+    cross: list[DebianPackage] = []
+    """Also these, where the build platform is not the target's."""
+    libraries: list[Annotated[str, StringConstraints(pattern=r"^lib[A-Za-z0-9_+-]+$"), PLAIN]] = []
+    """CUDA libraries to ship: "libcudart", ..."""
+
+
+class Wheel(Model):
+    """A wheel of the CUDA toolkit, for each platform by digest."""
+
+    name: Name
+    version: Version
+    library: bool = False
+    """True: holds libraries that are linked and shipped, so the target's is needed too."""
+    sha256: dict[Literal["amd64", "arm64"], Sha256]
+
+
+class BasePython(Model):
+    """The Python packages of a base."""
+
+    lock: TreePath
+    """Lock file of the wheels, relative to the file of the base."""
+    requirements: Annotated[list[Requirement], Field(min_length=1)]
+    """What ``builder pin lock`` resolves: "vllm==0.20.2"."""
+    unchecked: Text | None = None
+    """Why the packages need not have all that they require; default: ``pip check`` must pass."""
+
+
+class BaseRecipe(Model):
+    """A base: what engines are compiled in and what they run on."""
+
+    name: Name
+    summary: Text
+    license: License
+    family: Name
+    base: Name | None = None
+    notes: list[Text] = []
+    """For people: what is known to be wrong with it, and with its neighbours."""
+    root: Root | None = None
+    published: Published | None = None
+    python: BasePython | None = None
+    devel: Stage = Stage()
+    runtime: Stage = Stage()
+    wheel: list[Wheel] = []
+    build: Build = Build()
+
+
+def json_schema(base: bool = False) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of an engine's recipe, or of a base's."""
+    model: type[BaseModel] = BaseRecipe if base else Recipe
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **model.model_json_schema(),
+    }

@@ -1,0 +1,130 @@
+"""The source of an engine, and what upstream offers next."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import (
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
+
+from builder.recipes.schema.fields import (
+    PLAIN,
+    TAG_GLOB,
+    WEB_URL,
+    Commit,
+    GitUrl,
+    Model,
+    PythonProject,
+    Ref,
+    Sha256,
+    TreePath,
+    Version,
+    only_key,
+)
+
+
+class PathSource(Model):
+    """A tree of this repository."""
+
+    path: TreePath
+    """Directory of the source, relative to the catalog's repository."""
+
+
+class PypiSource(Model):
+    """An sdist or a wheel from PyPI, by name, version and digest."""
+
+    pypi: PythonProject
+    """Project name on PyPI."""
+    version: Version
+    sha256: Sha256
+    subdirectory: TreePath = "."
+    """The source, inside what the file holds (an sdist's own top directory is taken off)."""
+
+
+class ArchiveSource(Model):
+    """A tar or zip archive, by URL and digest."""
+
+    archive: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN]
+    """URL of the file."""
+    sha256: Sha256
+    subdirectory: TreePath = "."
+    """The source, inside the archive; its top directory is named like any other."""
+
+
+class GitSource(Model):
+    """A commit of a git repository."""
+
+    git: GitUrl
+    """URL of the repository; git's own configuration may rewrite it."""
+    ref: Ref | None = None
+    """Tag or branch, for people: the commit decides."""
+    commit: Commit
+    submodules: bool = True
+    """False: what the tree pins of other repositories is left out."""
+    submodule: dict[TreePath, GitUrl] = {}
+    """URL by path, where .gitmodules names one that has moved."""
+
+    @model_validator(mode="after")
+    def _no_urls_of_what_is_left_out(self) -> GitSource:
+        if self.submodule and not self.submodules:
+            raise ValueError("submodule has no use where submodules = false")
+        return self
+
+
+class InstalledSource(Model):
+    """What the base has installed already: nothing is fetched, and nothing can be patched."""
+
+    installed: PythonProject
+
+
+SOURCES = ("git", "path", "pypi", "archive", "installed")
+
+
+def _source_kind(value: Any) -> str | None:
+    return only_key(value, SOURCES)
+
+
+Source = Annotated[
+    Annotated[GitSource, Tag("git")]
+    | Annotated[PathSource, Tag("path")]
+    | Annotated[PypiSource, Tag("pypi")]
+    | Annotated[ArchiveSource, Tag("archive")]
+    | Annotated[InstalledSource, Tag("installed")],
+    Discriminator(
+        _source_kind,
+        custom_error_type="source",
+        custom_error_message=f"needs exactly one of: {', '.join(SOURCES)}",
+    ),
+]
+
+
+PublishedImage = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*:[\w.-]+$"), PLAIN
+]
+
+
+class Track(Model):
+    """What upstream offers next: where the pin is moved to, what patches are tried on, and what
+    is built every night."""
+
+    tag: Annotated[str, StringConstraints(pattern=TAG_GLOB), PLAIN] | None = None
+    """Newest of the tags of this shape ("b[0-9]*"), numbers counted as numbers."""
+    branch: Ref | None = None
+    """Head of this branch."""
+    image: PublishedImage | None = None
+    """What this tag of a published image leads to; the base stands on it."""
+    channel: Annotated[Version, StringConstraints(max_length=40)] | None = None
+    """The moving tag of the image that every good night moves."""
+    limit: Annotated[int, Field(ge=1, le=365)] = 3
+    """Days that a channel may be behind its upstream."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Track:
+        if sum(kind is not None for kind in (self.tag, self.branch, self.image)) != 1:
+            raise ValueError("needs exactly one of: tag, branch, image")
+        return self
