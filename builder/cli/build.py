@@ -70,13 +70,14 @@ def build(
     )
     with reporter(junit, summary) as progress:
         session = build_session(catalog, options, progress)
-        if output is not None:
-            export.require_artifact(session.catalog.engine(recipe).recipe, output)
+        wanted = session.catalog.engine(recipe).recipe
+        artifact = export.require_artifact(wanted, output) if output is not None else None
         image = session.resolve(recipe)
         outcome = pipeline.build(image, options, progress)
     record = outcome.record
-    built = image.plan.recipe
-    files = [] if output is None else export.deliver(built, record.references[0], output)
+    files = []
+    if artifact is not None and output is not None:
+        files = export.deliver(artifact, record.references[0], output)
     if as_json:
         done = {"built": outcome.built, "checked": outcome.checked}
         print_json({**done, **record.as_json(), "delivered": [str(file) for file in files]})

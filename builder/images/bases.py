@@ -36,17 +36,13 @@ def ensure_bases(base: BaseImage, active: ActiveBuild, log: BuildLog) -> dict[st
             )
         require_disk(options, base.plan.recipe.build.disk, f"the base {name}")
         reporter.log(f"building the base {name} ({base.short_key})")
-        root = base.plan.published_root
-        if root is not None:
-            below = {"published": _fetched(base, root.digest, active)}
+        published, root = base.plan.recipe.published, base.plan.published_root
+        if published is not None and root is not None:
+            target, offline = base.plan.platforms.target, options.offline
+            image = published_image.fetch(
+                name, published, root.digest, reporter.log, target=target, offline=offline
+            )
+            below = {"published": image}
         with workspace(cache) as work:
             build_stages(base, missing, base.labels, below, active, log, work)
     return images
-
-
-def _fetched(base: BaseImage, digest: str, active: ActiveBuild) -> str:
-    """The published image that a base starts from, in the engine."""
-    target, offline = base.plan.platforms.target, active.options.offline
-    return published_image.fetch(
-        base.plan.recipe, digest, active.reporter.log, target=target, offline=offline
-    )

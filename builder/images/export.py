@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder.errors import RecipeError, WorldError
-from builder.recipes.schema import Recipe
+from builder.recipes.schema import Artifact, Recipe
 from builder.tools.docker import containers
 from builder.tools.files import atomic_write, require_writable
 
 
-def require_artifact(recipe: Recipe, folder: Path) -> None:
-    """Raise ``RecipeError`` for an engine, which is no file, ``WorldError`` where ``folder`` can be
-    no directory."""
+def require_artifact(recipe: Recipe, folder: Path) -> Artifact:
+    """The artifact of a recipe, whose files are to be written to ``folder``.
+
+    Raises ``RecipeError`` for an engine, ``WorldError`` where the directory cannot be written to.
+    """
     if recipe.artifact is None:
         raise RecipeError(
             f"{recipe.name} has no files that --output could write",
@@ -20,16 +22,16 @@ def require_artifact(recipe: Recipe, folder: Path) -> None:
             "leave --output away; `docker image save` writes an image to a file",
         )
     require_writable(folder)
+    return recipe.artifact
 
 
-def deliver(recipe: Recipe, reference: str, folder: Path) -> list[Path]:
+def deliver(artifact: Artifact, reference: str, folder: Path) -> list[Path]:
     """Write the files of a verified image to ``folder``, each atomically.
 
     Raises ``WorldError`` where the directory does not take them.
     """
-    assert recipe.artifact is not None
     delivered = []
-    for name in recipe.artifact.names:
+    for name in artifact.names:
         file = folder / name
         try:
             with atomic_write(file) as waiting:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from builder.errors import FetchError, RecipeError
@@ -12,13 +11,12 @@ from builder.recipes.catalog import Entry
 from builder.recipes.schema import BaseRecipe, Published
 from builder.tools.docker import engine as docker
 from builder.tools.docker import imagetools
+from builder.tools.log import Log
 
 PATIENCE = 10.0  # seconds for a registry to answer
 
 
-def choose(
-    published: Published, log: Callable[[str], None], *, ask: bool, offline: bool
-) -> RegistryRoot:
+def choose(published: Published, log: Log, *, ask: bool, offline: bool) -> RegistryRoot:
     """A published image by its pin; else what its tag means today, and a line says so.
 
     Raises ``FetchError`` where neither registry nor engine knows.
@@ -96,20 +94,20 @@ def config(root: RegistryRoot, target: str, *, offline: bool) -> dict[str, Any]:
 
 
 def fetch(
-    base: BaseRecipe,
+    base: str,
+    published: Published,
     digest: str,
-    log: Callable[[str], None],
+    log: Log,
     *,
     target: str = "amd64",
     offline: bool = False,
 ) -> str:
-    """Have a published image in the engine, under a name that only this digest is given.
+    """The name of a published image in the engine; the name of its base and the digest are in it.
 
     Raises ``FetchError`` when it cannot be had, or is for another platform than linux/``target``.
     """
-    assert base.published is not None
-    image = base.published.image
-    local = f"builder-base/{base.name}:published-{digest.removeprefix('sha256:')[:12]}"
+    image = published.image
+    local = f"builder-base/{base}:published-{digest.removeprefix('sha256:')[:12]}"
     if not _is(local, digest):
         source = image
         if not _is(image, digest):
@@ -124,7 +122,7 @@ def fetch(
             log(f"pulling {source}")
             docker.pull(source, f"linux/{target}")
         docker.tag(source, local)
-    if base.published.digest is None and docker.image(image) is None:
+    if published.digest is None and docker.image(image) is None:
         docker.tag(local, image)  # what the tag meant is known where no registry answers
     found = docker.image(local)
     if found is None or found.platform != f"linux/{target}":

@@ -137,7 +137,11 @@ def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
         case ArchiveSource(archive=url, sha256=digest, subdirectory=folder):
             return Archive(url, digest, folder)
         case InstalledSource(installed=name):
-            assert recipe.overlay is not None
+            if recipe.overlay is None:
+                raise RecipeError(
+                    f"{recipe.name} does not say which package it patches",
+                    hint="add [overlay] with the package and its version",
+                )
             return Installed(name, recipe.overlay.version)
 
 

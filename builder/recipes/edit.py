@@ -51,7 +51,15 @@ def edited(text: str, changes: Mapping[Keys, Any]) -> str:
     return tomlkit.dumps(document)
 
 
-def moved(text: str, recipe: Recipe, target: Target, build_number: int, *, moving: bool) -> str:
+def moved(
+    text: str,
+    recipe: Recipe,
+    source: GitSource,
+    target: Target,
+    build_number: int,
+    *,
+    moving: bool,
+) -> str:
     """A recipe's text with its pin at another commit, and what follows from that.
 
     The ref becomes the target's name (a commit has none), the build number that of the new
@@ -59,7 +67,6 @@ def moved(text: str, recipe: Recipe, target: Target, build_number: int, *, movin
     start of its commit) names the new one.  ``moving`` says that the old ref is a branch: then a
     name like it moves with the pin, and stays.
     """
-    assert isinstance(recipe.source, GitSource)
     changes: dict[Keys, Any] = {
         ("source", "commit"): target.commit,
         ("source", "ref"): None if target.kind == "commit" else target.name,
@@ -69,35 +76,33 @@ def moved(text: str, recipe: Recipe, target: Target, build_number: int, *, movin
     names: dict[Keys, str] = {("version",): recipe.version}
     names |= {("image", "tags", index): tag for index, tag in enumerate(recipe.image.tags)}
     for path, name in names.items():
-        if moving and name == recipe.source.ref:
+        if moving and name == source.ref:
             continue
-        new = _renamed(name, recipe, target, build_number)
+        new = _renamed(name, recipe, source, target, build_number)
         if new != name:
             changes[path] = new
     return edited(text, changes)
 
 
-def released(text: str, recipe: Recipe, file: PinnedFile) -> str:
+def released(text: str, recipe: Recipe, source: PypiSource, file: PinnedFile) -> str:
     """A recipe's text with its source at another release of PyPI.
 
     A version or a tag of the image that is the old release's becomes the new one's.
     """
-    assert isinstance(recipe.source, PypiSource)
     changes: dict[Keys, Any] = {
         ("source", "version"): file.version,
         ("source", "sha256"): file.sha256,
     }
     names: dict[Keys, str] = {("version",): recipe.version}
     names |= {("image", "tags", index): tag for index, tag in enumerate(recipe.image.tags)}
-    old = recipe.source.version
-    changes |= {path: file.version for path, name in names.items() if name == old}
+    changes |= {path: file.version for path, name in names.items() if name == source.version}
     return edited(text, changes)
 
 
-def _renamed(name: str, recipe: Recipe, target: Target, build_number: int) -> str:
+def _renamed(
+    name: str, recipe: Recipe, source: GitSource, target: Target, build_number: int
+) -> str:
     """What a name of the old pin is called at the new one; any other name stays."""
-    source = recipe.source
-    assert isinstance(source, GitSource)
     by_name = target.name if target.kind == "tag" else target.commit[:SHORT_COMMIT]
     if name == source.ref:
         return by_name

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
 from builder.errors import RecipeError
 from builder.recipes.parse import parse, read_text
-from builder.recipes.schema.fields import Model, Sha256, Text, Version
-
-ProjectName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*$")]
+from builder.recipes.schema.fields import Model, PythonProject, Sha256, Version
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,7 +26,7 @@ class PinnedFile:
 
 
 class _Entry(Model):
-    name: ProjectName
+    name: PythonProject
     version: Version
     sha256: Sha256
 

@@ -66,7 +66,7 @@ def _message(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) ->
         return "is missing"
     if kind == "string_pattern_mismatch":
         pattern = str(context.get("pattern", ""))
-        return f"{given}: {PATTERNS.get(pattern, f'must match {pattern}')}"
+        return f"{given}: {PATTERNS[pattern]}"
     if kind == "value_error":
         return f"{given}: {context['error']}"
     text = str(error["msg"])

@@ -99,7 +99,7 @@ def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) 
         if found.version == source.version:
             return session.change(entry, entry.text)
         new = PinnedFile(source.pypi, found.version, found.sha256)
-        return session.change(entry, released(entry.text, recipe, new))
+        return session.change(entry, released(entry.text, recipe, source, new))
     if not isinstance(source, GitSource):
         raise RecipeError(
             f"the source of {entry.name} is neither a git repository nor a release of PyPI",
@@ -114,7 +114,7 @@ def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) 
     number = track.build_number(source.git, target.commit, session.repositories)
     refs = session.repositories.mirror(source.git).advertised().refs
     moving = f"refs/heads/{source.ref}" in refs and f"refs/tags/{source.ref}" not in refs
-    return session.change(entry, moved(entry.text, recipe, target, number, moving=moving))
+    return session.change(entry, moved(entry.text, recipe, source, target, number, moving=moving))
 
 
 def evaluate(

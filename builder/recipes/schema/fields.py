@@ -71,8 +71,29 @@ PATTERNS = {
     PEP440: "must be the version of a Python project",
     VERSION_GLOB: "must be a version; * stands for anything",
     USER: "must be a user, or user:group, by name or number",
+    r"^[A-Za-z_][A-Za-z0-9_.]*$": "must be a name of letters, digits, _ and ., not a digit first",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "must be a name of letters, digits and _, not a digit first",
+    # sources, recipe and base
+    r"^[a-z0-9][A-Za-z0-9._/:-]*:[\w.-]+$": "must be an image with its tag: vllm/vllm-openai:v1",
+    r"^[a-z0-9][a-z0-9._/:-]*$": "must be an image with its tag: debian:trixie-slim",
+    r"^[0-9]{3}(?:\.[0-9]+){0,2}$": "must be a version of NVIDIA's driver: 580, 580.65.06",
+    r"^[0-9a-z.]{4,40}$": "must be 4 to 40 lower-case letters, digits and dots",
+    r"^\d{4}-\d{2}-\d{2}$": "must be a day: 2026-01-31",
+    r"^lib[A-Za-z0-9_+-]+$": "must be a library without its suffix: libcudart",
+    # patches
+    r"^(?:/[A-Za-z0-9._+-]+)+$": "must be an absolute path of letters, digits and . _ + -",
+    r"^[A-Za-z0-9][\w.-]*$": "must be a name of letters, digits and . _ -",
+    r"^[A-Za-z_][\w.]*(?::[A-Za-z_][\w.]*)?$": "must be an entry point: module:function",
+    # probes
+    r"^--?[A-Za-z0-9][A-Za-z0-9_-]*$": "must be an option: -h, --help",
+    r"^sm_[0-9]+[af]?$": "must be an architecture of cuobjdump's: sm_120, sm_120a",
+    r"^[0-9]+(?:\.[0-9]+)+$": "must be a version: 2.41",
+    r"^[A-Za-z_.$][A-Za-z0-9_.$@]*$": "must be the name of a symbol, as nm prints it",
+    r"^[A-Za-z0-9_.$@*?]+$": "must be the name of a symbol; * stands for anything, ? for one "
+    "character",
+    r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$": "must be a Python name: f, Class.f",
 }
-"""What each pattern asks for, in words."""
+"""What each pattern of the format asks for, in words: no message shows a pattern."""
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 

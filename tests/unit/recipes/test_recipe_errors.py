@@ -6,11 +6,12 @@ Each file of ``bad/`` is a recipe with its faults; the ``.txt`` beside it is wha
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from builder.recipes.schema import BaseRecipe, Recipe, json_schema
+from builder.recipes.schema import PATTERNS, BaseRecipe, Recipe, json_schema
 from support.commands import Builder
 from support.environment import REPOSITORY
 
@@ -61,6 +62,25 @@ def test_every_key_is_documented_or_plain(model: type[Recipe] | type[BaseRecipe]
         if not about.get("description") and key not in PLAIN
     }
     assert undocumented == set()
+
+
+def patterns(schema: object) -> Iterator[str]:
+    """Every regular expression of a JSON Schema."""
+    if isinstance(schema, dict):
+        yield from schema.get("patternProperties", {})
+        if isinstance(schema.get("pattern"), str):
+            yield schema["pattern"]
+    children = schema.values() if isinstance(schema, dict) else schema
+    for child in children if isinstance(children, Iterable) else ():
+        if isinstance(child, dict | list):
+            yield from patterns(child)
+
+
+@every_model
+def test_every_pattern_has_words(model: type[Recipe] | type[BaseRecipe]) -> None:
+    found = set(patterns(json_schema(base=model is BaseRecipe)))
+    assert len(found) > 5
+    assert found - PATTERNS.keys() == set()
 
 
 @every_model
