@@ -1,3 +1,24 @@
-"""builder: the image farm for sm_120 inference engines."""
+"""builder: the image farm for sm_120 inference engines.
+
+The packages, in the order of the data (``pipeline.build`` is the way from ``plan`` to ``records``):
+
+recipes    TOML files become models: the format, the catalog, lock files, edits
+families   how an engine, or a base, is made: one module a family
+plan       every input of a recipe resolved; the Dockerfile, the key
+sources    the inputs fetched and verified; the source tree laid out
+patches    diffs and scripts applied to that tree, exactly
+images     the context assembled and built; the names and the bases in the engine
+servers    how an engine's server is started and asked; the test model
+smoke      the image checked against its recipe: the verdict
+bench      speed, run by run
+records    the record of a build; JUnit and Markdown
+sbom       bills of materials and provenance
+publish    push, tags and their history, attachments, the Docker Hub page, prune
+upstream   the newest of upstream; pins, patches and locks moved to it
+nightly    channels that follow upstream;  bisect finds the commit that broke an engine
+ci         the matrix of a workflow;  bake writes a bake file;  host prepares a machine
+cli        the only place that prints and exits
+tools      docker, git, registries, the web, Python packages: nothing of recipes
+"""
 
 __version__ = "0.1.0"
