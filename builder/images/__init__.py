@@ -1,1 +1,1 @@
-"""images."""
+"""Images are built in the engine, checked, named, and found again."""

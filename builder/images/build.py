@@ -1,4 +1,4 @@
-"""A build context becomes an image of the engine: buildx, its progress, its failures explained."""
+"""A build context becomes an image of the engine; failures are explained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STANDARD = "org.opencontainers.image."
 
 
 class BreakdownError(BuildError):
-    """A step lacked memory, or an archive did not answer: this says nothing of what is built."""
+    """A step lacked memory, or an archive did not answer: the sources may be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def build(
     arguments += [f"--metadata-file={metadata}"]
     arguments += _cached_at(cache) if cache else []
     arguments += [f"--label={name}={value}" for name, value in labels.items()]
-    arguments += [f"--annotation={told}" for told in annotations_of(labels)]
+    arguments += [f"--annotation={annotation}" for annotation in annotations_of(labels)]
     if rebuild:
         # --no-cache would empty the compiler cache, that of every engine (moby/buildkit#4250).
         arguments.append(f"--build-arg=REBUILD={datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}")
@@ -88,9 +88,8 @@ def build(
 
 
 def annotations_of(labels: Mapping[str, str]) -> list[str]:
-    """What a registry shows without fetching an image's configuration, as buildx takes it for the
-    image's manifest: of its labels those that the OCI image specification has a name for
-    ("Pre-Defined Annotation Keys")."""
+    """The annotations of an image's manifest, as buildx takes them: the labels that the OCI image
+    specification defines ("Pre-Defined Annotation Keys").  A registry shows them."""
     return [
         f"manifest:{name}={value}" for name, value in labels.items() if name.startswith(STANDARD)
     ]

@@ -170,8 +170,8 @@ def _build(
         raise _explained(what, "\n".join(lines[-TAIL:]), on, written)
 
 
-def _explained(what: str, said: str, builder: Builder, written: Path) -> BuilderError:
-    if mentions_full_disk(said):
-        return buildx.full_disk(builder, f"cannot {what}:\n{said}", written)
+def _explained(what: str, output: str, builder: Builder, written: Path) -> BuilderError:
+    if mentions_full_disk(output):
+        return buildx.full_disk(builder, f"cannot {what}:\n{output}", written)
     buildx.require_builder(builder)  # names the reason where the builder is gone
-    return BuildError(f"cannot {what}", said)
+    return BuildError(f"cannot {what}", output)

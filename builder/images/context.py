@@ -1,4 +1,4 @@
-"""What Docker sees of a build: the Dockerfile, named contexts, secrets, labels."""
+"""The build context: the Dockerfile, named contexts, secrets and build arguments."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Context:
             f"--secret={buildx.fields(f'id={name}', f'src={path}')}"
             for name, path in self.secrets.items()
         ]
-        options += [f"--build-arg={name}={told}" for name, told in self.build_arguments.items()]
+        options += [f"--build-arg={name}={value}" for name, value in self.build_arguments.items()]
         return [*options, str(self.folder)]
 
 
 def bases_at(images: Mapping[str, str], work: Path, *, seen: bool) -> dict[str, str]:
-    """Where whoever compiles finds the images of the base, by stage.
+    """The images of the base by stage, as ``--build-context`` takes them.
 
-    Who has ``seen`` the engine's images takes them by name; to others they are handed below
-    ``work``, and no more than the layers that they lack is sent
+    A builder that has ``seen`` the images of the engine takes them by name.  For any other they
+    are written below ``work``, and only the layers that it lacks are sent
     (https://docs.docker.com/reference/cli/docker/buildx/build/#source-oci-layout).  Raises
     ``WorldError`` where the engine does not give one.
     """

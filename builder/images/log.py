@@ -62,7 +62,7 @@ EXPLANATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a compile stands: ``done`` of ``total`` commands."""
+    """The progress of a compile: ``done`` of ``total`` commands."""
 
     done: int
     total: int
@@ -70,7 +70,7 @@ class Step:
 
 
 class BuildLog:
-    """The full log of one build in a file, and the first errors that went by."""
+    """The full log of one build in a file, with its first errors."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,10 +80,10 @@ class BuildLog:
         self.snapshot_lost = False
         self.disk_full = False
         self.breakdown = ""
-        """What to do where the step that failed did so for no fault of what it builds."""
+        """What to do where a step failed for want of memory, or of an archive that answers."""
         self._breakdowns: dict[str, str] = {}
         self.not_kept = ""
-        """Why a registry did not take the layers; empty: it did, or was not asked to."""
+        """Why a registry refused the layers; empty: it did not."""
         self._keeping = ""
         self._stream = path.open("a", encoding="utf-8", errors="replace")
         self._context = 0
@@ -95,52 +95,52 @@ class BuildLog:
         self._breakdowns.clear()
 
     def line(self, line: str) -> Step | str:
-        """Write one line; return what it tells."""
+        """Write one line; return it, or the compile step that it reports."""
         self._stream.write(line + "\n")
         self._stream.flush()
         step = STEP_LINE.match(line)
-        said = step[3] if step else line
+        text = step[3] if step else line
         for pattern, hint in EXPLANATIONS:
-            if pattern.search(said):
+            if pattern.search(text):
                 self.all_text_hints.add(hint)
-        self._remember(said)
+        self._remember(text)
         self._diagnose(line)
-        self.snapshot_lost |= bool(LOST_SNAPSHOT.search(said))
-        self.disk_full |= mentions_full_disk(said)
+        self.snapshot_lost |= bool(LOST_SNAPSHOT.search(text))
+        self.disk_full |= mentions_full_disk(text)
         keeping = KEEPING.match(line)
         if keeping:
             self._keeping = f"#{keeping[1]} ERROR: "
         elif self._keeping and line.startswith(self._keeping):
             self.not_kept = line.removeprefix(self._keeping)
-        ninja = NINJA.match(said)
+        ninja = NINJA.match(text)
         if ninja:
             return Step(int(ninja[1]), int(ninja[2]), ninja[3])
         return line
 
-    def _remember(self, said: str) -> None:
+    def _remember(self, text: str) -> None:
         if len(self.errors) >= 12:
             return
-        if FIRST_ERROR.search(said) and not NOT_AN_ERROR.search(said):
+        if FIRST_ERROR.search(text) and not NOT_AN_ERROR.search(text):
             self._context = 3
         if self._context > 0:
             self._context -= 1
-            if said.strip() and said.strip() not in self.errors:
-                self.errors.append(said.strip()[:300])
+            if text.strip() and text.strip() not in self.errors:
+                self.errors.append(text.strip()[:300])
 
     def _diagnose(self, line: str) -> None:
-        """A step that does not fail has got over what it printed."""
+        """Remember what a step printed: it counts only if the step fails."""
         found = PRINTED_OR_FAILED.match(line)
         if found is None:
             return
-        number, failed, said = found.groups()
+        number, failed, text = found.groups()
         for pattern, hint in BREAKDOWNS:
-            if pattern.search(said):
+            if pattern.search(text):
                 self._breakdowns.setdefault(number, hint)
         if failed:
             self.breakdown = self.breakdown or self._breakdowns.get(number, "")
 
     def close(self) -> None:
-        """Close the file; one in which nothing was written goes."""
+        """Close the file, and remove it if it is empty."""
         self._stream.close()
         if self.path.stat().st_size == 0:
             self.path.unlink()

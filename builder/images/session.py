@@ -1,4 +1,4 @@
-"""How images are built: the options, who is told of the progress, and the seconds of each stage."""
+"""How images are built: the options, the reporter, and the seconds of each stage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from builder.tools.docker import buildx
 
 
 class Reporter(Protocol):
-    """Who is told of a build while it goes on."""
+    """Receives the progress of a build."""
 
     def log(self, line: str, /) -> None:
         """A line for the user."""
@@ -47,7 +47,7 @@ class BuildOptions:
     """Fetch nothing: an input that is neither mirrored nor cached is an error."""
 
     def platforms(self, build_architecture: str | None = None) -> Platforms:
-        """The platforms of a build; the builder is asked where ``build_architecture`` is None.
+        """The platforms of a build; without ``build_architecture``, those of the builder.
 
         Raises ``WorldError`` where the builder does not answer, or its machine cannot compile.
         """
@@ -80,7 +80,7 @@ class BuildSession:
 
         Raises ``RecipeError``, ``WorldError`` or ``FetchError``.
         """
-        self.catalog.engine(name)  # a broken recipe is reported also where no engine answers
+        self.catalog.engine(name)  # reports a broken recipe also where no engine answers
         options, settings = self.options, self.settings
         ask = build_architecture is None
         policy = RootPolicy(settings.debian_root, self.log, ask=ask, offline=options.offline)

@@ -97,11 +97,11 @@ def _require_single(repository: Repository, own: str, digest: str) -> None:
 def _require_key(repository: Repository, own: str, digest: str, key: str) -> None:
     """Raise ``RegistryError`` where an image does not even claim to be of that key."""
     there = remote_image(repository, digest)
-    told = there.labels.get(LABEL_KEY, "") if there else ""
-    if told != key:
+    found = there.labels.get(LABEL_KEY, "") if there else ""
+    if found != key:
         raise RegistryError(
             f"{repository.name}:{own} has a different build key",
-            f"its label {LABEL_KEY} is {told or 'absent'}; the recipe's key is {key}",
+            f"its label {LABEL_KEY} is {found or 'absent'}; the recipe's key is {key}",
             "delete that tag in the registry, or replace it: "
             "`builder push --replace --reason TEXT`",
         )

@@ -1,4 +1,4 @@
-"""Which Debian root the bases stand on: a registry's image, or one that mmdebstrap makes."""
+"""Choose the root of a base: a registry's image, or a Debian root that mmdebstrap makes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def root_recipe(catalog: Catalog, base: str) -> BaseRecipe:
         recipe = catalog.base(name).recipe
         if recipe is not None and (recipe.root is not None or recipe.published is not None):
             return recipe
-    raise RecipeError(f"the base {base} stands on no Debian root and on no published image")
+    raise RecipeError(f"the base {base} has neither a Debian root nor a published image below it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ class RootPolicy:
         if self.way == "registry":
             raise FetchError(
                 f"no registry answers for {root.image}",
-                hint='set debian_root = "mmdebstrap" (BUILDER_DEBIAN_ROOT) to do without',
+                hint='set debian_root = "mmdebstrap" (BUILDER_DEBIAN_ROOT) to need no registry',
             )
-        self.log(f"no registry answers for {root.image}: the Debian root comes from mmdebstrap")
+        self.log(f"no registry answers for {root.image}: mmdebstrap makes the Debian root")
         return bootstrapped
 
 
@@ -100,5 +100,5 @@ def _from_registry(root: Root, log: Log) -> RegistryRoot | None:
     if digest is None:
         return None
     if root.digest is None:
-        log(f"{root.image} is not pinned: today it is {digest}")
+        log(f"{root.image} is not pinned; its digest today is {digest}")
     return RegistryRoot(root.image, root.digest or digest)

@@ -102,7 +102,7 @@ KEYWORDS = frozenset(
 
 
 def lints(text: str) -> Iterable[str]:
-    """What breaks our rules for a rendered Dockerfile, by line."""
+    """The violations of our rules for a rendered Dockerfile, by line."""
     for number, line in enumerate(text.splitlines(), 1):
         if re.match(r"#\s*(syntax|escape|check)\s*=", line, re.IGNORECASE):
             yield f"line {number}: a parser directive would change, or fetch, the frontend"
@@ -118,7 +118,7 @@ def lints(text: str) -> Iterable[str]:
 
 
 def link_lints(text: str, recipe: Recipe, no_vmm: str | None) -> Iterable[str]:
-    """What a cmake call of a rendered Dockerfile lacks so that it links: none may be forgotten.
+    """The cmake calls of a rendered Dockerfile that lack what they need to link.
 
     With ``vmm = true`` each needs the driver's stub, or the build fails at its last link; without
     it each needs the family's definition ``no_vmm``, where there is one.
@@ -132,8 +132,8 @@ def link_lints(text: str, recipe: Recipe, no_vmm: str | None) -> Iterable[str]:
 def _run_lints(rest: str) -> Iterable[str]:
     options, bracket, _ = rest.partition("[")
     if not bracket:
-        yield f"RUN {rest}: a shell would read it; use the JSON form"
+        yield f"RUN {rest}: needs the JSON form, which no shell reads"
     if "--network=" not in options:
-        yield f"RUN {rest}: does not say whether it may use the network"
+        yield f"RUN {rest}: lacks --network"
     elif "--network=none" not in options and "apt-get" not in rest:
         yield f"RUN {rest}: only Debian's packages are fetched while building"

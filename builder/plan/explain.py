@@ -1,4 +1,4 @@
-"""A recipe explained: what its image will be made of, and who decides each part."""
+"""A recipe explained: the inputs of its image, and where each definition comes from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from builder.recipes.schema import (
 
 
 def explained(catalog: Catalog, name: str) -> dict[str, Any]:
-    """What there is to say of a recipe, as JSON data.
+    """The explanation of a recipe, as JSON data.
 
     Raises ``RecipeError`` when there is no such recipe, or it is wrong.
     """
@@ -164,44 +164,44 @@ def _probe(probe: Probe) -> str:
     """A probe in one line."""
     match probe:
         case RunProbe():
-            said = [f"says {text!r}" for text in probe.contains]
-            said += [f"matches /{pattern}/" for pattern in probe.matches]
-            said += [f"does not say {text!r}" for text in probe.excludes]
-            return ", ".join([f"{' '.join(probe.run)} exits {probe.status}", *said])
+            parts = [f"says {text!r}" for text in probe.contains]
+            parts += [f"matches /{pattern}/" for pattern in probe.matches]
+            parts += [f"does not say {text!r}" for text in probe.excludes]
+            return ", ".join([f"{' '.join(probe.run)} exits {probe.status}", *parts])
         case OptionProbe():
-            said = _listed("has", probe.has) + _listed("lacks", probe.missing)
-            return ", ".join([f"{probe.option} is {_not(probe.absent)}in --help", *said])
+            parts = _listed("has", probe.has) + _listed("lacks", probe.missing)
+            return ", ".join([f"{probe.option} is {_not(probe.absent)}in --help", *parts])
         case LibraryProbe():
-            said = _listed("has code for", probe.architectures) + _listed("needs", probe.needs)
-            said += _listed("does not need", probe.needs_not)
-            said += _listed("offers", probe.symbols) + _listed("does not offer", probe.symbols_not)
+            parts = _listed("has code for", probe.architectures) + _listed("needs", probe.needs)
+            parts += _listed("does not need", probe.needs_not)
+            parts += _listed("offers", probe.symbols) + _listed("does not offer", probe.symbols_not)
             counts = probe.symbols_at_least.items()
-            said += [f"offers at least {least} names like {like}" for like, least in counts]
-            said += [f"needs glibc {probe.glibc} at most"] if probe.glibc else []
+            parts += [f"offers at least {least} names like {like}" for like, least in counts]
+            parts += [f"needs glibc {probe.glibc} at most"] if probe.glibc else []
             names = " or ".join([probe.library, *probe.alternatives])
-            return ", ".join([f"{names} is there", *said])
+            return ", ".join([f"{names} is there", *parts])
         case FileProbe():
-            said = _listed("has", probe.has) + _listed("lacks", probe.missing)
-            said += [f"matches /{pattern}/" for pattern in probe.matches]
-            said += [f"sha256 {probe.sha256}"] if probe.sha256 else []
-            said += [f"no longer sha256 {probe.sha256_not}"] if probe.sha256_not else []
-            return ", ".join([f"{probe.file} is {_not(probe.absent)}there", *said])
+            parts = _listed("has", probe.has) + _listed("lacks", probe.missing)
+            parts += [f"matches /{pattern}/" for pattern in probe.matches]
+            parts += [f"sha256 {probe.sha256}"] if probe.sha256 else []
+            parts += [f"no longer sha256 {probe.sha256_not}"] if probe.sha256_not else []
+            return ", ".join([f"{probe.file} is {_not(probe.absent)}there", *parts])
         case PythonProbe():
             inside = f", in {probe.inside}" if probe.inside else ""
-            said = _listed("defines", probe.defines)
-            said += _listed("has", probe.has) + _listed("lacks", probe.missing)
-            return ", ".join([f"{probe.python}{inside} is Python", *said])
+            parts = _listed("defines", probe.defines)
+            parts += _listed("has", probe.has) + _listed("lacks", probe.missing)
+            return ", ".join([f"{probe.python}{inside} is Python", *parts])
 
 
 def _limits(recipe: Recipe) -> list[str]:
     """The limits of the whole image, and the rules that it may break."""
     limits = (("to download", recipe.budget.download), ("unpacked", recipe.budget.unpacked))
-    said = [f"at most {most} MB {what}" for what, most in limits if most is not None]
-    said += [f"driver {recipe.cuda.driver} or newer is enough"] if recipe.cuda.driver else []
-    said += ["the server serves a model and ends on SIGTERM"] if recipe.serve else []
+    parts = [f"at most {most} MB {what}" for what, most in limits if most is not None]
+    parts += [f"driver {recipe.cuda.driver} or newer is enough"] if recipe.cuda.driver else []
+    parts += ["the server serves a model and ends on SIGTERM"] if recipe.serve else []
     undefined = recipe.artifact.undefined if recipe.artifact else {}
-    said += [f"{name} may be undefined: {why}" for name, why in undefined.items()]
-    return said + [f"{each.path} may break {each.check}: {each.why}" for each in recipe.accept]
+    parts += [f"{name} may be undefined: {why}" for name, why in undefined.items()]
+    return parts + [f"{each.path} may break {each.check}: {each.why}" for each in recipe.accept]
 
 
 def _listed(verb: str, names: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""plan.inputs"""
+"""The types of a plan: every input of an engine's image, or of a base's, resolved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from builder.recipes.schema import (
 
 @dataclass(frozen=True, slots=True)
 class SourceTree:
-    """A directory of this repository; ``identity`` as ``trees.identity`` gives it."""
+    """A directory of this repository; ``identity`` as ``tree_hash.identity`` gives it."""
 
     path: Path
     identity: str
@@ -60,7 +60,7 @@ class PypiFile:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What the base has installed of a Python project; ``version`` may hold ``*``."""
+    """A Python project that the base has installed; ``version`` may contain ``*``."""
 
     name: str
     version: str
@@ -86,7 +86,7 @@ class PlannedPatch:
     url: str = ""
     content: bytes = b""
     scope: PackagePaths | None = None
-    """What of a whole repository's diff is taken; None: all."""
+    """The paths that are taken from the diff of a whole repository; None: all."""
 
     @property
     def name(self) -> str:
@@ -94,7 +94,7 @@ class PlannedPatch:
         return self.patch.name
 
     def inputs(self) -> dict[str, Any]:
-        """What of it decides the tree, as JSON data: the reasons and the URL do not."""
+        """The values that decide the patched tree, as JSON data: the reasons and the URL do not."""
         apart = {"why", "drop_when", "upstream", "probe", "git"}
         data: dict[str, Any] = self.patch.model_dump(mode="json", exclude=apart)
         for kind in ("pick", "script", "add"):
@@ -105,8 +105,8 @@ class PlannedPatch:
         if not data.get("pick", {}).get("without", True):
             del data["pick"]["without"]
         if self.scope is not None:
-            told = json.dumps(asdict(self.scope), sort_keys=True)
-            data["scope"] = hashlib.sha256(told.encode()).hexdigest()
+            paths = json.dumps(asdict(self.scope), sort_keys=True)
+            data["scope"] = hashlib.sha256(paths.encode()).hexdigest()
         if self.content:
             data["sha256"] = hashlib.sha256(self.content).hexdigest()
         return data
@@ -156,7 +156,7 @@ class BasePlan:
 
     @property
     def family(self) -> families.BaseFamily:
-        """How it is made."""
+        """The family that makes it."""
         return families.BASES[self.recipe.family]
 
     @property
@@ -171,14 +171,14 @@ class BasePlan:
         return self.root if is_published and isinstance(self.root, RegistryRoot) else None
 
     def inputs(self) -> dict[str, Any]:
-        """Everything but the Dockerfile and the base that decides the image, as JSON data."""
+        """Everything that decides the image besides the Dockerfile and the base, as JSON data."""
         return {
             **_common_inputs(self),
             "root": _root_inputs(self.root),
         }
 
     def variables(self) -> Mapping[str, Any]:
-        """What the template sees."""
+        """The variables of its template."""
         return {
             "recipe": self.recipe,
             "root": self.root,
@@ -209,7 +209,7 @@ class Plan:
 
     @property
     def family(self) -> families.EngineFamily:
-        """How it is made."""
+        """The family that makes it."""
         return families.ENGINES[self.recipe.family]
 
     @property
@@ -233,7 +233,7 @@ class Plan:
                 return version
 
     def inputs(self) -> dict[str, Any]:
-        """Everything but the Dockerfile and the base that decides the image, as JSON data."""
+        """Everything that decides the image besides the Dockerfile and the base, as JSON data."""
         return {
             **_common_inputs(self),
             "source": self.source_identity,
@@ -264,7 +264,7 @@ class Plan:
         return labels
 
     def variables(self) -> Mapping[str, Any]:
-        """What the template sees."""
+        """The variables of its template."""
         return {
             "recipe": self.recipe,
             "packages": self.packages,
@@ -274,7 +274,7 @@ class Plan:
 
 
 def _part_of(source: SourceChoice) -> str:
-    """What of the source is taken, where it is not all of it."""
+    """The part of the source that is taken; empty: all of it."""
     match source:
         case GitCommit(submodules=False):
             return "without submodules"
@@ -284,7 +284,7 @@ def _part_of(source: SourceChoice) -> str:
 
 
 def where(source: Source) -> str:
-    """Where a source comes from, for people."""
+    """The origin of a source, for people."""
     match source:
         case PathSource(path=path):
             return path

@@ -1,4 +1,4 @@
-"""Recipes checked without building: what is wrong with one, and what it leaves unchecked."""
+"""Check recipes without building: errors, and warnings about parts that no check covers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:
             message = f"{patch.name} has no probe: nothing checks it in the finished image"
             yield entry.problem(("patch", index), message)
     recipe = complete(entry.recipe)
-    # What is laid over somebody else's engine is checked by its files: it needs a GPU to start.
+    # An image that extends a published engine needs a GPU to start: its files are checked.
     ours = not families.ENGINES[recipe.family].extends_base
     if ours and recipe.image.port is not None and recipe.serve is None:
         message = "no [serve]: the server is never started before it is published"

@@ -1,4 +1,4 @@
-"""Images that somebody else publishes: which one a tag means, and having it in the engine."""
+"""Images that others publish: the digest of a tag, the configuration, the pull into the engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE = 10.0  # seconds for a registry to answer
 
 
 def choose(published: Published, log: Log, *, ask: bool, offline: bool) -> RegistryRoot:
-    """A published image by its pin; else what its tag means today, and a line says so.
+    """A published image by its pin, else by the digest of its tag today, which is logged.
 
     Raises ``FetchError`` where neither registry nor engine knows.
     """
@@ -26,18 +26,17 @@ def choose(published: Published, log: Log, *, ask: bool, offline: bool) -> Regis
         return RegistryRoot(name, published.digest or "")
     digest = None if offline else imagetools.digest(name, PATIENCE)
     if digest is not None:
-        log(f"{name} is not pinned ({published.note}): today it is {digest}")
+        log(f"{name} is not pinned ({published.note}); its digest today is {digest}")
         return RegistryRoot(name, digest)
     why = "nothing is fetched (--offline)" if offline else "no registry answers for it"
     found = docker.image(name)
     if found is None:
         raise FetchError(
-            f"what {name} means is not known: {why}, and the engine does not have it",
+            f"the digest of {name} is not known: {why}, and the engine does not have the image",
             f"it is not pinned: {published.note}",
-            f"docker pull {name}, where a registry can be reached; or take a base of wheels",
+            f"run `docker pull {name}` where the registry answers, or choose a base of wheels",
         )
-    told = f"{name} is not pinned ({published.note}) and {why}"
-    log(f"{told}: the engine's is taken, {found.digest}")
+    log(f"{name} is not pinned ({published.note}) and {why}: using the engine's, {found.digest}")
     return RegistryRoot(name, found.digest)
 
 
@@ -50,7 +49,7 @@ def pinned(entry: Entry[BaseRecipe]) -> str:
     table = "published" if base.published else "root"
     starts_from = base.published or base.root
     if starts_from is None:
-        raise RecipeError(f"{entry.name} starts from no image: there is nothing to pin")
+        raise RecipeError(f"{entry.name} starts from no image, so there is nothing to pin")
     digest = imagetools.digest(starts_from.image, PATIENCE)
     if digest is None:
         raise FetchError(
@@ -63,9 +62,9 @@ def pinned(entry: Entry[BaseRecipe]) -> str:
 
 
 def reference(root: RegistryRoot) -> str:
-    """The name under which a registry gives exactly that image, whatever its tag means.
+    """The reference of that image by digest.
 
-    Raises ``FetchError`` where nobody was asked what the tag means.
+    Raises ``FetchError`` where the digest is not known.
     """
     if not root.digest:
         raise FetchError(
@@ -76,9 +75,9 @@ def reference(root: RegistryRoot) -> str:
 
 
 def config(root: RegistryRoot, target: str, *, offline: bool) -> dict[str, Any]:
-    """How an image for linux/``target`` starts, as the engine or else its registry tells.
+    """The configuration of an image for linux/``target``, from the engine or else its registry.
 
-    Raises ``FetchError`` where nobody tells.
+    Raises ``FetchError`` where neither has it.
     """
     exact = reference(root)
     for name in (exact, root.image):
@@ -87,7 +86,7 @@ def config(root: RegistryRoot, target: str, *, offline: bool) -> dict[str, Any]:
             return found.get("Config") or {}
     if offline:
         raise FetchError(
-            f"how {root.image} starts is not known: the engine does not have it",
+            f"the configuration of {root.image} is not known: the engine does not have the image",
             "nothing is fetched (--offline)",
         )
     return imagetools.config(exact, f"linux/{target}", PATIENCE)
@@ -123,12 +122,12 @@ def fetch(
             docker.pull(source, f"linux/{target}")
         docker.tag(source, local)
     if published.digest is None and docker.image(image) is None:
-        docker.tag(local, image)  # what the tag meant is known where no registry answers
+        docker.tag(local, image)  # so that an offline build finds the image by its tag
     found = docker.image(local)
     if found is None or found.platform != f"linux/{target}":
         raise FetchError(
             f"{image} is no image for linux/{target}",
-            f"it is for {found.platform if found else 'nothing that the engine knows'}",
+            f"it is for {found.platform if found else 'an unknown platform'}",
             "name a tag of that platform",
         )
     return local
@@ -139,5 +138,5 @@ def _is(reference: str, digest: str) -> bool:
     found = docker.inspect_image(reference)
     if found is None:
         return False
-    told = [found.get("Id", ""), *(known.partition("@")[2] for known in found["RepoDigests"])]
-    return digest in told
+    digests = [found.get("Id", ""), *(known.partition("@")[2] for known in found["RepoDigests"])]
+    return digest in digests

@@ -1,7 +1,7 @@
-"""A recipe with every input resolved: what exactly the image will be made of.
+"""Resolve every input of a recipe.
 
-A plan is made without fetching anything and holds everything that decides the image.  Its base
-is a plan as well.
+A plan is made without fetching anything and contains everything that decides the image.  Its
+base is a plan as well.
 """
 
 from __future__ import annotations
@@ -59,15 +59,17 @@ def bootstrapped_root(root: Root) -> BootstrappedRoot:
 def _require_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
     missing = [stage for stage in stages if stage not in base.stages]
     if missing:
-        message = f"{base.name} has no stage {' and no stage '.join(missing)} to stand on"
+        message = (
+            f"{base.name} has no stage {' and no stage '.join(missing)} that {entry.name} needs"
+        )
         raise RecipeError(
-            f"{entry.name} cannot stand on {base.name}",
+            f"{entry.name} cannot use the base {base.name}",
             problems=(entry.problem(("base",), message),),
         )
 
 
 def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoice) -> BasePlan:
-    """Resolve a base and what it stands on.
+    """Resolve a base and those below it.
 
     Raises ``RecipeError`` when one of them is wrong.
     """
@@ -91,7 +93,7 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
 
 
 def plan(catalog: Catalog, entry: Entry[Recipe], platforms: Platforms, root: RootChoice) -> Plan:
-    """Resolve an engine's recipe; ``root`` is the Debian root that its bases stand on.
+    """Resolve an engine's recipe; ``root`` is the root of its bases.
 
     Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
     source tree of an in-repo engine is not there.
@@ -115,12 +117,12 @@ def plan(catalog: Catalog, entry: Entry[Recipe], platforms: Platforms, root: Roo
 
 
 def complete(recipe: Recipe) -> Recipe:
-    """A recipe with what its family knows."""
+    """A recipe with the defaults of its family."""
     return families.ENGINES[recipe.family].complete(recipe)
 
 
 def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
-    """Where a recipe's source is, with paths below ``root``, the repository.
+    """The source of a recipe; paths are below ``root``, the repository.
 
     Raises ``FetchError`` when the tree of an in-repo engine is not there.
     """
@@ -176,4 +178,4 @@ def _patch_file(entry: Entry[Recipe], index: int, file: Path) -> bytes:
     except OSError as error:
         message = f"cannot read {file}: {error.strerror}"
         problem = entry.problem(("patch", index, "file"), message)
-        raise RecipeError(f"a patch of {entry.name} is not there", problems=(problem,)) from error
+        raise RecipeError(f"a patch of {entry.name} is missing", problems=(problem,)) from error

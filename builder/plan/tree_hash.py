@@ -1,4 +1,4 @@
-"""The identity of a directory: what git would hash, without git."""
+"""The identity of a source tree: a hash over what git records of a directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IGNORED = {".git", "__pycache__", ".DS_Store"}
 
 
 def files(root: Path) -> Iterator[Path]:
-    """Every file and link below ``root``, sorted, without what never belongs to a source."""
+    """Every file and link below ``root``, sorted, without files that never belong to a source."""
     for folder, names, found in os.walk(root):
         names[:] = sorted(name for name in names if name not in IGNORED)
         links = [name for name in names if (Path(folder) / name).is_symlink()]
@@ -27,7 +27,7 @@ def _inside(path: Path, root: Path) -> bool:
     try:
         return path.resolve().is_relative_to(root.resolve())
     except RuntimeError as error:  # Python before 3.13: the link leads to itself
-        raise FetchError(f"{path} is a link that leads nowhere", str(error)) from error
+        raise FetchError(f"{path} is a broken link", str(error)) from error
 
 
 def identity(root: Path) -> str:

@@ -1,1 +1,1 @@
-"""recipes."""
+"""TOML files become models: the format, the catalog, lock files, and edits of them."""

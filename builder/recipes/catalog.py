@@ -1,4 +1,4 @@
-"""The catalog: all recipes and bases of a directory, their names and how they hang together."""
+"""The catalog: all recipes and bases of a directory, by name, and the chains of bases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from builder.recipes.toml_lines import line_numbers, line_of
 
 R = TypeVar("R", Recipe, BaseRecipe)
 Check = Callable[[R], Iterable[tuple[tuple[str | int, ...], str]]]
-"""A family's own rules: gives the path of each key that breaks one, and what is wrong."""
+"""A family's own rules: yields the path of each key that breaks one, and a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class BrokenEntry(_File, Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What ``recipes/`` holds.  ``root`` is the repository that in-repo paths are relative to."""
+    """The contents of ``recipes/``; in-repo paths are relative to ``root``, the repository."""
 
     root: Path
     engines: Mapping[str, Entry[Recipe] | BrokenEntry[Recipe]]
@@ -201,9 +201,13 @@ def _patch_problems(file: _File, recipe: Recipe | BaseRecipe) -> Iterable[Proble
         return
     for index, patch in enumerate(recipe.patch):
         if isinstance(patch, PullPatch) and patch.git is None:
-            yield file.problem(("patch", index, "pull"), "of which repository? Say git = URL")
+            yield file.problem(
+                ("patch", index, "pull"), "needs git = URL: the source is no git repository"
+            )
         if isinstance(patch, PickPatch) and patch.pick.git is None:
-            yield file.problem(("patch", index, "pick"), "of which repository? Say git = URL")
+            yield file.problem(
+                ("patch", index, "pick"), "needs git = URL: the source is no git repository"
+            )
 
 
 def _family_problems(file: _File, recipe: R, families: Mapping[str, Check[R]]) -> list[Problem]:

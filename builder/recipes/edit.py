@@ -1,4 +1,4 @@
-"""Changes to recipe files that people wrote: comments, order and layout stay."""
+"""Edit recipe files that people wrote: comments, order and layout stay."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SHORT_COMMIT = 7  # digits: fewer are not taken for a commit
 class Target:
     """A commit, and the name that it is known by: a tag, a branch, or itself.
 
-    Of a published image the commit is its digest.
+    The commit of a published image is its digest.
     """
 
     name: str
     commit: str
     kind: Literal["tag", "branch", "commit", "release", "image"]
     file: PinnedFile | None = None
-    """Of a release: what it is on PyPI."""
+    """The file of a release on PyPI."""
 
 
 def edited(text: str, changes: Mapping[Keys, Any]) -> str:
@@ -102,7 +102,7 @@ def released(text: str, recipe: Recipe, source: PypiSource, file: PinnedFile) ->
 def _renamed(
     name: str, recipe: Recipe, source: GitSource, target: Target, build_number: int
 ) -> str:
-    """What a name of the old pin is called at the new one; any other name stays."""
+    """The new name for a name of the old pin; any other name stays."""
     by_name = target.name if target.kind == "tag" else target.commit[:SHORT_COMMIT]
     if name == source.ref:
         return by_name

@@ -30,7 +30,7 @@ class _Entry(Model):
     version: Version
     sha256: Sha256
 
-    def locked(self) -> PinnedFile:
+    def pinned(self) -> PinnedFile:
         return PinnedFile(self.name, self.version, self.sha256)
 
 
@@ -42,13 +42,13 @@ class _Lock(Model):
     @model_validator(mode="after")
     def _of_something(self) -> _Lock:
         if not self.build and not self.runtime:
-            raise ValueError("names no file")
+            raise ValueError("lists no file")
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """What a lock file says."""
+    """The contents of a lock file."""
 
     python: str
     build: tuple[PinnedFile, ...]
@@ -62,6 +62,6 @@ def read(file: Path) -> Lock:
         raise RecipeError(f"{file.name} is wrong", problems=problems)
     return Lock(
         parsed.python,
-        tuple(entry.locked() for entry in parsed.build),
-        tuple(entry.locked() for entry in parsed.runtime),
+        tuple(entry.pinned() for entry in parsed.build),
+        tuple(entry.pinned() for entry in parsed.runtime),
     )

@@ -1,4 +1,4 @@
-"""A recipe file becomes a ``Recipe``, or a list of everything that is wrong with it."""
+"""A recipe file becomes a ``Recipe``, or a list of all its problems."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _problems(
 
 
 def _key(part: str | int) -> str:
-    """A key as TOML would write it; whatever stands in it, it is one line without escapes."""
+    """A key as TOML would write it, on one line."""
     plain = isinstance(part, int) or re.fullmatch(r"[A-Za-z0-9_-]+", part)
     return str(part) if plain else json.dumps(part)
 

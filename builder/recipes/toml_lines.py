@@ -1,4 +1,4 @@
-"""Where each key of a TOML document stands: tomllib keeps no positions.
+"""The line of each key of a TOML document: tomllib keeps no positions.
 
 A TOML document is a row of statements (a table header or ``key = value``, which may run over
 several lines).  Each is grown line by line until tomllib accepts it; what it then holds are the

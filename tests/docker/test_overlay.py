@@ -208,7 +208,7 @@ def test_a_published_image_is_pinned_by_its_digest(
     patch = change(tmp_path, worker=FASTER["vllm/worker.py"])
     # The tag alone: asked for, and a line says so.
     done = build(patch=patch, image=name)
-    assert f"{name} is not pinned (made by a test): today it is {digest}" in done.stderr
+    assert f"{name} is not pinned (made by a test); its digest today is {digest}" in done.stderr
     # By digest, out of the registry, whatever the tag means since.
     published.version = "2.0"
     published.build(name)

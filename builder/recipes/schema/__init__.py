@@ -1,4 +1,4 @@
-"""The recipe format: what a TOML file may say, as pydantic models."""
+"""The recipe format, as pydantic models."""
 
 from builder.recipes.schema.base import (
     BasePython,

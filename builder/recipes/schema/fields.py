@@ -1,8 +1,8 @@
-"""The kinds of text and value that recipes hold, and what all their parts share.
+"""The types of text and value in recipes, and the base class of all their tables.
 
-Every text is checked before anything else sees it: no control characters anywhere, names and
-paths from small alphabets, digests in full.  Values of free text (a summary, a definition)
-stay data all the way: see ``dockerfile``.
+Every text is checked on reading: no control characters anywhere, names and paths from small
+alphabets, digests in full.  Values of free text (a summary, a definition) stay data in every
+Dockerfile: see ``plan.dockerfile``.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ DefineValue = Annotated[
 
 
 class Model(BaseModel):
-    """What all parts share: unknown keys are errors, values do not change."""
+    """The base class of all tables: unknown keys are errors, values do not change."""
 
     model_config = ConfigDict(
         extra="forbid",

@@ -1,4 +1,4 @@
-"""What a recipe may say of a patch."""
+"""The patches of a recipe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from builder.recipes.schema.probes import Probe
 
 
 class AnyPatch(Model):
-    """What every patch says, whatever its kind."""
+    """The keys of every kind of patch."""
 
     why: Text
     """What is wrong without it."""

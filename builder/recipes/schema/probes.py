@@ -113,8 +113,8 @@ class FileProbe(Model):
 
     @model_validator(mode="after")
     def _no_text_of_what_is_not_there(self) -> FileProbe:
-        told = self.has or self.missing or self.matches or self.sha256 or self.sha256_not
-        if self.absent and told:
+        asks = self.has or self.missing or self.matches or self.sha256 or self.sha256_not
+        if self.absent and asks:
             raise ValueError("a file that must be absent has no contents")
         return self
 
