@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.images.build import BuildLog
+from builder.images.log import BuildLog
 
 # As gcc 14, nvcc 13, apt 3.0 and BuildKit 0.28 print it.
 FAILED = '#14 ERROR: process "cmake --build /build" did not complete successfully: exit code: 1'
