@@ -317,7 +317,7 @@ def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[int, int]]:
     kind = elf.structs.Elf_Shdr
     if start == 0:
         return
-    # Before the counts are asked for: large ones are kept in the first header.
+    # Before the counts are read: large ones are stored in the first header.
     _check_extent(elf, "section headers", start, kind.sizeof())
     names_index = elf.get_shstrndx()
     count, step = elf.num_sections(), elf["e_shentsize"]

@@ -23,7 +23,7 @@ CONTAINERD = Path("/var/lib/containerd")
 
 @dataclass(frozen=True, slots=True)
 class Blobs:
-    """A directory of blobs, and the index that leads to an image in it."""
+    """A directory of blobs, and the index of an image in it."""
 
     folder: Path
     """Its files are named by the 64 hex digits of their sha256."""
@@ -93,7 +93,7 @@ def _saved(reference: str) -> Iterator[IO[bytes]]:
             while stream.read(1 << 20):
                 pass  # the end of a tar is not the end of the stream
         except FetchError as error:
-            # A stream that was cut off is no tar; the engine's own message comes first.
+            # A truncated stream is no tar; the engine's own message explains more.
             _require_success(process, reference, errors, error)
             raise
         finally:

@@ -91,9 +91,9 @@ def _start_of(process: int) -> str:
 
 def reap() -> None:
     """Remove the containers of runs on this host that were killed before they could do so."""
-    ask = [executable(), "ps", "--all", f"--filter=label={OWNER}"]
-    ask += ["--format", '{{.ID}} {{.Label "' + OWNER + '"}}']
-    done = subprocess.run(ask, capture_output=True, text=True, check=False)
+    command = [executable(), "ps", "--all", f"--filter=label={OWNER}"]
+    command += ["--format", '{{.ID}} {{.Label "' + OWNER + '"}}']
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     for line in done.stdout.splitlines():
         container, _, of = line.partition(" ")
         host, _, rest = of.partition(":")

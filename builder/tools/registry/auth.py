@@ -78,13 +78,13 @@ class Authorization:
         known = self._known.get(scope)
         return {"Authorization": known} if known and self.covers(url) else {}
 
-    def authorize(self, answer: Response, scope: str) -> bool:
+    def authorize(self, response: Response, scope: str) -> bool:
         """Respond to a 401; whether there is a login or token to repeat the request with.
 
         Raises ``RegistryError`` where the login would be sent without TLS or the token is damaged,
         ``WebError`` where the token server refuses.
         """
-        kind, named = responses.challenge(answer.headers.get("WWW-Authenticate", ""))
+        kind, named = responses.challenge(response.headers.get("WWW-Authenticate", ""))
         if not self._login_known:
             self._login, self._login_known = login_for(self._registry), True
         value = ""
@@ -106,10 +106,10 @@ class Authorization:
         headers = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
         url = f"{realm}{'&' if '?' in realm else '?'}{query}"
         # A redirect would name a host that the registry did not name.
-        answer = self._client.request("GET", url, headers=headers, cross_host=False)
-        if not answer.ok:
-            raise answer.error(responses.error_text(answer.content))
-        return responses.token(answer, self._registry)
+        response = self._client.request("GET", url, headers=headers, cross_host=False)
+        if not response.ok:
+            raise response.error(responses.error_text(response.content))
+        return responses.token(response, self._registry)
 
     def _require_safe(self, realm: str) -> None:
         """Raise ``RegistryError`` unless logins may be sent to a realm.

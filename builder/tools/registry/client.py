@@ -1,7 +1,7 @@
 """A repository of a registry, by the OCI distribution specification 1.1.
 
 https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md.  ``transport``
-sends requests and retries them, ``auth`` authorizes them, ``responses`` checks what comes back.
+sends requests and retries them, ``auth`` authorizes them, ``responses`` checks the responses.
 """
 
 from __future__ import annotations
@@ -85,12 +85,14 @@ class Repository:
     def manifest(self, reference: str) -> Manifest | None:
         """The manifest of a tag or a digest, or None.  Raises ``RegistryError``, ``FetchError``."""
         headers = {"Accept": ", ".join(MANIFESTS)}
-        answer = self._http.ask("GET", f"manifests/{reference}", headers, limit=LARGEST_MANIFEST)
-        if answer is None:
+        response = self._http.request(
+            "GET", f"manifests/{reference}", headers, limit=LARGEST_MANIFEST
+        )
+        if response is None:
             return None
-        kind = responses.media_type(answer.headers) or IMAGE_MANIFEST
-        self._require_digest(reference, answer.content)
-        return Manifest(answer.content, kind)
+        kind = responses.media_type(response.headers) or IMAGE_MANIFEST
+        self._require_digest(reference, response.content)
+        return Manifest(response.content, kind)
 
     def resolve(self, reference: str) -> str:
         """The digest of a tag, from its manifest; empty where there is no such tag.
@@ -107,11 +109,11 @@ class Repository:
         pull usage and limits").  Raises like ``manifest``.
         """
         headers = {"Accept": ", ".join(MANIFESTS)}
-        answer = self._http.ask("HEAD", f"manifests/{reference}", headers)
-        if answer is None:
+        response = self._http.request("HEAD", f"manifests/{reference}", headers)
+        if response is None:
             return ""
         # The specification does not require the digest in this response.
-        return responses.digest(answer.headers) or self.resolve(reference)
+        return responses.digest(response.headers) or self.resolve(reference)
 
     def require_clock(self) -> None:
         """Raise ``WorldError`` where this machine's clock differs much from the registry's.
@@ -148,24 +150,24 @@ class Repository:
             if len(seen) == MOST_PAGES:
                 raise RegistryError(f"a list of {self.name} has more than {MOST_PAGES} pages")
             seen.add(following)
-            answer = self._http.ask("GET", following, limit=LARGEST_PAGE)
-            if answer is None:
+            response = self._http.request("GET", following, limit=LARGEST_PAGE)
+            if response is None:
                 return
-            yield answer
-            following = responses.next_page(answer, self.name)
+            yield response
+            following = responses.next_page(response, self.name)
 
     def blob(self, digest: str) -> bytes:
         """A blob of at most ``LARGEST_BLOB`` bytes.
 
         Raises ``GoneError`` where it does not exist, ``RegistryError`` where its digest differs.
         """
-        answer = self._http.ask(
+        response = self._http.request(
             "GET", f"blobs/{digest}", limit=LARGEST_BLOB, total_timeout=SLOWEST_BLOB
         )
-        if answer is None:
+        if response is None:
             raise GoneError(f"{self.name} has no {digest}")
-        self._require_digest(digest, answer.content)
-        return answer.content
+        self._require_digest(digest, response.content)
+        return response.content
 
     def _require_digest(self, reference: str, content: bytes) -> None:
         """Raise ``RegistryError`` where ``reference`` is a digest, and not that of the content."""
@@ -193,13 +195,13 @@ class Repository:
 
         Raises ``FetchError``.
         """
-        begun = self._http.retried(
-            lambda: self._http.once("POST", UPLOADS, push=True), "begin an upload"
+        begun = self._http.send_with_retries(
+            lambda: self._http.send("POST", UPLOADS, push=True), "begin an upload"
         )
         # A failed cancellation does not matter: registries discard uploads that do not continue.
         with suppress(WebError, RegistryError):
             url = responses.upload_address(begun, self.name)
-            self._http.once("DELETE", url, push=True)
+            self._http.send("DELETE", url, push=True)
 
     def put_blob(
         self,
@@ -212,8 +214,8 @@ class Repository:
         """Upload a file unless the registry has it; whether it was uploaded.
 
         ``on_progress`` gets the number of bytes sent so far; without it ``log`` gets lines.
-        ``new``: the registry probably does not have it, so no request checks that first; the
-        response to the upload's begin may still say that it does (specification, "Mounting a blob
+        ``new``: the registry probably does not have it, so no request checks that first, but the
+        response to the start of the upload may say that it does (specification, "Mounting a blob
         from another repository").  Raises ``RegistryError``, ``FetchError``.
         """
         size = file.stat().st_size
@@ -243,7 +245,7 @@ class Repository:
         return self._upload(digest, lambda: content, new=new)
 
     def _has(self, digest: str) -> bool:
-        if digest not in self._seen and self._http.ask("HEAD", f"blobs/{digest}") is not None:
+        if digest not in self._seen and self._http.request("HEAD", f"blobs/{digest}") is not None:
             self._seen.add(digest)
         return digest in self._seen
 
@@ -263,18 +265,18 @@ class Repository:
             nonlocal tried, sent
             if tried:
                 # The blob may have arrived, and only the response was lost.
-                there = self._http.once("HEAD", f"blobs/{digest}")
+                there = self._http.send("HEAD", f"blobs/{digest}")
                 if there.ok:
                     return there
             tried = True
-            begun = self._http.once("POST", path, push=True)
+            begun = self._http.send("POST", path, push=True)
             sent = begun.status != 201
             if not begun.ok or not sent:
                 return begun
             url = responses.upload_address(begun, self.name)
             joined = f"{url}{'&' if '?' in url else '?'}digest={digest}"
             headers = {"Content-Type": "application/octet-stream"}
-            return self._http.once(
+            return self._http.send(
                 "PUT",
                 joined,
                 headers,
@@ -284,7 +286,7 @@ class Repository:
                 total_timeout=HASHING,
             )
 
-        self._http.retried(upload, f"upload of {digest[:19]}", uploads=True)
+        self._http.send_with_retries(upload, f"upload of {digest[:19]}", uploads=True)
         self._seen.add(digest)
         return sent
 
@@ -308,7 +310,7 @@ class Repository:
         condition = {"If-Match": f'"{before}"'} if before else {"If-None-Match": "*"}
 
         def look_and_put(named: Mapping[str, str] = condition) -> Response:
-            looked = self._http.once("HEAD", f"manifests/{tag}", {"Accept": ", ".join(MANIFESTS)})
+            looked = self._http.send("HEAD", f"manifests/{tag}", {"Accept": ", ".join(MANIFESTS)})
             if not looked.ok and looked.status != 404:
                 return looked
             now = ""
@@ -318,9 +320,9 @@ class Repository:
                 return looked
             if now != before:
                 raise _moved(self.name, tag, before, now)
-            answer = self._putting(tag, manifest, named)()
+            response = self._putting(tag, manifest, named)()
             # Where the tag has not moved, the registry's ETags are not digests.
-            return look_and_put({}) if answer.status == 412 and named else answer
+            return look_and_put({}) if response.status == 412 and named else response
 
         self._put_listed(look_and_put, f"put {tag}")
 
@@ -329,7 +331,7 @@ class Repository:
     ) -> Callable[[], Response]:
         path = f"manifests/{reference}"
         headers = {"Content-Type": manifest.media_type, **condition}
-        return lambda: self._http.once(
+        return lambda: self._http.send(
             "PUT", path, headers, push=True, content=lambda: manifest.content
         )
 
@@ -341,12 +343,12 @@ class Repository:
         """
         for seconds in UNKNOWN_FOR:
             try:
-                return self._http.retried(put, what, uploads=True)
+                return self._http.send_with_retries(put, what, uploads=True)
             except RegistryError as error:
                 if "MANIFEST_BLOB_UNKNOWN" not in error.why:
                     raise
                 time.sleep(seconds)
-        return self._http.retried(put, what, uploads=True)
+        return self._http.send_with_retries(put, what, uploads=True)
 
     # Deleting
 
@@ -357,17 +359,20 @@ class Repository:
         deletion, ``FetchError``.
         """
 
-        def ask() -> Response:
-            answer = self._http.once("DELETE", f"manifests/{digest}", push=True)
-            if answer.status == 405:
+        def delete() -> Response:
+            response = self._http.send("DELETE", f"manifests/{digest}", push=True)
+            if response.status == 405:
                 raise RegistryError(
                     f"{self.registry} does not allow deletion",
-                    answer.error(responses.error_text(answer.content)).why,
+                    response.error(responses.error_text(response.content)).why,
                     "docker-registry does with REGISTRY_STORAGE_DELETE_ENABLED=true",
                 )
-            return answer
+            return response
 
-        return self._http.retried(ask, f"DELETE manifests/{digest}", missing=True).status != 404
+        return (
+            self._http.send_with_retries(delete, f"DELETE manifests/{digest}", missing=True).status
+            != 404
+        )
 
 
 def _moved(repository: str, tag: str, before: str, now: str) -> TagMovedError:

@@ -55,12 +55,12 @@ class Hub:
         ``short`` has at most ``SHORT`` characters, ``full`` is Markdown of at most ``FULL`` bytes.
         """
         body = {"description": short, "full_description": full}
-        answer = self._either("PATCH", repository, "", body)
-        if answer.ok:
-            answer = self._either("GET", repository, "")
-        if not answer.ok:
-            raise self._error(answer, f"describe {repository}")
-        shown = hub_responses.checked(Shown, answer.content)
+        response = self._either("PATCH", repository, "", body)
+        if response.ok:
+            response = self._either("GET", repository, "")
+        if not response.ok:
+            raise self._error(response, f"describe {repository}")
+        shown = hub_responses.checked(Shown, response.content)
         for sent, there in ((short, shown.description), (full, shown.full_description)):
             if (there or "").split() != sent.split():
                 raise RegistryError(
@@ -75,12 +75,12 @@ class Hub:
         path = f"/v2/namespaces/{namespace}/repositories/{name}/tags"
         found: set[str] = set()
         for page in range(1, MOST_PAGES + 1):
-            answer = self._authorized("GET", f"{path}?page={page}&page_size={PAGE}")
-            if answer.status == 404:
+            response = self._authorized("GET", f"{path}?page={page}&page_size={PAGE}")
+            if response.status == 404:
                 break
-            if not answer.ok:
-                raise self._error(answer, f"list the tags of {repository}")
-            listed = hub_responses.checked(TagPage, answer.content)
+            if not response.ok:
+                raise self._error(response, f"list the tags of {repository}")
+            listed = hub_responses.checked(TagPage, response.content)
             found.update(listed.names)
             if not listed.names or not listed.next:
                 break
@@ -88,33 +88,33 @@ class Hub:
 
     def delete_tag(self, repository: str, tag: str) -> bool:
         """Delete a tag, and no other tag of the same image; whether it existed."""
-        answer = self._either("DELETE", repository, f"/tags/{tag}")
-        if answer.status == 404:
+        response = self._either("DELETE", repository, f"/tags/{tag}")
+        if response.status == 404:
             return False
-        if not answer.ok:
-            raise self._error(answer, f"delete the tag {tag} of {repository}")
+        if not response.ok:
+            raise self._error(response, f"delete the tag {tag} of {repository}")
         return True
 
     def _either(self, method: str, repository: str, rest: str, body: Any = None) -> Response:
         """The response of the newer path, or of the older one where that does not exist."""
         namespace, name = _parts(repository)
-        answer = self._authorized(
+        response = self._authorized(
             method, f"/v2/namespaces/{namespace}/repositories/{name}{rest}", body
         )
-        if answer.status in ABSENT:
-            answer = self._authorized(method, f"/v2/repositories/{namespace}/{name}{rest}/", body)
-        return answer
+        if response.status in ABSENT:
+            response = self._authorized(method, f"/v2/repositories/{namespace}/{name}{rest}/", body)
+        return response
 
     def _authorized(self, method: str, path: str, body: Any = None) -> Response:
         """The response to a request with a token; a token is valid for ten minutes."""
         fresh = not self._token
         if fresh:
             self._token = self._log_in()
-        answer = self._ask(method, path, body)
-        if answer.status == 401 and not fresh:
+        response = self._ask(method, path, body)
+        if response.status == 401 and not fresh:
             self._token = self._log_in()
-            answer = self._ask(method, path, body)
-        return answer
+            response = self._ask(method, path, body)
+        return response
 
     def _log_in(self) -> str:
         """A token ("Create access token")."""
@@ -126,10 +126,10 @@ class Hub:
                 hint="docker login, or set DOCKERHUB_USERNAME and DOCKERHUB_TOKEN",
             )
         body = {"identifier": self._login.user, "secret": self._login.password}
-        answer = self._ask("POST", "/v2/auth/token", body)
-        if answer.status != 200:
-            raise self._error(answer, "log in")
-        return hub_responses.checked(Grant, answer.content).access_token
+        response = self._ask("POST", "/v2/auth/token", body)
+        if response.status != 200:
+            raise self._error(response, "log in")
+        return hub_responses.checked(Grant, response.content).access_token
 
     def _ask(self, method: str, path: str, body: Any) -> Response:
         """A response that a retry would not change."""
@@ -140,17 +140,17 @@ class Hub:
                 headers["Authorization"] = f"Bearer {self._token}"
             if body is not None:
                 headers["Content-Type"] = "application/json"
-            answer = self._client.request(
+            response = self._client.request(
                 method,
                 self._api + path,
                 headers=headers,
                 data=None if body is None else json.dumps(body).encode(),
                 limit=LARGEST_PAGE,
             )
-            failure = answer.error(hub_responses.error_text(answer.content))
-            if not answer.ok and failure.temporary:
+            failure = response.error(hub_responses.error_text(response.content))
+            if not response.ok and failure.temporary:
                 raise failure
-            return answer
+            return response
 
         what = f"{method} {path.partition('?')[0]}"
         try:
@@ -166,8 +166,11 @@ class Hub:
                 "try again later: finished changes are not repeated",
             ) from error
 
-    def _error(self, answer: Response, what: str) -> RegistryError:
-        status, why = answer.status, answer.error(hub_responses.error_text(answer.content)).why
+    def _error(self, response: Response, what: str) -> RegistryError:
+        status, why = (
+            response.status,
+            response.error(hub_responses.error_text(response.content)).why,
+        )
         who = self._login.user if self._login else "access without a login"
         if status == 401:
             return RegistryError(f"Docker Hub: authentication failed as {who}: {what}", why, SCOPE)

@@ -126,20 +126,20 @@ def json_object(content: bytes, model: type[BaseModel], what: str) -> dict[str, 
     return found
 
 
-def tags(answer: Response, source: str) -> list[str]:
+def tags(response: Response, source: str) -> list[str]:
     """A page of tags ("Listing Tags").  Raises ``RegistryError``."""
-    return checked(_Tags, answer.content, f"the list of tags of {source}").tags or []
+    return checked(_Tags, response.content, f"the list of tags of {source}").tags or []
 
 
-def referrers(answer: Response, source: str) -> list[dict[str, Any]]:
+def referrers(response: Response, source: str) -> list[dict[str, Any]]:
     """A page of descriptors, unchanged ("Listing Referrers").  Raises ``RegistryError``."""
-    found = json_object(answer.content, _Referrers, f"the list of referrers of {source}")
+    found = json_object(response.content, _Referrers, f"the list of referrers of {source}")
     return list(found.get("manifests") or [])
 
 
-def token(answer: Response, source: str) -> str:
+def token(response: Response, source: str) -> str:
     """The token of a response, or an empty text.  Raises ``RegistryError``."""
-    found = checked(_Grant, answer.content, f"the token for {source}")
+    found = checked(_Grant, response.content, f"the token for {source}")
     return found.token or found.access_token or ""
 
 
@@ -172,33 +172,35 @@ def media_type(headers: Mapping[str, str]) -> str:
     return found if MEDIA_TYPE.fullmatch(found) else ""
 
 
-def upload_address(answer: Response, source: str) -> str:
+def upload_address(response: Response, source: str) -> str:
     """The address of a blob's upload ("POST then PUT").  Raises ``RegistryError``."""
-    return _address(answer, answer.headers.get("Location", ""), f"the upload address of {source}")
+    return _address(
+        response, response.headers.get("Location", ""), f"the upload address of {source}"
+    )
 
 
-def next_page(answer: Response, source: str) -> str | None:
+def next_page(response: Response, source: str) -> str | None:
     """The next page of a list (RFC 8288), or None.
 
     Raises ``RegistryError`` where it is on another host.
     """
-    match = re.match(r'<([^>]*)>;\s*rel="?next"?', answer.headers.get("Link", ""))
+    match = re.match(r'<([^>]*)>;\s*rel="?next"?', response.headers.get("Link", ""))
     if match is None:
         return None
     what = f"the next page of {source}"
-    url = _address(answer, match[1], what)
-    if origin(url) != origin(answer.url):
+    url = _address(response, match[1], what)
+    if origin(url) != origin(response.url):
         raise RegistryError(f"{what} is on another host", origin(url)[1], "nothing was changed")
     return url
 
 
-def _address(answer: Response, named: str, what: str) -> str:
+def _address(response: Response, named: str, what: str) -> str:
     hint = "check the registry, and the proxy"
     try:
-        url = join_url(answer.url, named)
+        url = join_url(response.url, named)
     except WebError:
         raise RegistryError(f"{what} cannot be used", "it is not a valid address", hint) from None
-    before, after = origin(answer.url), origin(url)
+    before, after = origin(response.url), origin(url)
     if not named or (before[0] == "https" and after[0] == "http"):
         why = f"it is on {after[1]} without TLS" if named else "the response has none"
         raise RegistryError(f"{what} cannot be used", why, hint)

@@ -70,19 +70,19 @@ class Transport:
         self.ahead = 0.0
 
     def server_responded(self) -> None:
-        """Note that an upload makes progress: silence begins anew."""
+        """Note that an upload makes progress: the limit of silence restarts."""
         self._retry.server_responded()
 
-    def ask(
+    def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, **bounds: Any
     ) -> Response | None:
         """A good response, or None for 404."""
-        answer = self.retried(
-            lambda: self.once(method, path, headers, **bounds), f"{method} {path}", missing=True
+        response = self.send_with_retries(
+            lambda: self.send(method, path, headers, **bounds), f"{method} {path}", missing=True
         )
-        return None if answer.status == 404 else answer
+        return None if response.status == 404 else response
 
-    def retried(
+    def send_with_retries(
         self,
         work: Callable[[], Response],
         what: str,
@@ -93,10 +93,10 @@ class Transport:
         """A good response; a temporary failure is retried."""
 
         def good() -> Response:
-            answer = work()
-            if answer.ok or (answer.status == 404 and missing):
-                return answer
-            raise answer.error(responses.error_text(answer.content))
+            response = work()
+            if response.ok or (response.status == 404 and missing):
+                return response
+            raise response.error(responses.error_text(response.content))
 
         try:
             return self._retry.call(lambda: self._with_host(good))
@@ -117,7 +117,7 @@ class Transport:
                 error.why = f"{origin(error.url)[1]}: {error.why}"
             raise
 
-    def once(
+    def send(
         self,
         method: str,
         path: str,
@@ -133,17 +133,21 @@ class Transport:
         scope = f"repository:{self._path}:{actions}"
         for again in (False, True):
             sent = dict(headers or {}) | self._authorization.header(url, scope)
-            answer = self._client.request(method, url, headers=sent, data=content(), **bounds)
-            if not self._authorization.covers(answer.url):
+            response = self._client.request(method, url, headers=sent, data=content(), **bounds)
+            if not self._authorization.covers(response.url):
                 # Hosts that the registry names get no login.
-                if answer.status in {401, 403}:
-                    why = f"{origin(answer.url)[1]}, which it names for this, responds "
-                    raise WebError(f"{why}{answer.status} {answer.reason}", temporary=False)
+                if response.status in {401, 403}:
+                    why = f"{origin(response.url)[1]}, which it names for this, responds "
+                    raise WebError(f"{why}{response.status} {response.reason}", temporary=False)
                 break
-            self.ahead = seconds_since(answer.headers.get("Date", "")) or 0.0
-            if answer.status != 401 or again or not self._authorization.authorize(answer, scope):
+            self.ahead = seconds_since(response.headers.get("Date", "")) or 0.0
+            if (
+                response.status != 401
+                or again
+                or not self._authorization.authorize(response, scope)
+            ):
                 break
-        return answer
+        return response
 
     def _error(self, error: WebError, what: str) -> RegistryError:
         """The error of a request that a retry does not help."""

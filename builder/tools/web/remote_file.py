@@ -91,7 +91,7 @@ class RemoteFile(io.RawIOBase):
             response.raise_for_status()
             match = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
             if response.status_code != 206 or match is None:
-                raise PartialReadError("the server gives whole files only")
+                raise PartialReadError("the server gives only complete files")
             first, last, size = (int(part) for part in match.groups())
             if not 0 <= last - first < BLOCK:
                 raise PartialReadError("the server gives another range than the requested one")
