@@ -51,8 +51,8 @@ def of_image(
     ``fill`` is the share of the context that is filled before the prompt, from 0 to below 1.
     Raises ``SmokeError`` if the server does not serve, ``UntriedError`` if it cannot be started.
     """
-    containers.reap()
-    offered = gpus.offered()
+    containers.remove_orphans()
+    offered = gpus.has_runtime()
     if not offered:
         log("the engine offers no GPU: measuring the CPU")
     model = {"model": _described(target.model, log)}
@@ -72,7 +72,7 @@ def of_image(
         log(f"context of {context} tokens: starting {target.reference}")
         with launched(target.reference, target.serve, target.port, spec) as server:
             _ready(server, target)
-            seen = gpus.seen(server.container) if offered else ()
+            seen = gpus.visible_in(server.container) if offered else ()
             filled = replace(settings, fill=int(context * fill))
             points.append(_point(server.client, target.serve, filled, "", context, log))
     spec = ServeSpec(target.model, 0, target.draft, gpus=gpus.ALL if offered else None)

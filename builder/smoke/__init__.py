@@ -71,7 +71,7 @@ def check_image(subject: Subject, work: Path) -> Verdict:
     ``work`` is a directory for temporary files.  A check that cannot be run has ``passed`` None.
     Raises ``UntriedError`` if the image itself cannot be read.
     """
-    containers.reap()
+    containers.remove_orphans()
     started = time.monotonic()
     contents = _read(subject, work)
     found = f"{len(contents.layers)} layers, {len(contents.files)} files"

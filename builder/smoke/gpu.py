@@ -39,7 +39,7 @@ class GpuTest:
 
     def due(self) -> bool:
         """Whether to run the checks; raises ``WorldError`` if the engine does not answer."""
-        return gpus.offered() if self.wanted is None else self.wanted
+        return gpus.has_runtime() if self.wanted is None else self.wanted
 
     @property
     def settings(self) -> Settings:
@@ -67,7 +67,7 @@ def check(
     spec = ServeSpec(model, context, gpu_test.draft, gpus=gpus.ALL, verbose=True, limited=False)
     try:
         with launched(reference, recipe.serve, recipe.image.port, spec) as server:
-            yield from _devices(gpus.seen(server.container), recipe, driver)
+            yield from _devices(gpus.visible_in(server.container), recipe, driver)
             yield from _on_gpu(server, recipe.serve, gpu_test)
     except UntriedError as error:
         yield Check("gpu", "a server with a GPU", "is started", str(error), None)

@@ -211,7 +211,7 @@ def test_what_a_killed_run_left_is_taken_away_by_the_next(image: str) -> None:
         run = ["docker", "run", "--detach", option, image, "nothing"]
         names.append(subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip())
     try:
-        containers.reap()
+        containers.remove_orphans()
         time.sleep(0.5)
         ps = ["docker", "ps", "--all", "--quiet", "--no-trunc"]
         there = subprocess.run(ps, capture_output=True, text=True, check=True).stdout.split()

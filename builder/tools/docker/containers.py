@@ -31,7 +31,7 @@ LOGS = ("--log-driver=json-file", "--log-opt=max-size=4m", "--log-opt=max-file=2
 MOST_OUTPUT = 1 << 20  # bytes that are kept of the beginning of an output, and of its end
 BLOCK = 1 << 16
 LOG_TAIL = 64 << 10  # bytes of a log that are looked at
-PATIENCE = 60.0  # seconds for the engine to answer
+ENGINE_TIMEOUT = 60.0  # seconds for the engine to answer
 
 
 class TimedOutError(UntriedError):
@@ -89,7 +89,7 @@ def _start_of(process: int) -> str:
         return ""
 
 
-def reap() -> None:
+def remove_orphans() -> None:
     """Remove the containers of runs on this host that were killed before they could do so."""
     command = [executable(), "ps", "--all", f"--filter=label={OWNER}"]
     command += ["--format", '{{.ID}} {{.Label "' + OWNER + '"}}']
@@ -191,7 +191,7 @@ def copy_out(reference: str, path: str, target: Path) -> None:
     )
     try:
         for step in steps:
-            done = _finished([executable(), *step], PATIENCE)
+            done = _finished([executable(), *step], ENGINE_TIMEOUT)
             if done.status != 0:
                 raise UntriedError(f"cannot read {path} of {reference}", done.output.strip())
     finally:
@@ -207,7 +207,7 @@ class Container:
     def state(self) -> State:
         """Its state.  Raises ``UntriedError`` where it is gone."""
         call = [executable(), "inspect", "--format={{json .State}}", self.name]
-        done = _finished(call, PATIENCE)
+        done = _finished(call, ENGINE_TIMEOUT)
         if done.status != 0:
             raise UntriedError("a container is gone", done.output.strip())
         state = json.loads(done.output)
@@ -225,7 +225,7 @@ class Container:
     def health_test(self) -> list[str]:
         """The command of the image's HEALTHCHECK; empty where it has none."""
         call = [executable(), "inspect", "--format={{json .Config.Healthcheck}}", self.name]
-        found = json.loads(_finished(call, PATIENCE).output or "null") or {}
+        found = json.loads(_finished(call, ENGINE_TIMEOUT).output or "null") or {}
         kind, *command = found.get("Test") or ["NONE"]
         return {"CMD": command, "CMD-SHELL": ["/bin/sh", "-c", *command]}.get(kind, [])
 
@@ -240,7 +240,7 @@ class Container:
     def stop(self, seconds: int) -> tuple[State, float]:
         """Send SIGTERM, and SIGKILL after ``seconds``; its state, and the seconds that it took."""
         started = time.monotonic()
-        _finished([executable(), "stop", f"--time={seconds}", self.name], PATIENCE + seconds)
+        _finished([executable(), "stop", f"--time={seconds}", self.name], ENGINE_TIMEOUT + seconds)
         return self.state(), time.monotonic() - started
 
 
@@ -264,7 +264,7 @@ def started(reference: str, start: Start) -> Iterator[Container]:
         options += [f"--gpus={start.gpus}"]
     try:
         call = [executable(), "run", *options, "--", reference, *start.arguments]
-        done = _finished(call, PATIENCE)
+        done = _finished(call, ENGINE_TIMEOUT)
         if done.status in {126, 127}:  # docker run(1), "Exit status": the program's fault
             raise NotRunnableError("its program cannot be run", done.output.strip())
         if done.status != 0:

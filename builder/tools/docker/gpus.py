@@ -11,8 +11,8 @@ from builder.tools.docker.containers import Container
 ALL = "all"
 # nvidia-smi(1), --help-query-gpu; NVIDIA's runtime puts the program into the container.
 FIELDS = ("name", "compute_cap", "driver_version", "memory.total")
-ASK = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
-PATIENCE = 60.0  # seconds: the first call may wake a driver
+COMMAND = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
+TIMEOUT = 60.0  # seconds: the first call may start the driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +27,21 @@ class Gpu:
     """MiB."""
 
 
-def offered() -> bool:
+def has_runtime() -> bool:
     """Whether the engine has NVIDIA's runtime.  Raises ``WorldError`` where it does not answer."""
     return "nvidia" in docker.engine().runtimes
 
 
-def seen(container: Container) -> tuple[Gpu, ...]:
+def visible_in(container: Container) -> tuple[Gpu, ...]:
     """The GPUs that a container sees.  Raises ``UntriedError`` where nvidia-smi fails in it."""
-    done = container.execute(ASK, PATIENCE)
+    done = container.execute(COMMAND, TIMEOUT)
     if done.status != 0:
         raise UntriedError("nvidia-smi fails in the container", done.output.strip())
     return read(done.output)
 
 
 def read(table: str) -> tuple[Gpu, ...]:
-    """Parse the output of nvidia-smi for ``ASK``.  Raises ``UntriedError`` where it is other."""
+    """The GPUs in the output of ``COMMAND``.  Raises ``UntriedError`` for any other text."""
     try:
         rows = [[cell.strip() for cell in row.split(",")] for row in table.splitlines() if row]
         return tuple(Gpu(name, cap, driver, int(memory)) for name, cap, driver, memory in rows)

@@ -20,7 +20,7 @@ from builder.tools.python.wheel_tags import NEWEST_GLIBC
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)$")
 KNOWN_GLIBC = 40  # the newest in uv's list of platforms
 UNSATISFIABLE = re.compile(r"No solution found|requirements are unsatisfiable", re.IGNORECASE)
-PATIENCE = 1200.0  # seconds
+TIMEOUT = 1200.0  # seconds
 
 
 def resolve(requirements: Sequence[str], python: str, cache: Path) -> list[tuple[str, str]]:
@@ -45,7 +45,7 @@ def resolve(requirements: Sequence[str], python: str, cache: Path) -> list[tuple
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         env=environment,
     )
     if done.returncode != 0:

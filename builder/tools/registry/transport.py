@@ -70,7 +70,7 @@ class Transport:
         self.ahead = 0.0
 
     def server_responded(self) -> None:
-        """Note that an upload makes progress: the limit of silence restarts."""
+        """Note that an upload makes progress, see ``RetryPolicy``."""
         self._retry.server_responded()
 
     def request(

@@ -56,7 +56,7 @@ class RetryPolicy:
         self._last_response = 0.0
 
     def server_responded(self) -> None:
-        """Note that the server does something, such as reading an upload: the limit of silence restarts."""
+        """Note that the server responds, such as by reading an upload: ``GIVE_UP`` restarts."""
         self._last_response = time.monotonic()
 
     def call(self, work: Callable[[], T]) -> T:
