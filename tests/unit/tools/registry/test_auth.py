@@ -1,0 +1,173 @@
+"""Which hosts get a login or a token, and which do not: real servers on loopback."""
+
+from __future__ import annotations
+
+import base64
+import json
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from builder.errors import FetchError, RegistryError
+from builder.publish.tags import open_repository
+from builder.tools.registry.auth import may_name
+from builder.tools.registry.client import Repository
+from builder.tools.web import retry
+from support.registries import answering
+
+BASIC = {"WWW-Authenticate": 'Basic realm="x"'}
+SECRET = "s3cret"
+EMPTY = "sha256:" + "0" * 64
+Asked = BaseHTTPRequestHandler
+Given = tuple[int, dict[str, str], bytes]
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Docker's configuration, of the test's own."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "config.json"
+
+
+def log_in(store: Path, address: str) -> None:
+    auth = base64.b64encode(f"farm:{SECRET}".encode()).decode()
+    store.write_text(json.dumps({"auths": {address: {"auth": auth}}}))
+
+
+def authorized(asked: list[Asked]) -> list[str]:
+    return [each.path for each in asked if each.headers.get("Authorization")]
+
+
+@pytest.mark.parametrize("kind", ["basic", "bearer"])
+def test_what_a_blob_redirects_to_gets_no_login(store: Path, kind: str) -> None:
+    def other(request: Asked) -> Given:
+        if "token" in request.path:
+            return 200, {}, b'{"token": "x"}'
+        realm = f'Bearer realm="http://{request.headers["Host"]}/token",service="x"'
+        return (
+            401,
+            {"WWW-Authenticate": realm if kind == "bearer" else BASIC[next(iter(BASIC))]},
+            b"",
+        )
+
+    with answering(other) as (elsewhere, asked_there):
+
+        def front(request: Asked) -> Given:
+            if not request.headers.get("Authorization"):
+                return 401, BASIC, b""
+            return 307, {"Location": f"http://{elsewhere}/blob"}, b""
+
+        with answering(front) as (address, asked):
+            log_in(store, address)
+            with pytest.raises(RegistryError, match="which it names for this, responds 401"):
+                Repository(f"{address}/me/x", print).blob(EMPTY)
+    assert authorized(asked)
+    assert [each.path for each in asked_there] == ["/blob"]
+    assert authorized(asked_there) == []
+
+
+def test_a_realm_without_tls_elsewhere_gets_no_login(store: Path) -> None:
+    realm = {"WWW-Authenticate": 'Bearer realm="http://198.51.100.1/token",service="x"'}
+    with answering(lambda _: (401, realm, b"")) as (address, _):
+        log_in(store, address)
+        with pytest.raises(RegistryError, match="wants the login to be sent without TLS") as caught:
+            Repository(f"{address}/me/x", print).tags()
+    assert "198.51.100.1" in caught.value.why
+
+
+def test_a_registry_of_this_machine_names_no_realm_elsewhere(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    realm = {"WWW-Authenticate": 'Bearer realm="https://auth.example.invalid/token",service="x"'}
+    with answering(lambda _: (401, realm, b"")) as (address, asked):
+        log_in(store, address)
+        with pytest.raises(RegistryError, match=r"is sent to auth\.example") as caught:
+            Repository(f"{address}/me/x", print).tags()
+        assert len(asked) == 1
+        assert "BUILDER_TOKEN_HOSTS=auth.example.invalid" in caught.value.hint
+        # Where the user allows it, the host is asked: there is none of that name.
+        monkeypatch.setattr(retry, "ATTEMPTS", 1)
+        monkeypatch.setenv("BUILDER_TOKEN_HOSTS", "other.example, auth.example.invalid")
+        with pytest.raises(FetchError) as failed:
+            open_repository(f"{address}/me/x", print).tags()
+        assert failed.value.why == "auth.example.invalid: the host name cannot be resolved"
+
+
+@pytest.mark.parametrize(
+    ("registry", "host", "allowed"),
+    [
+        ("docker.io", "auth.docker.io", True),
+        ("docker.io", "hub.docker.com", True),
+        ("docker.io", "auth.mydocker.io", False),
+        ("ghcr.io", "ghcr.io", True),
+        ("ghcr.io", "quay.io", False),
+        ("registry.gitlab.com", "gitlab.com", True),
+        ("registry.gitlab.com", "notgitlab.com", False),
+        ("registry.example.com:5000", "gitlab.example.com", True),
+        ("registry.example.com", "example.com.evil.example", False),
+        ("example.com", "auth.example.com", True),
+        ("example.com", "evil.com", False),
+        ("example.co.uk", "evil.co.uk", False),
+        ("10.0.0.1:5000", "10.0.0.1", True),
+        ("10.0.0.1:5000", "20.0.0.1", False),
+        ("farm", "farm", True),
+        ("127.0.0.1:5000", "localhost", True),
+        ("registry.example.com", "localhost", False),
+    ],
+)
+def test_which_hosts_a_registry_may_name_for_tokens(
+    registry: str, host: str, *, allowed: bool
+) -> None:
+    assert may_name(registry, host) is allowed
+
+
+def test_a_realm_that_redirects_elsewhere_gets_no_login(store: Path) -> None:
+    with answering(lambda _: (200, {}, b'{"token": "x"}')) as (elsewhere, asked_there):
+
+        def front(request: Asked) -> Given:
+            if request.path.startswith("/token"):
+                return 307, {"Location": f"http://{elsewhere}/token"}, b""
+            realm = f'Bearer realm="http://{request.headers["Host"]}/token",service="x"'
+            return 401, {"WWW-Authenticate": realm}, b""
+
+        with answering(front) as (address, _):
+            log_in(store, address)
+            with pytest.raises(RegistryError, match="it redirects GET to"):
+                Repository(f"{address}/me/x", print).tags()
+    assert asked_there == []
+
+
+def test_netrc_does_not_replace_the_login(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login other password other\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+
+    def front(request: Asked) -> Given:
+        told = request.headers.get("Authorization", "").removeprefix("Basic ")
+        if base64.b64decode(told) != f"farm:{SECRET}".encode():
+            return 401, BASIC, b""
+        return 200, {}, b'{"tags": ["a"]}'
+
+    with answering(front) as (address, _):
+        log_in(store, address)
+        assert Repository(f"{address}/me/x", print).tags() == ["a"]
+
+
+def test_a_token_that_is_no_token_is_not_shown() -> None:
+    def front(request: Asked) -> Given:
+        if request.path.startswith("/token"):
+            return 200, {}, json.dumps({"token": f"{SECRET}\nX: y"}).encode()
+        realm = f'Bearer realm="http://{request.headers["Host"]}/token",service="x"'
+        return 401, {"WWW-Authenticate": realm}, b""
+
+    with (
+        answering(front) as (address, _),
+        pytest.raises(RegistryError, match=r"the token for .* is damaged") as caught,
+    ):
+        Repository(f"{address}/me/x", print).tags()
+    assert SECRET not in str(caught.value)
