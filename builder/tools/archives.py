@@ -56,7 +56,7 @@ def unpack_stream(tar: IO[bytes], target: Path) -> None:
         with tarfile.open(fileobj=tar, mode="r|") as found:
             found.extractall(target, filter="data")
     except tarfile.TarError as error:
-        raise FetchError("the stream is not a complete tar", str(error)) from error
+        raise FetchError("the stream is not a complete tar file", str(error)) from error
 
 
 def _tarfile() -> Any:

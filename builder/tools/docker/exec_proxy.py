@@ -43,7 +43,9 @@ def exec_proxy(container: Container, port: int) -> Iterator[str]:
     """
     tried = container.execute(["bash", "-c", "type cat"], 30)
     if tried.status != 0 and _keeps_running(container):
-        raise UntriedError("the image has no bash to reach its server through", tried.output)
+        raise UntriedError(
+            "the image has no bash, which is needed to reach its server", tried.output
+        )
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         accepting = threading.Thread(
             target=_accept, args=(listener, container.name, port), daemon=True

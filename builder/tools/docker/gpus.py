@@ -36,7 +36,11 @@ def visible_in(container: Container) -> tuple[Gpu, ...]:
     """The GPUs that a container sees.  Raises ``UntriedError`` where nvidia-smi fails in it."""
     done = container.execute(COMMAND, TIMEOUT)
     if done.status != 0:
-        raise UntriedError("nvidia-smi fails in the container", done.output.strip())
+        raise UntriedError(
+            "nvidia-smi fails in the container",
+            done.output.strip(),
+            "check the NVIDIA driver and the NVIDIA Container Toolkit",
+        )
     return read(done.output)
 
 

@@ -12,16 +12,22 @@ from typing import Any
 from builder.errors import BuildError, FetchError, GoneError
 from builder.tools.docker import engine as docker
 
+LOGIN_HINT = "check the name of the image; a private one needs `docker login`"
+
 
 def require_image(reference: str, timeout: float) -> None:
     """Raise ``GoneError`` where the registry does not have an image, ``FetchError`` where it does
     not answer within ``timeout`` seconds."""
     done = _inspect(reference, timeout)
     if done is None:
-        raise FetchError(f"no registry answers for {reference}")
+        raise FetchError(
+            f"cannot find {reference} in its registry",
+            f"no response within {timeout:.0f} s",
+            "try again",
+        )
     if done.returncode != 0:
         kind = GoneError if docker.GONE.search(done.stderr) else FetchError
-        raise kind(f"cannot find {reference} in its registry", _reason(done))
+        raise kind(f"cannot find {reference} in its registry", _reason(done), LOGIN_HINT)
 
 
 def digest(reference: str, timeout: float) -> str | None:
@@ -42,13 +48,18 @@ def config(reference: str, platform: str, timeout: float) -> dict[str, Any]:
     """
     done = _inspect(reference, timeout, "{{json .Image}}")
     if done is None or done.returncode != 0:
-        why = _reason(done) if done else "no answer in time"
-        raise FetchError(f"cannot read the configuration of {reference} in its registry", why)
+        why = _reason(done) if done else f"no response within {timeout:.0f} s"
+        what = f"cannot read the configuration of {reference} in its registry"
+        raise FetchError(what, why, LOGIN_HINT)
     images = json.loads(done.stdout)
     # buildx gives a mapping by platform for an index, the image alone for a manifest.
     found = images if "rootfs" in images else images.get(platform)
     if found is None:
-        raise FetchError(f"{reference} has no image for {platform}", ", ".join(images))
+        raise FetchError(
+            f"{reference} has no image for {platform}",
+            f"it has: {', '.join(images)}",
+            "use an image of that platform",
+        )
     settings: dict[str, Any] = found.get("config") or {}
     return settings
 

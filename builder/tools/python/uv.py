@@ -51,7 +51,11 @@ def resolve(requirements: Sequence[str], python: str, cache: Path) -> list[tuple
     if done.returncode != 0:
         why = done.stderr.strip()
         if UNSATISFIABLE.search(why):
-            raise RecipeError(f"no compatible versions for CPython {python} on linux x86_64", why)
+            raise RecipeError(
+                f"no compatible versions for CPython {python} on linux x86_64",
+                why,
+                "change the requirements",
+            )
         raise FetchError("cannot resolve the versions: the package index fails", why, "try again")
     return [
         (match[1], match[2])

@@ -158,7 +158,9 @@ class Hub:
         except WebError as error:
             if not error.temporary:
                 raise RegistryError(
-                    f"Docker Hub's response cannot be used: {what}", error.why
+                    f"Docker Hub's response cannot be used: {what}",
+                    error.why,
+                    "check BUILDER_HUB_API, and the proxy",
                 ) from error
             raise FetchError(
                 f"Docker Hub {error.outcome}: {what}",
