@@ -213,7 +213,7 @@ def test_a_tag_that_somebody_else_moved_meanwhile_stays(
     proxy.faults = [replace(fault, first=elsewhere(repository, "latest", theirs))]
     with pytest.raises(TagMovedError, match="was moved by another client") as caught:
         publish_tags.move(through(proxy), "latest", ours.digest, "second", by="night")
-    assert f"it was {first.digest}, and now it is {theirs.digest}" in str(caught.value)
+    assert f"it was at {first.digest}, and now it is at {theirs.digest}" in str(caught.value)
     assert repository.resolve("latest") == theirs.digest
 
 

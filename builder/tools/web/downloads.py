@@ -51,7 +51,7 @@ def fetch(url: str, sha256: str, cache: Path, log: Callable[[str], None], *, off
 def check(url: str) -> None:
     """Raise ``GoneError`` where the server no longer has the file; only its first byte is fetched.
 
-    Raises another ``FetchError`` where the server does not response.
+    Raises another ``FetchError`` where the server does not answer.
     """
     import requests
 

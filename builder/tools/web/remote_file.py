@@ -25,7 +25,7 @@ class PartialReadError(Exception):
 class RemoteFile(io.RawIOBase):
     """A seekable file at ``url``; ``size`` in bytes.
 
-    Raises ``PartialReadError``, and ``requests``' errors where the server does not response.
+    Raises ``PartialReadError``, and ``requests``' errors where the server does not answer.
     """
 
     def __init__(self, session: Session, url: str) -> None:
