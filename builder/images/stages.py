@@ -89,7 +89,7 @@ def lay_out(
     config = inherited or {}
     starts = {"entrypoint": config.get("Entrypoint") or [], "command": config.get("Cmd") or []}
     cache = options.settings.cache_dir
-    materials = gather.Materials(cache, log, runs_scripts, options.offline, starts)
+    materials = gather.GatherOptions(cache, log, runs_scripts, options.offline, starts)
     sources = gather.gather(image.plan, image.suite(), materials, work)
     arguments = {} if inherited is None else {"BASE_USER": config.get("User") or "root"}
     return context.assemble(image, sources, bases, options.settings.jobs, work, arguments)

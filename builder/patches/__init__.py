@@ -1,1 +1,1 @@
-"""patches."""
+"""Patches: diffs as data, applied to trees, and explained by upstream's history."""

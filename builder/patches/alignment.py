@@ -1,9 +1,9 @@
-"""Where in a file a hunk belongs that does not fit there: no I/O.
+"""Where in a file a hunk belongs that does not fit: no I/O.
 
-With the file that the hunk was made for, its lines are followed from there.  Without it, three
-things speak for a place: lines of the hunk that are rare in the file, the heading of its section
+If the file that the hunk was made for is known, its lines are followed from there.  Otherwise
+three clues rank the places: lines of the hunk that are rare in the file, the heading of its section
 (git-diff(1), "the hunk header mentions the name of the function to which the hunk applies"), and
-the line number that it names.
+its line number.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ GRAMMAR = frozenset(
     b"is let new None not null nullptr NULL or pass return self size_t static struct true "
     b"True False this unsigned var void while with".split()
 )
-"""Words of programming languages, which any two lines may share."""
+"""Keywords of programming languages, which any two lines may share."""
 NAME = re.compile(rb"\w{3,}")
 SECTION = 150
 """Lines below its heading in which a hunk is expected."""
 SPREAD = 8
-"""Lines that those of one hunk may have moved apart."""
+"""Lines that may have come between those of one hunk."""
 LEFT = 0.3
-"""The share of a hunk's lines that must be left for the hunk to be where they are."""
+"""The share of a hunk's lines that must be left to locate the hunk."""
 ENOUGH = 0.5
-"""Weight of a place that is no chance: one line that stands twice in the file."""
+"""The least weight of a place: one line that occurs twice in the file has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Lines of a file, counted from 0, that stand where those of a hunk did."""
+    """The lines of a file, counted from 0, in the place of those of a hunk."""
 
     start: int
     stop: int
 
 
 class LineMap:
-    """Where the lines of one version of a file are in another, counted from 0.
+    """Maps the lines of one version of a file to another, counted from 0.
 
     ``changes`` are those of ``Scratch.line_changes``: start and number of lines, old and new.
     """
@@ -51,7 +51,7 @@ class LineMap:
         self._changes = changes
 
     def line(self, old: int) -> int | None:
-        """The new place of a line; None where it went."""
+        """The new index of a line; None if it was removed."""
         shift = 0
         for start, count, new_start, new_count in self._changes:
             if old < start:
@@ -62,54 +62,56 @@ class LineMap:
         return old + shift
 
     def place(self, before: Sequence[bytes], start: int, stop: int) -> Place:
-        """What stands where these lines of the old file did, with what came between them.
+        """The lines in the place of these lines of the old file, and any that came between them.
 
-        Where they are apart now, those that were rare decide.
+        If they are apart now, the rare ones decide.
         """
         kept = [(old, new) for old in range(start, stop) if (new := self.line(old)) is not None]
-        telling = [pair for pair in kept if not trivial(before[pair[0]])] or kept
-        if not telling:
+        distinctive = [pair for pair in kept if not trivial(before[pair[0]])] or kept
+        if not distinctive:
             return self._instead(start, stop)
-        near = [[p for p in telling if abs(_shift(p) - _shift(q)) <= SPREAD] for q in telling]
+        near = [
+            [p for p in distinctive if abs(_shift(p) - _shift(q)) <= SPREAD] for q in distinctive
+        ]
         together = max(near, key=lambda pairs: sum(rarity(before, old) for old, _ in pairs))
         (first, new_first), (last, new_last) = together[0], together[-1]
         return Place(max(new_first - first + start, 0), new_last + stop - last)
 
     def around(self, start: int, stop: int) -> tuple[range, range] | None:
-        """The old lines and the new ones between the nearest that are left on either side.
+        """The old and the new lines between the nearest unchanged lines on either side.
 
-        None where none is left near by, or where too much has come between them.
+        None if no line near by is unchanged, or if too many lines have come between them.
         """
-        above = next(
-            (old for old in range(start - 1, start - 2 - SPREAD, -1) if self._is(old)), None
-        )
-        below = next((old for old in range(stop, stop + 1 + SPREAD) if self._is(old)), None)
+        above = self._first_left(range(start - 1, start - 2 - SPREAD, -1))
+        below = self._first_left(range(stop, stop + 1 + SPREAD))
         if above is None or below is None:
             return None
-        first, last = self.line(above), self.line(below)
-        assert first is not None
-        assert last is not None
-        if last - first - 1 > stop - start + 2 * SPREAD:
+        (old_above, new_above), (old_below, new_below) = above, below
+        if new_below - new_above - 1 > stop - start + 2 * SPREAD:
             return None
-        return range(above + 1, below), range(first + 1, last)
+        return range(old_above + 1, old_below), range(new_above + 1, new_below)
 
-    def _is(self, old: int) -> bool:
-        """Whether an old line is left; the one before the first, and that behind the last, are."""
-        return self.line(old) is not None
+    def _first_left(self, lines: range) -> tuple[int, int] | None:
+        """The first of these old lines that is left, old and new; before and after the file too."""
+        for old in lines:
+            new = self.line(old)
+            if new is not None:
+                return old, new
+        return None
 
     def left(self, before: Sequence[bytes], start: int, stop: int) -> float:
-        """How much of these old lines is still there, by how rare they were (0 to 1)."""
+        """The share of these old lines that is left, weighted by rarity (0 to 1)."""
         weights = {old: rarity(before, old) for old in range(start, stop)}
         there = sum(weight for old, weight in weights.items() if self.line(old) is not None)
         return there / sum(weights.values()) if any(weights.values()) else 0.0
 
     def instead(self, old: int) -> range:
-        """The new lines that were put in the place of an old one that went, and of those around."""
+        """The new lines that replaced a removed one and those around it."""
         _, _, new, count = self._change_of(old)
         return range(new, new + count)
 
     def _instead(self, start: int, stop: int) -> Place:
-        """What was put in the place of lines that all went."""
+        """The lines that replaced lines which were all removed."""
         old, _, new, count = self._change_of(start)
         first = new + min(start - old, count)
         old, removed, new, count = self._change_of(stop - 1)
@@ -125,23 +127,23 @@ def _shift(pair: tuple[int, int]) -> int:
 
 
 def rarity(lines: Sequence[bytes], at: int) -> float:
-    """How much a line says of where it is: 1 where no other is like it, 0 where it is trivial."""
+    """How well a line identifies its place: 1 if it is unique, 0 if it is trivial."""
     return 0.0 if trivial(lines[at]) else 1 / lines.count(lines[at])
 
 
 def trivial(line: bytes) -> bool:
-    """Whether a line says nothing of where it stands: blank, or a bracket."""
+    """Whether a line identifies no place: it is blank, or a bracket."""
     return NAME.search(line) is None
 
 
 def words(lines: Sequence[bytes]) -> set[bytes]:
-    """The words and numbers of lines, without those of the language; one letter if need be."""
+    """The words and numbers of lines, without keywords; single letters only if nothing else."""
     found = {word for line in lines for word in WORD.findall(line)} - GRAMMAR
     return {word for word in found if len(word) > 1} or found
 
 
 def likeliest(hunk: Hunk, lines: Sequence[bytes]) -> Place | None:
-    """The part of a file that a hunk is for; None where nothing speaks for any."""
+    """The most likely place of a hunk in a file; None if there is no clue."""
     places: dict[bytes, list[int]] = {}
     for at, line in enumerate(lines):
         places.setdefault(line.strip(), []).append(at)
@@ -162,7 +164,7 @@ def likeliest(hunk: Hunk, lines: Sequence[bytes]) -> Place | None:
 
 
 def resemblance(hunk: Hunk, before: Sequence[bytes], part: Sequence[bytes]) -> float:
-    """The share of a hunk's lines that a part of a file has, by how rare they were (0 to 1)."""
+    """The share of a hunk's lines in a part of a file, weighted by rarity (0 to 1)."""
     weights = {line: 1 / max(before.count(line), 1) for line in hunk.before if not trivial(line)}
     there = sum(weight for line, weight in weights.items() if line in part)
     return there / sum(weights.values()) if weights else 0.0
@@ -174,7 +176,7 @@ def _headings(heading: bytes, lines: Sequence[bytes]) -> list[int]:
 
 
 def _votes(wanted: Sequence[bytes], places: dict[bytes, list[int]]) -> dict[int, dict[int, float]]:
-    """Starts that lines of the hunk speak for: the weight of each line, by its index."""
+    """The starts that lines of the hunk suggest: the weight of each line, by its index."""
     votes: dict[int, dict[int, float]] = {}
     for index, line in enumerate(wanted):
         there = places.get(line, [])
@@ -186,7 +188,7 @@ def _votes(wanted: Sequence[bytes], places: dict[bytes, list[int]]) -> dict[int,
 
 
 def _weight(start: int, votes: dict[int, dict[int, float]]) -> float:
-    """How much speaks for a start: exactly there whole, a few lines away half."""
+    """The weight of a start: lines exactly there count in full, a few lines away half."""
     found: dict[int, float] = {}
     for near in range(start - SPREAD, start + SPREAD + 1):
         for index, weight in votes.get(near, {}).items():
@@ -207,7 +209,7 @@ def _score(
 
 
 def _exact(start: int, wanted: Sequence[bytes], lines: Sequence[bytes]) -> Place:
-    """The lines from a start on, up to the last one that is like the hunk's."""
+    """The lines from a start to the last one that equals one of the hunk's."""
     begin = max(start, 0)
     part = [line.strip() for line in lines[begin : begin + len(wanted) + SPREAD]]
     end = begin + len(wanted)

@@ -1,7 +1,6 @@
-"""The commits of a target since it parted from what a patch was made for: what they changed.
+"""The commits of a target since the merge base with the commit that a patch was made for.
 
-Everything is limited to what came since, and to the files of the patch: blobs are fetched where
-they are read.
+Only commits that touch the files of the patch are read; blobs are fetched when they are read.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from builder.tools.git.repository import GITLINK
 
 MOST_COMMITS = 5
 MOST_VERSIONS = 300
-"""Commits whose changes are read, of those that touch the files of a patch."""
+"""The newest commits that touch the files of a patch, whose changes are read."""
 MOST_FILES = 200
-"""Files of one commit in which lines are looked for that it took away elsewhere."""
+"""Files of one commit that are searched for lines that it removed elsewhere."""
 NAMED = "%h %cs %s"
 
 
-class Past:
+class CommitsSince:
     """The commits of a target, ``until``, in the repository at ``url``.
 
-    ``pin`` is where the recipe stands, for patches that no commits tell the origin of; empty
-    where the target is the pin itself.  Raises ``FetchError`` where they cannot be had.
+    ``pin`` is the commit of the recipe, the origin of patches without commits of their own; empty
+    if the target is the pin itself.  Raises ``FetchError`` if they cannot be fetched.
     """
 
     def __init__(self, repositories: Repositories, url: str, until: str, pin: str = "") -> None:
@@ -43,13 +42,13 @@ class Past:
         repositories.walk(url, *filter(None, (pin, until)))
 
     def name(self, commit: str) -> str:
-        """A commit as people know it: abbreviated, day, subject."""
+        """A commit for display: abbreviated name, day, subject."""
         return self._scratch.text("log", "-1", f"--format={NAMED}", commit)
 
-    def parted(self, piece: Piece) -> str | None:
-        """Where the history of the target parted from what a change was made for, or from the pin.
+    def merge_base(self, piece: Piece) -> str | None:
+        """The merge base of the target and the commit that a patch was made for, or the pin.
 
-        None where that is not known.
+        None if that is unknown.
         """
         origin = piece.base or self._pin
         if origin not in self._shared:
@@ -72,7 +71,7 @@ class Past:
     def _changes(
         self, commits: Sequence[str], paths: Sequence[str], url: str
     ) -> dict[str, list[Block]]:
-        """What each of these commits of a repository does to some files."""
+        """The blocks that each of these commits of a repository changes in some files."""
         if not commits:
             return {}
         self._repositories.contents(url, self._scratch.blobs_of(commits, paths))
@@ -85,7 +84,7 @@ class Past:
         return diff.lines_of(self._scratch.read(blob))
 
     def _blob(self, commit: str, path: str) -> str:
-        """The file of a commit or a tree, whose contents are fetched; empty where it has none."""
+        """The blob of a file in a commit or a tree, fetched if need be; empty if there is none."""
         item = self._scratch.entry(commit, path)
         if item is None:
             return ""
@@ -93,23 +92,23 @@ class Past:
         return item.object
 
     def _recent(self, path: str, since: str) -> list[str]:
-        """Where to stop: at ``since``, and where a file has had more versions than are read."""
+        """The commits at which to stop: ``since``, and where a file has too many versions."""
         commits = self._scratch.text(
             *("rev-list", "--full-history", "--max-count=1", f"--skip={MOST_VERSIONS}"),
             *(self._until, *self._without(since), "--", path),
         )
         return [since, *commits.split()]
 
-    # What went
+    # Removed and renamed files, and submodules
 
     def removers(self, path: str, piece: Piece) -> list[str]:
-        """The commit that removed a file, where it did not come back."""
+        """The commit that removed a file, unless it was added again."""
         return [self.name(commit) for commit in self._remover(path, piece)]
 
     def _remover(self, path: str, piece: Piece) -> list[str]:
         if self._scratch.entry(self._until, path) is not None:
             return []
-        since = self.parted(piece) or ""
+        since = self.merge_base(piece) or ""
         return self._scratch.text(
             *("log", "-1", "--full-history", "--no-renames", "--diff-filter=D", "--format=%H"),
             *(self._until, *self._without(since), "--", path),
@@ -118,7 +117,7 @@ class Past:
     def renamed(
         self, files: Sequence[FileDiff], piece: Piece
     ) -> tuple[list[FileDiff], dict[str, list[str]]]:
-        """A diff whose files have the names of today; who gave them, by the new name."""
+        """A diff with the current names of its files; the renaming commits, by the new name."""
         found, names = [], {}
         for file in files:
             path, commits = file.old or "", list[str]()
@@ -134,24 +133,24 @@ class Past:
         return found, names
 
     def submodules(self, files: Sequence[FileDiff]) -> list[str]:
-        """The submodules that hold files of a diff; nothing reads their own histories."""
+        """The submodules that contain files of a diff; their own histories are not read."""
         parents = {str(up) for path in paths_of(files) for up in PurePosixPath(path).parents}
         parents.discard(".")
         items = self._scratch.items(self._until, *sorted(parents)) if parents else ()
         return [item.path for item in items if item.mode == GITLINK and item.path in parents]
 
     def moved(self, submodules: Sequence[str], piece: Piece) -> list[str]:
-        """The commits, newest first, that gave these submodules other commits."""
-        since = self.parted(piece) or ""
+        """The commits, newest first, that moved these submodules to other commits."""
+        since = self.merge_base(piece) or ""
         return self._scratch.text(
             *("log", f"--max-count={MOST_COMMITS}", "--no-merges", f"--format={NAMED}"),
             *(self._until, *self._without(since), "--", *submodules),
         ).splitlines()
 
     def _renamed_by(self, commit: str, path: str) -> str:
-        """The name that a commit gave a file; empty where it only removed it."""
+        """The new name of a file that a commit renamed; empty if it only removed it."""
         blobs = self._scratch.blobs_of([commit], [])
-        alike = len(blobs) <= 2 * MOST_FILES  # of more only those that stayed as they were
+        alike = len(blobs) <= 2 * MOST_FILES  # else only renames of unchanged files
         self._repositories.contents(self._url, blobs if alike else [])
         listing = self._scratch.run(
             *("diff-tree", "-r", "-z", "-M" if alike else "-M100%", "--diff-filter=R"),
@@ -161,31 +160,31 @@ class Past:
         pairs = zip(fields[1::3], fields[2::3], strict=False)
         return next((new for old, new in pairs if old == path), "")
 
-    def went(
-        self, piece: Piece, files: Sequence[FileDiff], like: str
+    def removed_lines(
+        self, piece: Piece, files: Sequence[FileDiff], pin_tree: str
     ) -> tuple[str, tuple[str, ...]] | None:
-        """Whether the target once had the lines that a diff changes: where they went, and by whom.
+        """Whether the target once had the lines that a diff changes: their path now, and commits.
 
-        The first is the path that they are in now, empty where they are nowhere.  None: they were
-        never there, as far as its history tells.  ``like`` is the pin's tree, with submodules.
+        The path is empty if no file has them; the commits removed or moved them.  None if the
+        target never had them, as far as is known.  ``pin_tree`` is the pin's, with submodules.
         """
-        since = self.parted(piece) or self._first_with(files)
+        since = self.merge_base(piece) or self._first_with(files)
         names: dict[str, None] = {}
         moved = ""
         for file in files:
             before = self._content(since, file.old) if since and file.old else None
-            if before is None and since == self._pin and like:
-                before = self._scratch.file(like, file.old or "")
+            if before is None and since == self._pin and pin_tree:
+                before = self._scratch.file(pin_tree, file.old or "")
             if not had_lines(file, before):
                 return None
             wanted = {without_blanks(line) for line in changing(file)}
-            for commit in self._takers(file.old or "", wanted, since or ""):
+            for commit in self._removing_commits(file.old or "", wanted, since or ""):
                 names[self.name(commit)] = None
                 moved = moved or self._elsewhere(commit, file.old or "", wanted)
         return moved, tuple(names)
 
     def _first_with(self, files: Sequence[FileDiff]) -> str | None:
-        """The newest commit that has a file as a diff names it, by git's name for its contents."""
+        """The newest commit with the old blob of a file of a diff."""
         file = next((each for each in files if each.preimage and each.old), None)
         if file is None or file.old is None:
             return None
@@ -205,8 +204,8 @@ class Past:
         blob = self._blob(commit, path)
         return self._scratch.read(blob) if blob else None
 
-    def _takers(self, path: str, wanted: set[bytes], since: str) -> list[str]:
-        """The commits, newest first, that took one of these lines out of a file."""
+    def _removing_commits(self, path: str, wanted: set[bytes], since: str) -> list[str]:
+        """The commits, newest first, that removed one of these lines from a file."""
         stops = self._without(*self._recent(path, since))
         span = (self._until, *stops)
         commits = self._scratch.text("rev-list", "--no-merges", *span, "--", path).split()
@@ -217,7 +216,7 @@ class Past:
         ][:MOST_COMMITS]
 
     def _elsewhere(self, commit: str, path: str, wanted: set[bytes]) -> str:
-        """Another file to which a commit moved these lines; empty where there is none."""
+        """Another file to which a commit moved these lines; empty if there is none."""
         touched = self._scratch.text(
             *("diff-tree", "-r", "--no-commit-id", "--no-renames", "--name-only", "--root", commit)
         ).splitlines()
@@ -232,13 +231,13 @@ class Past:
 
 
 def had_lines(file: FileDiff, content: bytes | None) -> bool:
-    """Whether some contents of a file have the lines that a diff changes."""
+    """Whether the contents of a file have the lines that a diff changes."""
     there = {line.strip() for line in diff.lines_of(content or b"")}
     return {line.strip() for line in changing(file)} <= there
 
 
 def paths_of(files: Iterable[FileDiff]) -> list[str]:
-    """Every path that a diff names."""
+    """Every path in a diff."""
     return sorted({path for file in files for path in file.paths})
 
 

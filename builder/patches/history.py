@@ -1,8 +1,8 @@
-"""What the history of a target says of a patch: whether it is in there, and who changed its lines.
+"""Whether the history of a target contains a patch, and which commits changed its lines.
 
-Ancestry is asked first, which needs no contents of files; then commits that have the same change
-under another name, as a squash merge or a cherry-pick has; the lines themselves come last.
-Everything is limited to what came since the histories part, and to the files of the patch.
+Ancestry comes first, which needs no contents of files; then commits with the same change, such as
+squash merges and cherry-picks; then the lines themselves.  Only commits since the merge base that
+touch the files of the patch are read.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from itertools import pairwise
 from builder.patches import diff as diffs
 from builder.patches.alignment import LineMap, trivial
 from builder.patches.blocks import Block, blocks_of, is_distinctive, is_unapplied, same_place
-from builder.patches.commits import MOST_COMMITS, MOST_VERSIONS, NAMED, Past, paths_of
+from builder.patches.commits import MOST_COMMITS, MOST_VERSIONS, NAMED, CommitsSince, paths_of
 from builder.patches.conflicts import Conflict, places
 from builder.patches.diff import FileDiff
 from builder.patches.ranges import Piece
 
 MOST_STEPS = 20
-"""Commits of a pull request that are looked for one by one."""
+"""Commits of a pull request that are searched for one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """A commit that changed some lines: how people know it, and what it took and brought."""
+    """A commit that changed some lines: its name for display, the removed and the added lines."""
 
     commit: str
     name: str
@@ -34,20 +34,22 @@ class Touch:
     added: frozenset[str]
 
 
-class History(Past):
-    """Whether a target has what a patch does, and who changed the lines that it is for."""
+class History(CommitsSince):
+    """Whether a target contains a patch, and which commits changed the lines that it expects."""
 
-    # Whether it is there
+    # Whether the target contains the patch
 
-    def brought(self, piece: Piece, files: Sequence[FileDiff], *, thorough: bool) -> str | None:
-        """The commit by which the target has a change; None: it has it not, as far as one sees.
+    def introduced_by(
+        self, piece: Piece, files: Sequence[FileDiff], *, thorough: bool
+    ) -> str | None:
+        """The commit that introduced a patch to the target; None if none was found.
 
-        Unless ``thorough``, only commits that name the change are compared with it: by its
+        Unless ``thorough``, only commits that refer to the patch are compared with it: by its
         number, its subject, or its author and time.
         """
         if piece.head and self._has(piece.head):
             return self._scratch.merge_of(piece.head, self._until) or piece.head
-        since = self.parted(piece)
+        since = self.merge_base(piece)
         if since is None or since == self._until:
             return None
         whole = blocks_of(files)
@@ -69,7 +71,7 @@ class History(Past):
     def _candidates(
         self, piece: Piece, files: Sequence[FileDiff], since: str, *, thorough: bool
     ) -> list[str]:
-        """Commits that may be the same change, oldest first."""
+        """Commits that may contain the same change, oldest first."""
         listing = self._log(
             *("--reverse", "--no-merges", "--format=%x00%H%x01%an%at%x01%s%x01%B", since, "--"),
             *paths_of(files),
@@ -94,7 +96,7 @@ class History(Past):
         return hints
 
     def _steps(self, piece: Piece, files: Sequence[FileDiff]) -> list[list[Block]]:
-        """Each commit of a pull request, as a rebase brings them."""
+        """The blocks of each commit of a pull request, for a target with the rebased commits."""
         if not piece.pull:
             return []
         span = f"{piece.base}..{piece.head}"
@@ -107,7 +109,7 @@ class History(Past):
     def _first(
         self, commits: Sequence[str], changes: dict[str, list[Block]], wanted: Sequence[Block]
     ) -> str | None:
-        """The first commit that does all that is wanted, where it belongs."""
+        """The first commit that makes all wanted changes, in their place."""
         return next((each for each in commits if self._does(changes.get(each, []), wanted)), None)
 
     def _does(self, blocks: Sequence[Block], wanted: Sequence[Block]) -> bool:
@@ -123,7 +125,7 @@ class History(Past):
     def _at_one_place(self, wanted: Block, found: Block) -> bool:
         after = self._scratch.blob_named(found.preimage)
         if after is None:
-            return not found.preimage.strip("0")  # a new file has one place only
+            return not found.preimage.strip("0")  # a new file has only one place
         before = self._scratch.blob_named(wanted.preimage) if wanted.preimage else None
         return same_place(
             wanted,
@@ -133,10 +135,10 @@ class History(Past):
             LineMap(self._scratch.line_changes(before, after)) if before else None,
         )
 
-    def taken_back(self, by: str, piece: Piece, files: Sequence[FileDiff]) -> str | None:
-        """The commit that took a change out again after ``by`` had brought it, and left it out.
+    def reverted_by(self, by: str, piece: Piece, files: Sequence[FileDiff]) -> str | None:
+        """The commit that reverted a change after ``by`` introduced it; None if it is in effect.
 
-        Reverts of reverts bring it back: the last word counts.
+        Reverts of reverts restore it: the last one counts.
         """
         listing = self._log(
             *("--reverse", "--topo-order", "--no-merges", "--format=%x00%H%x01%B", by, "--"),
@@ -148,30 +150,32 @@ class History(Past):
         )
         forth = blocks_of(files)
         back = [block.reversed() for block in forth]
-        brought, taken, last = {by, piece.head}, set[str](), None
+        introduced, reverted, last = {by, piece.head}, set[str](), None
         for commit, message in rows:
-            named, wanted = (taken, forth) if last else (brought, back)
+            named, wanted = (reverted, forth) if last else (introduced, back)
             if _reverts(message, named) or (wanted and self._does(changes.get(commit, []), wanted)):
-                (brought if last else taken).add(commit)
+                (introduced if last else reverted).add(commit)
                 last = None if last else commit
         return self.name(last) if last else None
 
-    def missing(self, by: str, piece: Piece, files: Sequence[FileDiff], tree: str) -> str | None:
-        """Why ``tree``, the target's, has a change not that ``by`` brought; None: it has it.
+    def why_missing(
+        self, by: str, piece: Piece, files: Sequence[FileDiff], tree: str
+    ) -> str | None:
+        """Why ``tree``, the target's, lacks a change that ``by`` introduced; None if it has it.
 
-        A revert takes it out; so does an older version of the file, and a merge that keeps the
-        other side (``-s ours``) never has it.
+        A revert removes it, or an older version of the file; a merge that keeps the other side
+        (``-s ours``) never has it.
         """
-        back = self.taken_back(by, piece, files)
+        back = self.reverted_by(by, piece, files)
         if back is not None:
-            return f"upstream had it by {self.name(by)}, and took it back by {back}"
+            return f"upstream introduced it with {self.name(by)}, and reverted it with {back}"
         if any(self._lost(block, by, tree) for block in blocks_of(files)):
-            return f"upstream's history has it by {self.name(by)}, but its lines are not there"
+            return f"upstream introduced it with {self.name(by)}, but the tree lacks its lines"
         return None
 
     def _lost(self, block: Block, by: str, tree: str) -> bool:
-        """Whether the lines before a block stand at its place, in ``by`` or since."""
-        start, stop, brought = block.start, block.stop, 0
+        """Whether the old lines of a block are at its place, in ``by`` or since."""
+        start, stop, added = block.start, block.stop, 0
         versions = (block.preimage, self._blob(by, block.path), self._blob(tree, block.path))
         blobs = [self._scratch.blob_named(name) if name.strip("0") else None for name in versions]
         for old, new in pairwise(blobs):
@@ -182,15 +186,15 @@ class History(Past):
                 return False
             before, after = spans
             part = self._lines(new)[after.start : after.stop]
-            if is_unapplied(block, part, len(before) - brought):
+            if is_unapplied(block, part, len(before) - added):
                 return True
-            start, stop, brought = after.start, after.stop, len(block.added)
+            start, stop, added = after.start, after.stop, len(block.added)
         return False
 
-    # Who changed what
+    # Which commits changed lines
 
     def introducing_commits(self, piece: Piece, files: Sequence[FileDiff], tree: str) -> list[str]:
-        """Who brought what a diff does, where its lines stand in ``tree`` as it leaves them."""
+        """The commit that introduced the lines of a diff, which ``tree`` contains."""
         best: tuple[int, str] = (0, "")
         for file in files:
             lines = diffs.lines_of(self._scratch.file(tree, file.new or "") or b"")
@@ -209,7 +213,7 @@ class History(Past):
         return [best[1]] if best[0] else []
 
     def changing_commits(self, conflicts: Iterable[Conflict], tree: str, piece: Piece) -> list[str]:
-        """Who changed the lines that a patch expects, newest first."""
+        """The commits that changed the lines that a patch expects, newest first."""
         names: dict[str, None] = {}
         for conflict in conflicts:
             if conflict.at is None or not conflict.hunk:
@@ -243,7 +247,7 @@ class History(Past):
         first, last = max(start, 0) + 1, min(max(stop, start + 1), count)
         if not first <= last:
             return []
-        since = self._recent(path, self.parted(piece) or "")
+        since = self._recent(path, self.merge_base(piece) or "")
         blobs = self._scratch.logged(self._until, *self._without(*since), paths=[path])
         self._repositories.contents(self._url, blobs)
         listing = self._scratch.text(
@@ -255,7 +259,7 @@ class History(Past):
 
 
 def _reverts(message: str, commits: Iterable[str]) -> bool:
-    """Whether a message says, as git-revert(1) writes it, that one of these is taken back."""
+    """Whether a message says, as git-revert(1) writes it, that one of these is reverted."""
     named = re.findall(r"This reverts commit ([0-9a-f]{7,40})", message)
     return any(commit.startswith(short) for short in named for commit in commits)
 

@@ -1,1 +1,1 @@
-"""sources."""
+"""The inputs of a plan, fetched, verified and patched below a work directory."""

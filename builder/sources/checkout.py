@@ -1,4 +1,4 @@
-"""A source becomes a tree: of git's objects where it is patched or pinned by commit."""
+"""A source as a tree: of git's objects if it is patched or pinned by commit, else of files."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
         )
     folder = work / "files"
     unpack(source, repositories.cache, folder, repositories.log, offline=repositories.offline)
-    with _a_tree():
+    with _storing_tree():
         tree = repositories.scratch.tree_from(folder)
     shutil.rmtree(folder)
     return tree
 
 
 def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) -> tuple[str, str]:
-    """The tree of a source to try patches on, never to build from, and a note of how it was had.
+    """The tree of a source to try patches on, never to build from, and a note of its origin.
 
-    The texts of a wheel that is not in the cache are read in part; where the index gives no
-    parts, or other ones than the wheel's RECORD names, all of it is fetched.  Either way the tree
-    is kept.  Raises ``FetchError``.
+    Only the text files of a wheel that is not in the cache are fetched; the whole wheel is, if the
+    index serves no parts, or other contents than the wheel's RECORD names.  Either way the tree is
+    kept.  Raises ``FetchError``.
     """
     if not (isinstance(source, PypiFile) and source.texts_only and source.subdirectory == "."):
         return tree_of(source, repositories, work), ""
     file, folder = source.file, work / "files"
     whole, parts = f"{file.sha256}-whole", f"{file.sha256}-parts"
     note = (
-        f"{file.name} {file.version} was read in part: each file is the one that the wheel's own "
-        "RECORD names; the sha256 of the wheel is verified by a build"
+        f"{file.name} {file.version} was read in part: each file has the hash in the wheel's own "
+        "RECORD; a build verifies the sha256 of the whole wheel"
     )
     tree = repositories.kept(whole)
     if tree is not None:
@@ -72,18 +72,20 @@ def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) ->
 
 
 def _keep(repositories: Repositories, name: str, folder: Path) -> str:
-    with _a_tree():
+    with _storing_tree():
         tree = repositories.keep(name, folder)
     shutil.rmtree(folder)
     return tree
 
 
 @contextmanager
-def _a_tree() -> Iterator[None]:
+def _storing_tree() -> Iterator[None]:
     try:
         yield
     except NoTreeError as error:
-        raise FetchError("the source cannot be patched", str(error)) from error
+        raise FetchError(
+            "git cannot store the source, so it cannot be patched", str(error)
+        ) from error
 
 
 def unpack(
@@ -94,9 +96,9 @@ def unpack(
     *,
     offline: bool,
 ) -> None:
-    """Write a source that is no commit to the new directory ``target``.
+    """Write a source other than a commit to the new directory ``target``.
 
-    Raises ``FetchError`` when it cannot be had, or is not what was pinned.
+    Raises ``FetchError`` if it cannot be fetched, or differs from its pin.
     """
     match source:
         case SourceTree():
@@ -110,13 +112,13 @@ def unpack(
             _unpack(archive, folder, target, sdist=False)
         case Installed(name=name):
             raise FetchError(
-                f"what the base has of {name} is not known before it is there",
+                f"the files of {name} in the base are unknown before it is built",
                 hint="name a wheel (pypi) or a commit (git) as the source",
             )
 
 
 def _copy_tree(source: SourceTree, target: Path) -> None:
-    """Copy what was hashed, and check that it still is that."""
+    """Copy the files of the tree, and check that its hash has not changed."""
     for file in tree_hash.files(source.path):
         copy = target / file.relative_to(source.path)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +130,7 @@ def _copy_tree(source: SourceTree, target: Path) -> None:
 def _unpack(
     archive: Path, subdirectory: str, target: Path, *, sdist: bool, texts_only: bool = False
 ) -> None:
-    """Write a directory of an archive; an sdist's single top directory is taken off."""
+    """Write a directory of an archive, for an sdist without its single top directory."""
     folder = target.with_name(f"{target.name}-unpacked")
     archives.unpack(archive, folder, texts_only=texts_only)
     top = folder

@@ -1,4 +1,4 @@
-"""A patched tree becomes an overlay: only the files that changed, and what each was before."""
+"""The overlay of a patched tree: only the files that changed, and the hash of each old one."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from typing import Any
 from builder.errors import PatchError
 from builder.tools.git.repositories import Repositories
 
-NOTHING = "0" * 40
-PROGRAM = "100755"
-FILES = frozenset({"000000", "100644", PROGRAM})  # git's modes: none, a file, a program
+NO_OBJECT = "0" * 40
+EXECUTABLE = "100755"
+FILES = frozenset({"000000", "100644", EXECUTABLE})  # git's modes: none, file, executable
 
 
 def write(
     repositories: Repositories, old: str, new: str, starts: Mapping[str, Any], target: Path
 ) -> None:
-    """Write what differs between two trees to the new directory ``target``.
+    """Write the difference of two trees to the new directory ``target``.
 
-    ``manifest.json`` lists path, sha256 before and after (null: not there), and ``executable``
-    where that changes; ``files`` holds the new files; ``starts.json`` the base's entrypoint and
-    command.  Raises ``PatchError`` for a change that is not of a file.
+    ``manifest.json`` lists path, sha256 before and after (null: no file), and ``executable`` if
+    that changes; ``files`` holds the new files; ``starts.json`` the base's entrypoint and command.
+    Raises ``PatchError`` for a change of a symbolic link or a submodule.
     """
     scratch = repositories.scratch
     manifest = []
     for before, after in scratch.changes(old, new) if old != new else ():
         if not {before.mode, after.mode} <= FILES:
             raise PatchError(
-                f"{after.path} would be a link in an installed package", "only files are laid over"
+                f"{after.path} is not a file before and after the patch",
+                "an overlay has only files",
             )
         contents = {
-            name: scratch.read(item.object) if item.object != NOTHING else None
+            name: scratch.read(item.object) if item.object != NO_OBJECT else None
             for name, item in (("before", before), ("after", after))
         }
         digests = {
@@ -41,8 +42,10 @@ def write(
             for name, content in contents.items()
         }
         change: dict[str, Any] = {"path": after.path, **digests}
-        if (before.mode == PROGRAM) != (after.mode == PROGRAM) and contents["after"] is not None:
-            change["executable"] = after.mode == PROGRAM
+        if (before.mode == EXECUTABLE) != (after.mode == EXECUTABLE) and contents[
+            "after"
+        ] is not None:
+            change["executable"] = after.mode == EXECUTABLE
         manifest.append(change)
         content = contents["after"]
         if content is not None:

@@ -225,7 +225,7 @@ class PatchCheck:
     ) -> tuple[Part, bool]:
         """Whether the history has the change and the files still contain it; else why not."""
         if part.state == "upstream":
-            by = history.brought(piece, files, thorough=True)
+            by = history.introduced_by(piece, files, thorough=True)
             return (part, False) if by is None else (_upstream(part, history.name(by)), True)
         ways = [files]
         if part.state not in FITS:
@@ -233,11 +233,11 @@ class PatchCheck:
             ways += [today] if renames else []
             part = _elsewhere(part, renames)
         thorough = part.state not in FITS
-        found = (history.brought(piece, way, thorough=thorough) for way in ways)
+        found = (history.introduced_by(piece, way, thorough=thorough) for way in ways)
         by = next(filter(None, found), None)
         if by is None:
             return part, False
-        whys = (history.missing(by, piece, way, tree) for way in ways)
+        whys = (history.why_missing(by, piece, way, tree) for way in ways)
         why = next(filter(None, whys), None)
         if why is None:
             return _upstream(part, history.name(by)), True
@@ -245,9 +245,9 @@ class PatchCheck:
 
     def _gone(self, part: Part, piece: Piece, files: list[FileDiff], history: History) -> Part:
         """Explain missing lines: they were removed, moved to another file, or never there."""
-        found = history.went(piece, files, self.like)
+        found = history.removed_lines(piece, files, self.like)
         if found is None:
-            since = history.parted(piece)
+            since = history.merge_base(piece)
             at = f", nor in {since[:9]}, the common ancestor with the patch" if since else ""
             return replace(part, details=(*part.details, *self._looked_for(files, at)))
         moved, names = found

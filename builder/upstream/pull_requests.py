@@ -125,8 +125,8 @@ def merged_by(
     def look() -> str | None:
         text = diff_of(repositories, url, ends.base, ends.head, name) if ends.base else b""
         files = parse(text) if text else []
-        by = history.brought(piece, files, thorough=False)
-        if by is None or (files and history.missing(by, piece, files, commit)):
+        by = history.introduced_by(piece, files, thorough=False)
+        if by is None or (files and history.why_missing(by, piece, files, commit)):
             return None
         return history.name(by)
 

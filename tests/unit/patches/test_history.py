@@ -68,7 +68,7 @@ def test_what_was_taken_back_applies_again(ward: Ward) -> None:
     finding = ward.on_main(base, ward.pull(base, head))
     assert finding.state == "applies"
     (note,) = finding.details
-    assert "upstream had it by" in note
+    assert "upstream introduced it with" in note
     assert note.endswith("out again")
 
 

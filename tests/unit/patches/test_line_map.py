@@ -84,7 +84,7 @@ class Ward:
         return found
 
     def has(self, pull: Pull, commit: str) -> bool:
-        """Whether a commit of main has a pull request: who brought it or took it back tells."""
+        """Whether a commit of main has a pull request, by the last one to add or revert it."""
         main = self.history.main
         at = main.index(commit)
         return next((there for by, there in reversed(pull.turns) if main.index(by) <= at), False)

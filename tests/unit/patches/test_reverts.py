@@ -117,7 +117,7 @@ def test_what_was_reverted_and_then_touched_conflicts(ward: Ward, how: str) -> N
     ward.upstream.commit("touch", **{"a.c": TOUCHED})
     finding = ward.on_main(base, ward.pull(base, head))
     assert finding.state == "conflicts"
-    assert "and took it back by" in finding.details[-1]
+    assert "and reverted it with" in finding.details[-1]
 
 
 def test_a_night_keeps_a_patch_that_upstream_reverted(ward: Ward, catalog: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_merge_that_kept_our_side_does_not_have_it(ward: Ward, touched: bool) 
         ward.upstream.commit("touch", **{"a.c": TOUCHED})
     finding = ward.on_main(base, ward.pull(base, head))
     assert finding.state == ("conflicts" if touched else "applies")
-    assert finding.details[-1].endswith("but its lines are not there")
+    assert finding.details[-1].endswith("but the tree lacks its lines")
     assert merged_now(ward, base, head) is None
 
 
@@ -190,7 +190,7 @@ def test_an_old_function_that_came_back_does_not_have_it(ward: Ward, touched: bo
     ward.upstream.commit("back to the old", **{"a.c": TOUCHED if touched else BEFORE})
     finding = ward.on_main(base, ward.pull(base, head))
     assert finding.state == ("conflicts" if touched else "applies")
-    assert finding.details[-1].endswith("but its lines are not there")
+    assert finding.details[-1].endswith("but the tree lacks its lines")
 
 
 # Under another name

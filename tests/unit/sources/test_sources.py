@@ -13,7 +13,7 @@ import pytest
 
 from builder.errors import FetchError, PatchError
 from builder.plan.inputs import Plan
-from builder.sources.gather import Materials, gather
+from builder.sources.gather import GatherOptions, gather
 from support.catalogs import rendered
 from support.upstreams import Upstream
 
@@ -68,7 +68,7 @@ class Farm:
         self.count += 1
         work = self.folder / f"work-{self.count}"
         work.mkdir()
-        materials = Materials(self.folder / "cache", self.said.append)
+        materials = GatherOptions(self.folder / "cache", self.said.append)
         return gather(plan, "trixie", materials, work).folders["source"] / "tree"
 
 
