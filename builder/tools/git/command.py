@@ -44,8 +44,14 @@ SETTINGS = {
     "maintenance.auto": "false",
     "advice.detachedHead": "false",
 }
+OFFLINE_SETTINGS = {**SETTINGS, "fetch.parallel": "none"}
+"""A partial clone runs ``git fetch`` for a missing object, which fails at once with this value.
+
+Without it a damaged commit makes each fetch start another one, for minutes; the variable
+GIT_NO_LAZY_FETCH has an effect only since git 2.44.
+"""
 CONSTANT = {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C"}
-OFFLINE = {**CONSTANT, "GIT_ALLOW_PROTOCOL": "none"}
+OFFLINE = {**CONSTANT, "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"}
 
 
 def run(
@@ -67,7 +73,7 @@ def run(
     Raises ``GitError``; ``WorldError`` if git is not installed, ``SpaceError`` on a full disk.
     """
     command = ["git"]
-    for name, value in SETTINGS.items():
+    for name, value in (SETTINGS if network else OFFLINE_SETTINGS).items():
         command += ["-c", f"{name}={value}"]
     command += [f"--git-dir={repository}", *arguments]
     try:

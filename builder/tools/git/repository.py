@@ -73,7 +73,7 @@ class Repository:
             with self._translated("open"):
                 repo = Repo(self.folder, odbt=GitCmdObjectDB)
             repo.git.update_environment(**command.OFFLINE)
-            settings = [f"{name}={value}" for name, value in command.SETTINGS.items()]
+            settings = [f"{name}={value}" for name, value in command.OFFLINE_SETTINGS.items()]
             repo.git.set_persistent_git_options(c=settings, git_dir=str(self.folder))
             weakref.finalize(self, repo.close)
             self._opened = repo

@@ -44,19 +44,20 @@ def scratch(upstream: Upstream, tmp_path: Path) -> Scratch:
     return made
 
 
-def readers() -> list[list[bytes]]:
-    """The command lines of the running children of this process."""
+def readers(folder: Path) -> list[list[bytes]]:
+    """The children of this process that read objects of repositories below ``folder``."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             _, ppid = stat.read_text().rpartition(")")[2].split()[:2]
             arguments = stat.with_name("cmdline").read_bytes().split(b"\0")
-            found += [arguments] if int(ppid) == os.getpid() and b"cat-file" in arguments else []
+            ours = int(ppid) == os.getpid() and b"cat-file" in arguments
+            found += [arguments] if ours and os.fsencode(folder) in b" ".join(arguments) else []
     return found
 
 
 def test_files_are_found_by_path_and_read_by_one_process(
-    upstream: Upstream, scratch: Scratch
+    upstream: Upstream, scratch: Scratch, tmp_path: Path
 ) -> None:
     upstream.write("program", "#!/bin/sh\n")
     (upstream.folder / "program").chmod(0o755)
@@ -78,9 +79,9 @@ def test_files_are_found_by_path_and_read_by_one_process(
     name = listed["a.txt"].object
     assert scratch.blob_named(name[:9]) == name
     assert scratch.blob_named(tree) is scratch.blob_named("0" * 9) is None
-    assert len(readers()) == 2  # one for contents, one for names
+    assert len(readers(tmp_path)) == 2  # one for contents, one for names
     assert scratch.close()
-    assert readers() == []
+    assert readers(tmp_path) == []
     assert not scratch.close()
     assert scratch.read(name) == b"one\n"  # and opens again
 
@@ -112,30 +113,30 @@ def test_ancestry(upstream: Upstream, scratch: Scratch) -> None:
 
 
 def test_no_reader_outlives_an_error_or_its_repository(
-    upstream: Upstream, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, scratch: Scratch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blob = upstream.git("rev-parse", "HEAD:a.txt")
     assert scratch.read(blob) == b"one\n"
-    assert readers()
+    assert readers(tmp_path)
     for name in ("0" * 40, upstream.git("rev-parse", "HEAD^{tree}")):
         with pytest.raises(GitError, match="git cat-file failed"):
             scratch.read(name)
-        assert readers() == []
+        assert readers(tmp_path) == []
         assert scratch.read(blob) == b"one\n"  # no answer of before is left in a pipe
     stream = scratch.repo.git.CatFileContentStream
     monkeypatch.setattr(stream, "read", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         scratch.read(blob)
     monkeypatch.undo()
-    assert readers() == []
+    assert readers(tmp_path) == []
     assert scratch.read(blob) == b"one\n"
     other = Repository(upstream.folder / ".git")
     other.read(blob)
-    assert len(readers()) == 2
+    assert len(readers(tmp_path)) == 2
     del other
-    assert len(readers()) == 1
+    assert len(readers(tmp_path)) == 1
     scratch.close()
-    assert readers() == []
+    assert readers(tmp_path) == []
 
 
 def test_no_reader_outlives_a_killed_builder(upstream: Upstream) -> None:
