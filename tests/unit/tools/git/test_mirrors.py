@@ -171,6 +171,7 @@ def test_a_server_that_falters_is_asked_again(
 def test_a_server_that_stops_answering_half_way_is_asked_again(
     upstream: Upstream, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(retry, "GIVE_UP", 1.5)  # shorter than the transfer that breaks off
     monkeypatch.setenv("GIT_HTTP_LOW_SPEED_LIMIT", "1000")
     monkeypatch.setenv("GIT_HTTP_LOW_SPEED_TIME", "1")
     upstream.write("big.bin", bytes(range(256)) * 4000)
@@ -180,6 +181,7 @@ def test_a_server_that_stops_answering_half_way_is_asked_again(
         tree = world.export(f"{served.url}/engine/.git", commit)
         assert (tree / "big.bin").stat().st_size == 1_024_000
         assert len(served.requests) == 4
+        assert any("trying again in 1 s" in line for line in world.said), world.said
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])

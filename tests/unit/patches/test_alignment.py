@@ -29,7 +29,7 @@ from support.histories import RENAMED, History, Pull
 SEEDS = (1, 2, 3)
 NEAR = 8  # commits of main after the base of a pull request: there most still fit
 SLACK = 2  # lines
-SHOWN = re.compile(r"(?s)(\S+), hunk (\d+): [^\n]*?(?:from|at) line (\d+)(?: on\n|, and have|\n|$)")
+SHOWN = re.compile(r"(?s)(\S+), hunk (\d+): [^\n]*?(?:from|at) line (\d+)(?:, and have|\n|$)")
 
 
 @dataclass
