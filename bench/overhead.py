@@ -71,21 +71,23 @@ def new_session(root: Path) -> BuildSession:
 
 def overhead(root: Path, recipe: str, runs: int) -> dict[str, float]:
     """Median seconds of both ways, and their ratios."""
-    whole, smoke, alone = [], [], []
+    builder, smoke, bare_buildx = [], [], []
     for _ in range(runs):
         seconds, result = build(root, recipe, "--rebuild")
-        whole.append(seconds)
+        builder.append(seconds)
         smoke.append(float(result["seconds"]["smoke"]))
         with tempfile.TemporaryDirectory() as folder:
-            alone.append(bare(new_session(root), recipe, Path(folder)))
+            bare_buildx.append(bare(new_session(root), recipe, Path(folder)))
     docker.untag("bench:bare")
-    without = [total - tested for total, tested in zip(whole, smoke, strict=True)]
+    without = [total - tested for total, tested in zip(builder, smoke, strict=True)]
     return {
-        "builder_s": round(statistics.median(whole), 2),
+        "builder_s": round(statistics.median(builder), 2),
         "of_which_smoke_s": round(statistics.median(smoke), 2),
-        "bare_buildx_s": round(statistics.median(alone), 2),
-        "ratio": round(statistics.median(whole) / statistics.median(alone), 2),
-        "ratio_without_smoke": round(statistics.median(without) / statistics.median(alone), 2),
+        "bare_buildx_s": round(statistics.median(bare_buildx), 2),
+        "ratio": round(statistics.median(builder) / statistics.median(bare_buildx), 2),
+        "ratio_without_smoke": round(
+            statistics.median(without) / statistics.median(bare_buildx), 2
+        ),
     }
 
 

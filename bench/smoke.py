@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from builder import smoke
+from builder.smoke.check import Subject, check_image
 from builder.tools.docker import engine as docker
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -43,7 +43,7 @@ def static_checks(image: str) -> dict[str, float]:
     """The static checks of an image, in this process."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        verdict = smoke.check_image(smoke.Subject(image, ""), Path(folder))
+        verdict = check_image(Subject(image, ""), Path(folder))
     return {
         "seconds": time.monotonic() - started,
         "peak_mib": peak(),
@@ -61,8 +61,8 @@ def measure(image: str, catalog: Path) -> dict[str, Any]:
     started = time.monotonic()
     command = [sys.executable, "-m", "builder", "smoke", image, "--no-gpu", "--json"]
     command.append(f"--catalog={catalog}")
-    whole = subprocess.run(command, cwd=REPOSITORY, check=False, stdout=subprocess.PIPE)
-    checks = json.loads(whole.stdout)["verdict"]["checks"]
+    smoked = subprocess.run(command, cwd=REPOSITORY, check=False, stdout=subprocess.PIPE)
+    checks = json.loads(smoked.stdout)["verdict"]["checks"]
     return {
         "image": image,
         "unpacked_mb": round(static["unpacked"] / 1e6),

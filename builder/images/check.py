@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import smoke
 from builder.errors import BuilderError, SmokeError, UntriedError
 from builder.families.layout import LABEL_KEY
 from builder.images.bases import ensure_bases
@@ -22,6 +21,7 @@ from builder.recipes.schema import Recipe
 from builder.records import record
 from builder.records.record import Record
 from builder.settings import Settings
+from builder.smoke.check import CHECKS_VERSION, Subject, check_image
 from builder.smoke.verdict import Check, Verdict
 from builder.tools.docker import engine as docker
 
@@ -41,20 +41,18 @@ class Candidate:
 def contract_of(recipe: Recipe) -> str:
     """sha256 (hex) over the checks that an image of a recipe must pass."""
     parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artifact"}
-    contract = recipe.model_dump(mode="json", include=parts) | {"checks": smoke.CHECKS_VERSION}
+    contract = recipe.model_dump(mode="json", include=parts) | {"checks": CHECKS_VERSION}
     return hashlib.sha256(json.dumps(contract, sort_keys=True).encode()).hexdigest()
 
 
-def subject_of(
-    image: EngineImage, options: BuildOptions, reference: str, digest: str
-) -> smoke.Subject:
+def subject_of(image: EngineImage, options: BuildOptions, reference: str, digest: str) -> Subject:
     """An image of the engine and all that its recipe asks of it.
 
     Raises like ``extended_image``.
     """
     devel = image.base.references.get("devel")
     recipe, extended = image.plan.recipe, extended_image(image)
-    return smoke.Subject(reference, digest, recipe, image.labels, devel, options.gpu_test, extended)
+    return Subject(reference, digest, recipe, image.labels, devel, options.gpu_test, extended)
 
 
 def check(image: EngineImage, candidate: Candidate, active: ActiveBuild, work: Path) -> Record:
@@ -65,7 +63,7 @@ def check(image: EngineImage, candidate: Candidate, active: ActiveBuild, work: P
     name = image.plan.name
     with active.seconds.stage("smoke"):
         subject = subject_of(image, active.options, candidate.reference, candidate.digest)
-        verdict = smoke.check_image(subject, work)
+        verdict = check_image(subject, work)
     active.reporter.on_verdict(name, verdict)
     labels = candidate.labels
     return Record(

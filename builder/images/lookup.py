@@ -6,7 +6,6 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from builder import smoke
 from builder.errors import WorldError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.images.check import check_again, find_verified, subject_of
@@ -16,6 +15,7 @@ from builder.plan.rendered import EngineImage
 from builder.plan.resolve import complete
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
+from builder.smoke.check import Subject, check_image
 from builder.smoke.verdict import Verdict
 from builder.tools.docker import engine as docker
 from builder.tools.files import workspace
@@ -54,7 +54,7 @@ def smoke_test(session: BuildSession, target: str, recipe: str | None = None) ->
     known = recipe is not None or named in session.catalog.engines
     with workspace(session.settings.cache_dir) as work:
         subject = _subject_of_image(session, target, found, named if known else None)
-        verdict = smoke.check_image(subject, work)
+        verdict = check_image(subject, work)
     session.reporter.on_verdict(target, verdict)
     return CheckedImage(target, target, verdict)
 
@@ -66,10 +66,10 @@ def _is_recipe(session: BuildSession, name: str) -> bool:
 
 def _subject_of_image(
     session: BuildSession, reference: str, found: docker.Image, recipe: str | None
-) -> smoke.Subject:
+) -> Subject:
     if recipe is None:
         session.log("no recipe describes this image: only the checks for every image are made")
-        return smoke.Subject(reference, found.digest, gpu_test=session.options.gpu_test)
+        return Subject(reference, found.digest, gpu_test=session.options.gpu_test)
     image = session.resolve(recipe)
     if found.labels.get(LABEL_KEY) != image.key:
         session.log(f"the image was not built from {image.plan.name} as it is now")

@@ -59,8 +59,8 @@ def check(architectures: Sequence[str], contents: Contents, rules: Rules) -> Ite
         yield Check("architectures", place, wanted, "none at all", False)
     for file, parsed in with_code:
         found = _machine_code(parsed)
-        own = file.path.startswith(ENGINE)
-        names = expected if own else [name.rstrip("af") for name in expected]
+        of_engine = file.path.startswith(ENGINE)
+        names = expected if of_engine else [name.rstrip("af") for name in expected]
         summary = _summary(parsed)
         complete = all(satisfied(name, found) for name in names)
         offenders = [] if complete else [(file.path, summary)]

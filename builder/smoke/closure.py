@@ -82,14 +82,14 @@ class Loader:
 
 
 def check(
-    contents: Contents, rules: Rules, *, vmm: bool, whole: Contents | None = None
+    contents: Contents, rules: Rules, *, vmm: bool, image: Contents | None = None
 ) -> Iterator[Check]:
     """All needed libraries, their symbol versions, the driver, and the run paths.
 
-    ``contents`` has the files to check; ``whole`` is the image with all files, if that differs.
+    ``contents`` has the files to check; ``image`` has all files, if the image extends another one.
     """
-    whole = whole or contents
-    loader = Loader(whole)
+    image = image or contents
+    loader = Loader(image)
     missing: list[tuple[str, str]] = []
     driver: list[tuple[str, str]] = []
     too_old: list[tuple[str, str]] = []
@@ -111,7 +111,7 @@ def check(
     if not vmm:
         subject = "nothing needs the driver's library (vmm = false)"
         yield rules.check("closure", subject, "no libcuda.so.1 among NEEDED", driver)
-    yield _run_paths(contents, whole, rules)
+    yield _run_paths(contents, image, rules)
 
 
 def _undefined(
@@ -143,12 +143,12 @@ def _number(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
-def _run_paths(contents: Contents, whole: Contents, rules: Rules) -> Check:
+def _run_paths(contents: Contents, image: Contents, rules: Rules) -> Check:
     wrong = []
     for file, parsed in contents.elves():
         for path in _expand((*parsed.runpath, *parsed.rpath), file):
             place = posixpath.normpath(path)
-            fault = _fault(path, place, file, whole)
+            fault = _fault(path, place, file, image)
             if fault:
                 wrong.append((file.path, f"{file.path} looks in {fault}"))
     expected = "no build directory, no missing directory"

@@ -96,7 +96,7 @@ class Contents:
         paths = {file.path for layer in layers for file in layer.files}
         files = {path: file for path, file in self.files.items() if path in paths}
         labels = extended.config.get("Labels") or {}
-        own = {
+        config = {
             "Env": [
                 text
                 for text in self.config.get("Env") or []
@@ -109,7 +109,7 @@ class Contents:
             },
         }
         size = sum(layer.size for layer in layers)
-        return Contents(files, {"config": own}, layers, size)
+        return Contents(files, {"config": config}, layers, size)
 
     def elves(self) -> Iterator[tuple[File, elf.ElfFile]]:
         """Every ELF file that could be read."""

@@ -28,7 +28,7 @@ BLOCK = 1 << 20
 BUFFER = 1 << 16  # bytes: tarfile copies the rest of its buffer for every small file
 IN_MEMORY = 16 << 20  # bytes of a library that are kept out of the disk while it is read
 LARGEST_DOCUMENT = 16 << 20  # bytes of a manifest or configuration
-LARGEST_TEXT = 16 << 20  # bytes of a file whose text is asked for
+LARGEST_TEXT = 16 << 20  # bytes of a file whose text is kept
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952, 2.3.1
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
@@ -199,11 +199,11 @@ class _Scanner:
                 digest.update(block)
                 copy.write(block)
             file = replace(file, digest=digest.hexdigest())
-            whole = cast(BinaryIO, copy)
+            library = cast(BinaryIO, copy)
             try:
                 kept = self.wanted.symbol(file.path)
-                symbols = elf.read_symbols(whole).defined if kept else None
-                return replace(file, elf=elf.read(whole), symbols=symbols)
+                symbols = elf.read_symbols(library).defined if kept else None
+                return replace(file, elf=elf.read(library), symbols=symbols)
             except elf.MalformedElf as error:
                 return replace(file, malformed=str(error))
 
@@ -227,9 +227,9 @@ def _composed(
 
 
 def _layer(part: Mapping[str, Any], scan: list[_Entry], hidden: int, created_by: str) -> Layer:
-    own = tuple(entry.file for entry in scan if entry.file is not None)
-    unpacked = sum(file.size for file in own)
-    return Layer(part["digest"], part["size"], unpacked, hidden, created_by, own)
+    files = tuple(entry.file for entry in scan if entry.file is not None)
+    unpacked = sum(file.size for file in files)
+    return Layer(part["digest"], part["size"], unpacked, hidden, created_by, files)
 
 
 def _apply(

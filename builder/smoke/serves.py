@@ -121,14 +121,14 @@ def _completes(server: Server) -> str:
 
 
 def _streams(server: Server) -> str:
-    whole = piece_of(server.client.post(server.api_flavor.completions, _completion(), ANSWER))
+    at_once = piece_of(server.client.post(server.api_flavor.completions, _completion(), ANSWER))
     body = _completion(stream=True)
     stream = server.client.stream(server.api_flavor.completions, body, ANSWER)
     pieces = len(stream.events)
     if not stream.finished:
         raise UnansweredError(f"the stream ended early, after {pieces} pieces")
-    if stream.text != whole:
-        raise UnansweredError(f"{stream.text[:SHOWN]!r} in pieces, {whole[:SHOWN]!r} at once")
+    if stream.text != at_once:
+        raise UnansweredError(f"{stream.text[:SHOWN]!r} in pieces, {at_once[:SHOWN]!r} at once")
     if pieces < 2:
         raise UnansweredError("the whole text came in one piece")
     return f"{pieces} pieces"

@@ -12,10 +12,10 @@ MOST_HIDDEN = 16  # MB of a layer that later layers may remove or replace
 MB = 1_000_000
 
 
-def check(own: Contents, contents: Contents, budget: Budget) -> Iterator[Check]:
-    """The sizes of each own layer, then the limits of the whole image."""
-    below = len(contents.layers) - len(own.layers)
-    for number, layer in enumerate(own.layers, below + 1):
+def check(added: Contents, contents: Contents, budget: Budget) -> Iterator[Check]:
+    """The sizes of each added layer, then the limits of the image."""
+    below = len(contents.layers) - len(added.layers)
+    for number, layer in enumerate(added.layers, below + 1):
         found = (
             f"{layer.size / MB:.1f} MB stored, {layer.unpacked / MB:.1f} MB unpacked, "
             f"{layer.hidden / MB:.1f} MB of it hidden: {layer.created_by[:120] or 'unknown'}"

@@ -7,22 +7,14 @@ import sys
 
 import pytest
 
-from builder import smoke
-from builder.recipes.schema import Accept, Budget, FilePatch, FileProbe, LibraryProbe, PythonProbe
-from builder.smoke.verdict import Check, Verdict
-from support.smoke_tests import SmokeTest, compiled, docker, failed, small
+from builder.recipes.schema import Accept, Budget
+from builder.smoke.check import Subject, check_image
+from builder.smoke.verdict import Verdict
+from support.smoke_tests import SmokeTest, as_root, compiled, docker, failed, failures_of, of, small
 
 pytestmark = pytest.mark.docker
 
 TOKEN = "ghp_" + "a1B2" * 9
-
-
-def of(verdict: Verdict, kind: str) -> list[Check]:
-    return [check for check in verdict.checks if check.kind == kind]
-
-
-def failures_of(verdict: Verdict, kind: str) -> list[Check]:
-    return [check for check in verdict.failures if check.kind == kind]
 
 
 @pytest.fixture
@@ -96,10 +88,6 @@ def test_a_layer_that_a_later_one_hides_is_told(
     layers = "USER root\nRUN head -c 20000000 /dev/zero > /big\nRUN rm /big\nUSER 10001:10001\n"
     (check,) = failures_of(smoke_test(small(images) + layers), "layers")
     assert "20.0 MB of it hidden: RUN /bin/sh -c head -c 20000000" in check.found
-
-
-def as_root(command: str) -> str:
-    return f"USER root\nRUN {command}\nUSER 10001:10001\n"
 
 
 BAD = [
@@ -194,131 +182,6 @@ def test_two_versions_of_one_cuda_library(images: dict[str, str], smoke_test: Sm
     assert "MB too much" in check.found
 
 
-def test_the_symbols_of_a_library(images: dict[str, str], smoke_test: SmokeTest) -> None:
-    how = (
-        "mkdir /out && echo 'int used; static int hidden; int f(void) { return hidden; }' "
-        "| gcc -x c -shared -fPIC -o /out/other-name.so - && ln -s other-name.so /out/libs.so"
-    )
-    probe = [LibraryProbe(library="libs.so", symbols=["f", "hidden"], symbols_not=["g", "used"])]
-    verdict = smoke_test(compiled(images, how), probe=probe)
-    assert [(check.expected, check.passed) for check in of(verdict, "library")] == [
-        ("defines f", True),
-        ("defines hidden", False),
-        ("does not define g", True),
-        ("does not define used", False),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("option", "newest", "found", "passed"),
-    [
-        ("-O1", "2.14", "GLIBC_2.14", True),
-        ("-O1", "2.4", "GLIBC_2.14", False),
-        ("-Wl,-z,pack-relative-relocs", "2.41", "GLIBC_ABI_DT_RELR", False),
-    ],
-)
-def test_the_glibc_that_a_library_needs(
-    images: dict[str, str],
-    smoke_test: SmokeTest,
-    option: str,
-    newest: str,
-    found: str,
-    passed: bool,
-) -> None:
-    code = "#include <string.h>\\nvoid *copies = memcpy; void *own = &own;"
-    how = f"mkdir /out && printf '{code}' | gcc -x c -shared -fPIC {option} -o /out/libs.so -"
-    verdict = smoke_test(
-        compiled(images, how), probe=[LibraryProbe(library="libs.so", glibc=newest)]
-    )
-    (check,) = of(verdict, "library")
-    assert (check.expected, check.found) == (f"needs glibc {newest} at most", found)
-    assert check.passed is passed
-
-
-SOURCE = """\
-import torch
-
-class Attention:
-    def forward(self, x):
-        # comment
-        if torch.cuda.get_device_capability()[0]  <  12:
-            limit = [1,
-                     2]
-        return x.tolist()
-
-if torch:
-    def late(): ...
-"""
-
-
-def test_facts_of_an_installed_python_file(images: dict[str, str], smoke_test: SmokeTest) -> None:
-    copy = (
-        f"COPY <<EOF /opt/lib/pkg/ops.py\n{SOURCE}EOF\nCOPY <<EOF /opt/lib/pkg/bad.py\ndef (\nEOF\n"
-    )
-    probe = [
-        PythonProbe(
-            python="/opt/lib/*/ops.py",
-            inside="Attention.forward",
-            has=["torch.cuda.get_device_capability()[0] < 12", "limit = [1, 2]", "x.cpu()"],
-            missing=["x.tolist()", "y"],
-            defines=["limit"],
-        ),
-        PythonProbe(python="/opt/lib/pkg/ops.py", defines=["late", "Attention", "absent"]),
-        PythonProbe(python="/opt/lib/pkg/ops.py", inside="Attention.backward"),
-        PythonProbe(python="/opt/lib/pkg/bad.py"),
-        PythonProbe(python="/opt/lib/pkg/none.py"),
-    ]
-    verdict = smoke_test(small(images) + copy, probe=probe)
-    assert [(check.expected, check.passed) for check in of(verdict, "python")] == [
-        ("exists", True),
-        ("defines limit", True),
-        ("has torch.cuda.get_device_capability()[0] < 12", True),
-        ("has limit = [1, 2]", True),
-        ("has x.cpu()", False),
-        ("does not have x.tolist()", False),
-        ("does not have y", True),
-        ("defines late", True),
-        ("defines Attention", True),
-        ("defines absent", False),
-        ("exists", False),
-        ("is Python", False),
-        ("exists", False),
-    ]
-
-
-def test_text_of_a_file_behind_a_link(images: dict[str, str], smoke_test: SmokeTest) -> None:
-    lines = "COPY <<EOF /opt/real/a.txt\nspeed = 12\nEOF\n" + as_root("ln -s real/a.txt /opt/b.txt")
-    probe = [
-        FileProbe(file="/opt/b.txt", has=["speed = 12"], missing=["speed"], matches=[r"= \d+$"]),
-        FileProbe(file="/opt/*/a.txt", sha256="0" * 64),
-        FileProbe(file="/opt/none", absent=True),
-        FileProbe(file="/opt/b.txt", absent=True),
-        FileProbe(file="/opt/none"),
-    ]
-    verdict = smoke_test(small(images) + lines, probe=probe)
-    assert [(check.expected[:20], check.passed) for check in of(verdict, "file")] == [
-        ("exists", True),
-        ("has speed = 12", True),
-        ("does not have speed", False),
-        (r"matches = \d+$", True),
-        ("exists", True),
-        ("sha256 0000000000000", False),
-        ("does not exist", True),
-        ("does not exist", False),
-        ("exists", False),
-    ]
-
-
-def test_a_link_leads_to_text_that_was_not_asked_for(
-    images: dict[str, str], smoke_test: SmokeTest
-) -> None:
-    lines = "COPY <<EOF /opt/real/a.txt\nspeed = 12\nEOF\n" + as_root("ln -s real/a.txt /opt/b.txt")
-    verdict = smoke_test(
-        small(images) + lines, probe=[FileProbe(file="/opt/b.txt", has=["speed = 12"])]
-    )
-    assert [check.passed for check in of(verdict, "file")] == [True, True]
-
-
 def test_an_engine_without_gpu_code_is_found_beside_a_library_that_has_some(
     images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
@@ -330,15 +193,6 @@ def test_an_engine_without_gpu_code_is_found_beside_a_library_that_has_some(
     verdict = smoke_test(compiled(images, how) + as_root(moved))
     (check,) = failures_of(verdict, "architectures")
     assert (check.subject, check.found) == ("/opt/engine/", "none at all")
-
-
-def test_a_patchs_own_check_bears_its_name(images: dict[str, str], smoke_test: SmokeTest) -> None:
-    probe = FileProbe(file="/opt/patched")
-    patch = FilePatch(file="mended.patch", why="it is broken", probe=probe)
-    verdict = smoke_test(small(images), patch=[patch])
-    (check,) = of(verdict, "patch")
-    assert check.subject == "file mended.patch: /opt/patched"
-    assert check.passed is False
 
 
 def test_a_rule_is_bent_only_for_a_reason_and_where_it_must(
@@ -374,7 +228,7 @@ def test_any_image_is_held_to_what_holds_for_all(
     images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     name = smoke_test.build(small(images) + as_root("chmod u+s /usr/bin/env"))
-    verdict = smoke.check_image(smoke.Subject(name, "sha256:x"), smoke_test.work)
+    verdict = check_image(Subject(name, "sha256:x"), smoke_test.work)
     assert failed(verdict) == {"closure", "set-uid"}
     assert not {"contract", "runs"} <= {check.kind for check in verdict.checks}
 
@@ -387,7 +241,7 @@ def test_layers_of_every_compression_are_read(
     name = smoke_test.build(dockerfile)
     forced = f"type=image,name={name},compression={compression},force-compression=true"
     docker("buildx", "build", "--provenance=false", f"--output={forced}", "-", text=dockerfile)
-    verdict = smoke.check_image(smoke.Subject(name, "sha256:x"), smoke_test.work)
+    verdict = check_image(Subject(name, "sha256:x"), smoke_test.work)
     (check,) = of(verdict, "world-writable")
     assert check.found == "/x (0666)"
 
@@ -395,9 +249,9 @@ def test_layers_of_every_compression_are_read(
 PEAK = """
 import re, sys, tempfile
 from pathlib import Path
-from builder import smoke
+from builder.smoke.check import Subject, check_image
 with tempfile.TemporaryDirectory() as folder:
-    verdict = smoke.check_image(smoke.Subject(sys.argv[1], ""), Path(folder))
+    verdict = check_image(Subject(sys.argv[1], ""), Path(folder))
 # Not getrusage: what it counts begins with the process that this one was forked from.
 peak = re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())
 print(verdict.unpacked_size, peak[1])

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from builder import smoke
+from builder.recipes.schema import LibraryProbe, OptionProbe, RunProbe
 from builder.smoke import answers
+from builder.smoke.check import Subject, check_image
 from support.smoke_tests import SmokeTest, compiled, docker, failed, hello_recipe, small
 
 pytestmark = pytest.mark.docker
 
 
 def test_the_good_image_passes_every_check(images: dict[str, str], tmp_path: Path) -> None:
-    subject = smoke.Subject(images["good"], "sha256:x", hello_recipe())
-    verdict = smoke.check_image(subject, tmp_path)
+    subject = Subject(images["good"], "sha256:x", hello_recipe())
+    verdict = check_image(subject, tmp_path)
     assert verdict.good, verdict.failures
     kinds = {check.kind for check in verdict.checks}
     assert kinds == {
@@ -143,15 +144,13 @@ def test_a_recipes_probes_of_a_library_are_checked(
         "-o /out/libk.so /k.cu -L/usr/local/cuda/lib64/stubs -Xlinker --no-as-needed -lcuda"
     )
     probes = [
-        smoke.LibraryProbe(library="libk.so", architectures=["sm_120a"]),
-        smoke.LibraryProbe(library="libk.so", needs_not=["libcuda.so.1"]),
-        smoke.LibraryProbe(library="libk.so", needs=["libcuda.so.1"]),
-        smoke.LibraryProbe(library="libnowhere.so"),
-        smoke.LibraryProbe(library="liba.so", alternatives=["libnowhere.so"]),
-        smoke.LibraryProbe(
-            library="libk.so", alternatives=["libnowhere.so"], architectures=["sm_120"]
-        ),
-        smoke.LibraryProbe(
+        LibraryProbe(library="libk.so", architectures=["sm_120a"]),
+        LibraryProbe(library="libk.so", needs_not=["libcuda.so.1"]),
+        LibraryProbe(library="libk.so", needs=["libcuda.so.1"]),
+        LibraryProbe(library="libnowhere.so"),
+        LibraryProbe(library="liba.so", alternatives=["libnowhere.so"]),
+        LibraryProbe(library="libk.so", alternatives=["libnowhere.so"], architectures=["sm_120"]),
+        LibraryProbe(
             library="liba.so", alternatives=["libb.so", "libk.so"], architectures=["sm_120"]
         ),
     ]
@@ -190,7 +189,7 @@ SCRIPT = (
 def test_a_program_must_print_what_the_recipe_expects(
     images: dict[str, str], smoke_test: SmokeTest, script: str, kinds: set[str]
 ) -> None:
-    probe = [smoke.RunProbe(run=["/usr/bin/hello-server"], contains=["version: 1 (in-repo)"])]
+    probe = [RunProbe(run=["/usr/bin/hello-server"], contains=["version: 1 (in-repo)"])]
     right = smoke_test(
         small(images, SCRIPT.format(script='echo "version: 1 (in-repo)"')), probe=probe
     )
@@ -203,7 +202,7 @@ def test_a_program_that_never_ends_is_stopped_and_fails(
     images: dict[str, str], smoke_test: SmokeTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "TIMEOUT", 3.0)
-    probe = [smoke.RunProbe(run=["/usr/bin/hello-server"])]
+    probe = [RunProbe(run=["/usr/bin/hello-server"])]
     verdict = smoke_test(small(images, SCRIPT.format(script="sleep 1000")), probe=probe)
     (check,) = [check for check in verdict.failures if check.kind == "runs"]
     assert "did not end" in check.found
@@ -214,11 +213,9 @@ def test_a_program_sees_neither_network_nor_rights(
     images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     probe = [
-        smoke.RunProbe(run=["sh", "-c", "cat /proc/net/dev"], contains=["lo:"], excludes=["eth0:"]),
-        smoke.RunProbe(run=["sh", "-c", "touch /x"], status=1, contains=["Read-only file system"]),
-        smoke.RunProbe(
-            run=["sh", "-c", "grep CapEff /proc/self/status"], contains=["0000000000000000"]
-        ),
+        RunProbe(run=["sh", "-c", "cat /proc/net/dev"], contains=["lo:"], excludes=["eth0:"]),
+        RunProbe(run=["sh", "-c", "touch /x"], status=1, contains=["Read-only file system"]),
+        RunProbe(run=["sh", "-c", "grep CapEff /proc/self/status"], contains=["0000000000000000"]),
     ]
     verdict = smoke_test(small(images), probe=probe)
     assert not failed(verdict) & {"runs", "output"}
@@ -230,14 +227,14 @@ def test_options_are_read_value_by_value(images: dict[str, str], smoke_test: Smo
         'echo "--cache-type-k TYPE"\\necho "   allowed values: f16, turbo3"'
     )
     probe = [
-        smoke.OptionProbe(
+        OptionProbe(
             option="--spec-type",
             program="hello-server",
             has=["dflash"],
             missing=["f16", "copyspec"],
         ),
-        smoke.OptionProbe(option="--cache-type-k", program="hello-server", has=["turbo3", "turbo"]),
-        smoke.OptionProbe(option="--mtp-head", program="hello-server"),
+        OptionProbe(option="--cache-type-k", program="hello-server", has=["turbo3", "turbo"]),
+        OptionProbe(option="--mtp-head", program="hello-server"),
     ]
     verdict = smoke_test(small(images, script), probe=probe)
     said = [(check.expected, check.passed) for check in verdict.checks if check.kind == "option"]

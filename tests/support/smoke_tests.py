@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from builder import smoke
 from builder.recipes.parse import parse
 from builder.recipes.schema import Recipe
-from builder.smoke.verdict import Verdict
+from builder.smoke.check import Subject, check_image
+from builder.smoke.verdict import Check, Verdict
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -63,11 +63,23 @@ class SmokeTest:
         name = self.build(dockerfile, *options)
         # A server is started only where a test is about one: see tests/docker/test_serving.py.
         changed = self.recipe.model_copy(update={"serve": None, **changes})
-        return smoke.check_image(smoke.Subject(name, "sha256:x", changed, labels or {}), self.work)
+        return check_image(Subject(name, "sha256:x", changed, labels or {}), self.work)
 
 
 def failed(verdict: Verdict) -> set[str]:
     return {check.kind for check in verdict.failures}
+
+
+def of(verdict: Verdict, kind: str) -> list[Check]:
+    return [check for check in verdict.checks if check.kind == kind]
+
+
+def failures_of(verdict: Verdict, kind: str) -> list[Check]:
+    return [check for check in verdict.failures if check.kind == kind]
+
+
+def as_root(command: str) -> str:
+    return f"USER root\nRUN {command}\nUSER 10001:10001\n"
 
 
 # What makes an image of the good engine's files its own image again.

@@ -1,0 +1,233 @@
+"""All checks of an image, in their order."""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from builder.errors import UntriedError
+from builder.recipes.schema import (
+    Budget,
+    FileProbe,
+    LibraryProbe,
+    OptionProbe,
+    Probe,
+    PythonProbe,
+    Recipe,
+    RunProbe,
+)
+from builder.smoke import (
+    answers,
+    architectures,
+    closure,
+    contract,
+    files,
+    gpu,
+    leftovers,
+    loads,
+    permissions,
+    reading,
+    serves,
+    sizes,
+    starts,
+)
+from builder.smoke.contents import Contents, ExtendedImage
+from builder.smoke.rules import Rules
+from builder.smoke.verdict import Check, Verdict
+from builder.tools.docker import containers
+from builder.tools.docker.blobs import blobs_of
+
+CHECKS_VERSION = 4
+"""Raised when checks are added: images whose verdict has fewer are smoke-tested again."""
+DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
+ARCHITECTURES = ("120",)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An image of the engine, and what it is checked against."""
+
+    reference: str
+    digest: str
+    recipe: Recipe | None = None
+    """None: only the checks that hold for every image are made."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the image must have."""
+    devel: str | None = None
+    """The base's image to compile in, with the driver's stub; an engine with ``vmm = true`` does
+    not start without it."""
+    gpu_test: gpu.GpuTest | None = None
+    """The checks on a GPU; None: none."""
+    extended: ExtendedImage | None = None
+    """The image that it was laid over: somebody else's, and not checked."""
+
+
+def check_image(subject: Subject, work: Path) -> Verdict:
+    """Run all checks of an image, without network; with a GPU only if ``gpu_test`` asks for it.
+
+    ``work`` is a directory for temporary files.  A check that cannot be run has ``passed`` None.
+    Raises ``UntriedError`` if the image itself cannot be read.
+    """
+    containers.remove_orphans()
+    started = time.monotonic()
+    contents = _read(subject, work)
+    found = f"{len(contents.layers)} layers, {len(contents.files)} files"
+    seconds = round(time.monotonic() - started, 3)
+    checks = [Check("image", "its layers", "can be read", found, True, seconds)]
+    checks += _timed(_static(subject, contents))
+    if subject.recipe is not None:
+        checks += _timed(_dynamic(subject.recipe, subject, contents, work))
+    return Verdict(subject.digest, tuple(checks), contents.download_size, contents.unpacked_size)
+
+
+def _read(subject: Subject, work: Path) -> Contents:
+    """The contents of the image; read twice if the file of a probe is a link."""
+    wanted = _wanted(subject.recipe)
+    blobs = blobs_of(subject.reference, work)
+    contents = reading.read(blobs, work, wanted)
+    more = _behind_links(subject.recipe, contents, wanted)
+    if more == wanted:
+        return contents
+    return reading.read(blobs, work, more)
+
+
+def _behind_links(
+    recipe: Recipe | None, contents: Contents, wanted: reading.Wanted
+) -> reading.Wanted:
+    """``wanted``, with the targets of wanted files that are links."""
+    targets = {contents.resolve(path) for path in wanted.texts}
+    texts = {path for path in targets if path and not wanted.text(path)}
+    libraries = {
+        posixpath.basename(file.path)
+        for probe in _symbol_probes(recipe)
+        for name in (probe.library, *probe.alternatives)
+        for file, _ in architectures.matching(contents, name)
+        if file.symbols is None
+    }
+    return reading.Wanted(wanted.texts | texts, wanted.symbols | libraries)
+
+
+def _symbol_probes(recipe: Recipe | None) -> list[LibraryProbe]:
+    probes = [probe for _, probe in _probes(recipe)] if recipe else []
+    libraries = [probe for probe in probes if isinstance(probe, LibraryProbe)]
+    return [
+        probe for probe in libraries if probe.symbols or probe.symbols_not or probe.symbols_at_least
+    ]
+
+
+def _probes(recipe: Recipe) -> list[tuple[str, Probe]]:
+    """The probes of a recipe, each with the name of the patch that it belongs to."""
+    return [("", probe) for probe in recipe.probe] + [
+        (patch.name, patch.probe) for patch in recipe.patch if patch.probe is not None
+    ]
+
+
+def _wanted(recipe: Recipe | None) -> reading.Wanted:
+    """The texts and symbols that the recipe's probes look at."""
+    probes = [probe for _, probe in _probes(recipe)] if recipe else []
+    texts = {probe.file for probe in probes if isinstance(probe, FileProbe)}
+    if recipe is not None and recipe.start:
+        texts.add(starts.PLAN)
+    texts |= {probe.python for probe in probes if isinstance(probe, PythonProbe)}
+    libraries = {
+        posixpath.basename(name).partition(".so")[0]
+        for probe in _symbol_probes(recipe)
+        for name in (probe.library, *probe.alternatives)
+    }
+    return reading.Wanted(frozenset(texts), frozenset(libraries))
+
+
+def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
+    """The checks of the layers: no program of the image is run."""
+    recipe, extended = subject.recipe, subject.extended
+    rules = Rules(recipe.accept if recipe else ())
+    arch = recipe.cuda.arch if recipe else ARCHITECTURES
+    added = contents.above(extended) if extended else contents
+    if extended:
+        skipped = f"{len(contents.files) - len(added.files)} files of {extended.layers} layers"
+        yield Check("extended", "the image that it extends", "is not checked", skipped, True)
+    artifact = recipe is not None and recipe.artifact is not None
+    if not artifact:
+        if not extended or any(parsed.code for _, parsed in added.elves()):
+            yield from architectures.check(arch, added, rules)
+        vmm = recipe is None or recipe.cuda.vmm
+        yield from closure.check(added, rules, vmm=vmm, image=contents)
+    yield from leftovers.check(added, rules)
+    yield from permissions.check(added, rules)
+    yield from contract.check_texts(added, rules)
+    yield from sizes.check(added, contents, recipe.budget if recipe else Budget())
+    if recipe is not None:
+        yield from contract.check(recipe, subject.labels, contents, extended)
+    yield from rules.unused()
+
+
+def _dynamic(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -> Iterator[Check]:
+    """The checks that run programs of the image: its probes, and its server."""
+    try:
+        stub = _stub(recipe, subject, work)
+    except UntriedError as error:
+        yield Check("runs", "a stub of the driver", "exists", str(error), None)
+        return
+    sandbox = answers.Sandbox(subject.reference, stub)
+    for patch, probe in _probes(recipe):
+        checks = _check_probe(probe, recipe, sandbox, contents)
+        yield from _of_patch(patch, checks) if patch else checks
+    steps = starts.check(recipe, subject.reference, contents, subject.extended)
+    yield from _guarded(steps, "start", "the steps before the engine")
+    yield from _guarded(
+        loads.check(recipe, subject.reference, subject.devel, work), "loads", "LD_PRELOAD"
+    )
+    yield from serves.check(recipe, subject.reference, work, stub)
+    if subject.gpu_test is not None and subject.gpu_test.due():
+        driver = contract.driver_of(contents)
+        yield from gpu.check(recipe, subject.reference, subject.gpu_test, driver, work)
+
+
+def _of_patch(name: str, checks: Iterator[Check]) -> Iterator[Check]:
+    for check in checks:
+        yield replace(check, kind="patch", subject=f"{name}: {check.subject}")
+
+
+def _stub(recipe: Recipe, subject: Subject, work: Path) -> Path | None:
+    if not recipe.cuda.vmm or subject.devel is None:
+        return None
+    stub = work / "libcuda.so.1"
+    containers.copy_out(subject.devel, DRIVER_STUB, stub)
+    return stub
+
+
+def _check_probe(
+    probe: Probe, recipe: Recipe, sandbox: answers.Sandbox, contents: Contents
+) -> Iterator[Check]:
+    match probe:
+        case RunProbe():
+            checks = answers.check_run(probe, sandbox)
+        case OptionProbe():
+            checks = answers.check_option(probe, recipe, sandbox)
+        case LibraryProbe():
+            checks = architectures.check_library(probe, contents)
+        case FileProbe():
+            checks = files.check_file(probe, contents)
+        case PythonProbe():
+            checks = files.check_python(probe, contents)
+    return _guarded(checks, "runs", answers.subject_of(probe))
+
+
+def _guarded(checks: Iterator[Check], kind: str, subject: str) -> Iterator[Check]:
+    """A timeout becomes a failed check, a program that cannot be started an untried one."""
+    try:
+        yield from checks
+    except containers.TimedOutError as error:
+        yield Check(kind, subject, "an answer", str(error), False)
+    except UntriedError as error:
+        yield Check(kind, subject, "an answer", str(error), None)
+
+
+def _timed(checks: Iterator[Check]) -> Iterator[Check]:
+    started = time.monotonic()
+    for check in checks:
+        yield replace(check, seconds=round(time.monotonic() - started, 3))
+        started = time.monotonic()
