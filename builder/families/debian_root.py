@@ -1,4 +1,4 @@
-"""Base family ``debian-root``: the Debian system below every base of our own."""
+"""Base family ``debian-root``: a minimal Debian system, the lowest base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a family is: one value that says how an engine, or a base, becomes an image."""
+"""The type of a family: one value that describes how an engine, or a base, becomes an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths of a project's repository by what an installed package makes of them."""
+"""Which paths of a repository an installed package contains."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class PackagePaths:
     """Globs as in fnmatch, relative to the repository."""
 
     package: str
-    """Directory of the package: what stands below is installed under the same path."""
+    """Directory of the package; its files are installed under the same paths."""
     compiled: tuple[str, ...]
-    """What is compiled into the package, or decides how."""
+    """Sources that are compiled into the package, and build files."""
     needs: tuple[str, ...]
-    """What lists the packages that it requires."""
+    """Lists of required packages."""
     elsewhere: tuple[str, ...]
-    """What is in no installed package."""
+    """Files that no installed package contains."""

@@ -21,9 +21,9 @@ from builder.plan.inputs import (
     Plan,
     PypiFile,
     SourceTree,
+    where,
 )
 from builder.plan.rendered import BaseImage, EngineImage
-from builder.recipes.schema import PathSource
 from builder.sbom import addresses
 from builder.sbom.debian import Dpkg
 from builder.tools.registry.transport import split
@@ -102,12 +102,11 @@ def engine_of(plan: Plan) -> Part:
             purl = addresses.generic_purl(name, version, known)
             return replace(common, purl=purl, digest={"sha256": digest}, origin=place)
         case SourceTree(identity=identity):
-            assert isinstance(recipe.source, PathSource)
             return replace(
                 common,
                 purl=addresses.generic_purl(name, version),
                 digest={"builderTree": identity},
-                properties={"builder:path": recipe.source.path},
+                properties={"builder:path": where(recipe.source)},
             )
         case Installed(name=project, version=known):
             # A version with * is a pattern: the exact one is known only in the base.
