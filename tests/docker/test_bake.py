@@ -55,9 +55,9 @@ def recipe(published: StandIn, pushed: str, tmp_path: Path) -> Path:
     parts = '[[patch]]\nfile = "x.patch"\nwhy = "so"'
     write_catalog(root, parts, image.split('"')[1], pin=pin)
     file = root / "recipes" / "overlaid-1.toml"
-    told = file.read_text().replace("A package with something laid over it", SUMMARY)
-    file.write_text(told)
-    gone = told.replace('"overlaid"', '"sourceless"').replace('path = "package"', 'path = "gone"')
+    text = file.read_text().replace("A package with something laid over it", SUMMARY)
+    file.write_text(text)
+    gone = text.replace('"overlaid"', '"sourceless"').replace('path = "package"', 'path = "gone"')
     (root / "recipes" / "sourceless-1.toml").write_text(gone)
     return root
 
@@ -82,27 +82,30 @@ def test_what_another_machine_bakes_is_smoke_tested_here(
     folder = tmp_path / "baked"
     done = builder("bake", "--output", folder, "--catalog", recipe, "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert set(told["groups"]) == {"default", "bases", "on-stand-in"}
-    assert told["groups"]["default"] == told["groups"]["on-stand-in"] == ["overlaid-1"]
-    assert told["groups"]["bases"] == ["stand-in-runtime"]
-    assert "no source tree" in told["left_out"]["sourceless-1"]
+    written = json.loads(done.stdout)
+    assert set(written["groups"]) == {"default", "bases", "on-stand-in"}
+    assert written["groups"]["default"] == written["groups"]["on-stand-in"] == ["overlaid-1"]
+    assert written["groups"]["bases"] == ["stand-in-runtime"]
+    assert "no source tree" in written["left_out"]["sourceless-1"]
     laid_out = (folder / "contexts" / "engines" / "overlaid-1").iterdir()
     assert {path.name for path in laid_out} == {"context", "source", "inside"}  # nothing of git's
-    candidate = told["images"]["overlaid-1"]
+    candidate = written["images"]["overlaid-1"]
     made.update({candidate, f"{candidate.partition(':')[0]}:1"})
-    moved = folder.rename(tmp_path / "moved")  # the file holds all but its own place
+    moved = folder.rename(tmp_path / "moved")  # the file names its place only as a variable
     with machine.running("docker-registry", "serve", tmp_path / "registry.yml"):
-        said = bake(moved, f"--builder={REMOTE}", "--load", CONTEXTS="contexts")
-    assert f'building with "{REMOTE}" instance using remote driver' in said
+        output = bake(moved, f"--builder={REMOTE}", "--load", CONTEXTS="contexts")
+    assert f'building with "{REMOTE}" instance using remote driver' in output
     labels = json.loads(docker("image", "inspect", candidate))[0]["Config"]["Labels"]
     assert labels["org.opencontainers.image.description"] == SUMMARY
     assert labels["org.opencontainers.image.created"].startswith("20")
     digest = docker("image", "inspect", "--format={{.Id}}", candidate)
     manifest = blobs_of(candidate, tmp_path).file(digest)
-    told = json.loads(manifest.read_text())["annotations"]
-    assert told == {name: text for name, text in labels.items() if name in told}
-    assert {"org.opencontainers.image.title", "org.opencontainers.image.description"} <= told.keys()
+    annotations = json.loads(manifest.read_text())["annotations"]
+    assert annotations == {name: labels[name] for name in annotations}
+    assert {
+        "org.opencontainers.image.title",
+        "org.opencontainers.image.description",
+    } <= annotations.keys()
     verified = builder("build", "overlaid-1", "--catalog", recipe, "--json")
     assert verified.returncode == 0, verified.stderr
     assert f"{candidate} is there, and not built again" in verified.stderr
@@ -111,7 +114,7 @@ def test_what_another_machine_bakes_is_smoke_tested_here(
     assert record["built"] is False
     assert record["log"] == ""
     checks = {(c["kind"], c["subject"]): c for c in record["verdict"]["checks"]}
-    assert checks["contract", "user"]["found"] == "daemon"  # as the registry told it
+    assert checks["contract", "user"]["found"] == "daemon"  # from the registry
     assert all(check["passed"] for check in record["verdict"]["checks"])
     assert docker("image", "ls", "--quiet", candidate) == ""
 
@@ -208,8 +211,8 @@ def target(folder: Path, text: str) -> dict[str, Any]:
     context = folder / "contexts" / "x"
     context.mkdir(parents=True, exist_ok=True)
     (context / "Dockerfile").write_text("FROM scratch AS image\n")
-    found = Context(context, {}, {}, {"TOLD": text}, "linux/amd64")
-    return bakefile.target(folder, found, "image", "a:b", {"told": text, "made": NOW})
+    found = Context(context, {}, {}, {"ARGUMENT": text}, "linux/amd64")
+    return bakefile.target(folder, found, "image", "a:b", {"label": text, "made": NOW})
 
 
 AWKWARD = [
@@ -219,15 +222,15 @@ AWKWARD = [
 
 
 @pytest.mark.parametrize("text", AWKWARD)
-def test_bake_evaluates_nothing_that_a_recipe_says(tmp_path: Path, text: str) -> None:
+def test_bake_evaluates_no_text_of_a_recipe(tmp_path: Path, text: str) -> None:
     targets = {"x": target(tmp_path, text)}
     bakefile.write(tmp_path / "docker-bake.json", tmp_path, targets, {"default": ["x"]})
 
 
-def test_a_file_that_buildx_reads_otherwise_is_not_written(tmp_path: Path) -> None:
+def test_a_file_that_buildx_misreads_is_an_error(tmp_path: Path) -> None:
     file, groups = tmp_path / "docker-bake.json", {"default": ["x"]}
-    evaluated = target(tmp_path, "x") | {"labels": {"told": '${upper("x")}'}}
-    with pytest.raises(BuildError, match="labels, told: 'X'"):
+    evaluated = target(tmp_path, "x") | {"labels": {"label": '${upper("x")}'}}
+    with pytest.raises(BuildError, match="labels, label: 'X'"):
         bakefile.write(file, tmp_path, {"x": evaluated}, groups)
     with pytest.raises(BuildError, match="buildx does not accept"):
         bakefile.write(file, tmp_path, {"x.y": target(tmp_path, "x")}, {"default": ["x.y"]})

@@ -89,8 +89,8 @@ def test_two_cmake_calls_and_a_server_in_python(
         docker("rm", "--force", name)
     code = "import layout, subprocess; subprocess.run([layout.PROGRAM, 'a b'], check=True)"
     scripts = "--env=PYTHONPATH=/opt/engine/dflash/scripts"
-    said = docker("run", "--rm", scripts, "--entrypoint=python", image, "-c", code)
-    assert said.splitlines() == ["test_dflash: 1 arguments", "  a b"]
+    output = docker("run", "--rm", scripts, "--entrypoint=python", image, "-c", code)
+    assert output.splitlines() == ["test_dflash: 1 arguments", "  a b"]
 
 
 # HAMi-core: a library, delivered as an image and as a file

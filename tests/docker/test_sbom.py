@@ -24,7 +24,7 @@ from support.commands import Builder
 pytestmark = pytest.mark.docker
 
 
-def test_the_packages_are_those_that_dpkg_tells(
+def test_the_packages_are_those_of_dpkg(
     hello: dict[str, Any],
     images: dict[str, str],
     builder: Builder,
@@ -32,7 +32,7 @@ def test_the_packages_are_those_that_dpkg_tells(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("BUILDER_STATE_DIR", str(hello["state"]))
-    asked = subprocess.run(
+    listing = subprocess.run(
         [
             *("docker", "run", "--rm", "--network=none", "--entrypoint=dpkg-query"),
             *(images["good"], "-W", "-f", "${Package} ${Version} ${Architecture}\n"),
@@ -41,8 +41,8 @@ def test_the_packages_are_those_that_dpkg_tells(
         text=True,
         check=True,
     )
-    told = set(asked.stdout.splitlines())
-    assert len(told) > 50
+    installed_packages = set(listing.stdout.splitlines())
+    assert len(installed_packages) > 50
     done = builder("sbom", "hello-sm120")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -52,7 +52,7 @@ def test_the_packages_are_those_that_dpkg_tells(
         for each in document["components"]
         if each.get("purl", "").startswith("pkg:deb/") and "version" in each
     }
-    assert listed == told
+    assert listed == installed_packages
     # The base's digest is that of the image's own label.
     (digest,) = hello["base"].values()
     (cuda,) = [each for each in document["components"] if each["name"] == "cuda-13.0"]

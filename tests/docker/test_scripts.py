@@ -197,7 +197,7 @@ def test_a_script_sees_nothing_of_this_machine(bench: Bench, monkeypatch: Any) -
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "message"),
     [
         ("import os; os.symlink('/etc/passwd', 'l')", "would be a link to /etc/passwd"),
         ("import os; os.symlink('../../x', 'pkg/l')", "would be a link to ../../x"),
@@ -207,10 +207,10 @@ def test_a_script_sees_nothing_of_this_machine(bench: Bench, monkeypatch: Any) -
         ),
     ],
 )
-def test_a_link_out_of_the_tree_is_refused(bench: Bench, program: str, said: str) -> None:
+def test_a_link_out_of_the_tree_is_refused(bench: Bench, program: str, message: str) -> None:
     with pytest.raises(PatchError) as caught:
         bench.apply(bench.planned(program))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_repository_in_the_tree_does_not_come_along(bench: Bench) -> None:
@@ -224,7 +224,7 @@ def test_a_repository_in_the_tree_does_not_come_along(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "message"),
     [
         ("mkdir pkg/.git && echo x > pkg/.git/HEAD", "pkg is a repository of its own"),
         ("echo 'gitdir: /nowhere' > pkg/.git", "pkg is a repository of its own"),
@@ -232,16 +232,16 @@ def test_a_repository_in_the_tree_does_not_come_along(bench: Bench) -> None:
     ],
 )
 def test_what_cannot_be_part_of_a_source_is_that_patchs_fault(
-    bench: Bench, program: str, said: str
+    bench: Bench, program: str, message: str
 ) -> None:
     shell = f"#!/bin/sh\nset -e\necho 'x = 2' > pkg/attn.py\n{program}\n"
     with pytest.raises(PatchError, match="leaves files that git cannot store") as caught:
         bench.apply(bench.planned(shell, "patch.sh"))
-    assert said in caught.value.why
+    assert message in caught.value.why
 
 
 @pytest.mark.parametrize(
-    ("program", "edits", "said"),
+    ("program", "edits", "message"),
     [
         ("rm -r b.c pkg", [], "it deleted b.c, pkg/attn.py"),
         ("rm b.c", [], "it deleted b.c"),
@@ -252,11 +252,11 @@ def test_what_cannot_be_part_of_a_source_is_that_patchs_fault(
     ],
 )
 def test_a_script_deletes_and_changes_what_the_recipe_names(
-    bench: Bench, program: str, edits: list[str], said: str
+    bench: Bench, program: str, edits: list[str], message: str
 ) -> None:
     with pytest.raises(PatchError) as caught:
         bench.apply(bench.planned(f"#!/bin/sh\n{program}\n", "patch.sh", edits=edits))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_without_an_image_it_is_untried_and_not_wrong(bench: Bench) -> None:

@@ -67,9 +67,9 @@ def start(image: str, *options: str, command: tuple[str, ...] = ()) -> tuple[int
 def test_the_engine_follows_its_patches_or_does_not_start(started: str, build: Build) -> None:
     entrypoint = json.loads(docker("image", "inspect", started))[0]["Config"]["Entrypoint"]
     assert entrypoint == ["python3", "/opt/builder/start.py"]
-    status, said = start(started, "--env=GPU=1", command=("--model", "a b"))
-    assert status == 0, said
-    assert said.splitlines() == [
+    status, output = start(started, "--env=GPU=1", command=("--model", "a b"))
+    assert status == 0, output
+    assert output.splitlines() == [
         "start: running python3 -m vllm._patches",
         "looking for a GPU",
         "P60 applied",
@@ -79,26 +79,26 @@ def test_the_engine_follows_its_patches_or_does_not_start(started: str, build: B
         "CAPABILITY = 12",
     ]
     # Without arguments the base's own command follows.
-    status, said = start(started)
-    assert "start: changed 0 files" in said
-    assert "serving serve --default\nCAPABILITY = 9" in said
-    status, said = start(started, "--env=GPU=1", "--env=BUILDER_START=only")
+    status, output = start(started)
+    assert "start: changed 0 files" in output
+    assert "serving serve --default\nCAPABILITY = 9" in output
+    status, output = start(started, "--env=GPU=1", "--env=BUILDER_START=only")
     assert status == 0
-    assert "start: stopping before vllm serve --default, as BUILDER_START=only asks" in said
-    assert "serving" not in said
+    assert "start: stopping before vllm serve --default, as BUILDER_START=only asks" in output
+    assert "serving" not in output
     for code in (1, 2):
-        status, said = start(started, "--env=GPU=1", f"--env=STATUS={code}")
+        status, output = start(started, "--env=GPU=1", f"--env=STATUS={code}")
         assert status == code
-        assert f"failed with exit status {code}: the engine is not started" in said
-        assert "serving" not in said
-    status, said = start(started, "--env=HANG=1")
+        assert f"failed with exit status {code}: the engine is not started" in output
+        assert "serving" not in output
+    status, output = start(started, "--env=HANG=1")
     assert status == 124
-    assert "python3 did not end within 5 s: the engine is not started" in said
-    status, said = start(started, "--read-only")
+    assert "python3 did not end within 5 s: the engine is not started" in output
+    status, output = start(started, "--read-only")
     assert status == 76
-    assert "cannot be written" in said
-    assert "serving" not in said
-    status, said = start(started, "--user=nobody")
+    assert "cannot be written" in output
+    assert "serving" not in output
+    status, output = start(started, "--user=nobody")
     assert status == 76
     done = build(START.replace("looking for a GPU", "all is well"), expect=7)
     assert "python3 did not say 'all is well': the engine is not started" in done.stderr
@@ -203,7 +203,7 @@ VLLM = {
 
 
 def genesis(build: Build, published: StandIn, anchor: str, *enabled: int, expect: int) -> str:
-    """Build the recipe's patches and steps on a tree of Genesis' shape; what was told."""
+    """Build the recipe's patches and steps on a tree of Genesis' shape; the output."""
     upstream = Upstream(published.work / f"genesis-{uuid4().hex[:8]}")
     upstream.write("vllm/_genesis/__init__.py", "")
     upstream.write("vllm/_genesis/patches/__init__.py", "")
@@ -223,18 +223,18 @@ def test_genesis_is_whole_and_in_every_process_or_is_not_published(
     build: Build, published: StandIn
 ) -> None:
     named = (60, 62, 64, 65, 66)
-    said = genesis(build, published, "def nowhere", *named, expect=7)  # a8c202d on 0.20.0
-    assert "did not say 'kv_cache_utils=applied': the engine is not started" in said
-    said = genesis(build, published, "def report", *named[1:], expect=7)
-    assert "did not say 'applied: P60 ': the engine is not started" in said
+    output = genesis(build, published, "def nowhere", *named, expect=7)  # a8c202d on 0.20.0
+    assert "did not say 'kv_cache_utils=applied': the engine is not started" in output
+    output = genesis(build, published, "def report", *named[1:], expect=7)
+    assert "did not say 'applied: P60 ': the engine is not started" in output
     genesis(build, published, "def report", *named, expect=0)
     live = (
         "import importlib.metadata as m; "
         "[e] = m.entry_points(group='vllm.general_plugins'); e.load()(); "
         "import vllm.v1.core.sched"
     )
-    told = docker("run", "--rm", "--entrypoint=python3", OVERLAID, "-c", live)
-    assert "kv_cache_utils=applied(ok), scheduler=applied(ok)" in told
+    output = docker("run", "--rm", "--entrypoint=python3", OVERLAID, "-c", live)
+    assert "kv_cache_utils=applied(ok), scheduler=applied(ok)" in output
 
 
 def test_nothing_can_follow_where_the_base_has_no_entrypoint(

@@ -59,10 +59,10 @@ class Site:
             env=os.environ | {"PYTHONPATH": ":".join(map(str, self.path))},
         )
 
-    def refused(self, said: str, text: str = "x = 1\n", **options: str) -> None:
+    def refused(self, message: str, text: str = "x = 1\n", **options: str) -> None:
         done = self.lay(text, **options)
         assert done.returncode == 1
-        assert said in done.stderr
+        assert message in done.stderr
         assert "Traceback" not in done.stderr
 
 
@@ -110,15 +110,15 @@ def test_a_base_that_is_not_what_the_recipe_says(site: Site, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("\n", "vllm/worker.py is empty when patched"),
         ("def work(:\n", "vllm/worker.py is no Python when patched"),
         ("x = '\0'\n", "vllm/worker.py is no Python when patched"),
     ],
 )
-def test_a_patch_that_breaks_a_file(site: Site, text: str, said: str) -> None:
-    site.refused(said, text)
+def test_a_patch_that_breaks_a_file(site: Site, text: str, message: str) -> None:
+    site.refused(message, text)
     assert site.text("vllm/worker.py") == site.before
 
 
@@ -165,18 +165,18 @@ def begins(tmp_path: Path) -> Start:
 
 
 def test_the_engine_follows(begins: Start) -> None:
-    status, said = begins.run("echo 'x = 1' > ops.py", "a b")
+    status, output = begins.run("echo 'x = 1' > ops.py", "a b")
     assert status == 0
-    assert f"changed 1 files of {begins.package}: ops.py" in said
-    assert said.endswith("serving a b\n")
+    assert f"changed 1 files of {begins.package}: ops.py" in output
+    assert output.endswith("serving a b\n")
     assert begins.run("true")[1].endswith("serving all\n")
-    status, said = begins.run("true", BUILDER_START="only")
+    status, output = begins.run("true", BUILDER_START="only")
     assert status == 0
-    assert "\nserving" not in said
+    assert "\nserving" not in output
 
 
 @pytest.mark.parametrize(
-    ("script", "status", "said"),
+    ("script", "status", "message"),
     [
         ("exit 1", 1, "failed with exit status 1"),
         ("exit 2", 2, "failed with exit status 2"),
@@ -187,10 +187,12 @@ def test_the_engine_follows(begins: Start) -> None:
         ("rm worker.py", 76, "worker.py is gone"),
     ],
 )
-def test_a_step_that_breaks_the_package(begins: Start, script: str, status: int, said: str) -> None:
+def test_a_step_that_breaks_the_package(
+    begins: Start, script: str, status: int, message: str
+) -> None:
     found, output = begins.run(script)
     assert found == status
-    assert f"{said}" in output
+    assert f"{message}" in output
     assert "the engine is not started" in output
     assert "\nserving" not in output
     found, output = begins.run("true")
@@ -200,9 +202,9 @@ def test_a_step_that_breaks_the_package(begins: Start, script: str, status: int,
 
 def test_what_a_step_must_say_and_what_may_be_asked(begins: Start) -> None:
     assert begins.run("echo P60 applied", says="P60 applied")[0] == 0
-    status, said = begins.run("true", BUILDER_START="Only")
+    status, output = begins.run("true", BUILDER_START="Only")
     assert status == 76
-    assert "BUILDER_START=Only is not known" in said
-    status, said = begins.run("echo nothing", says="P60 applied")
+    assert "BUILDER_START=Only is not known" in output
+    status, output = begins.run("echo nothing", says="P60 applied")
     assert status == 76
-    assert "did not say 'P60 applied'" in said
+    assert "did not say 'P60 applied'" in output

@@ -74,7 +74,7 @@ def problems(catalog: Path, family: str, *parts: str, image: str = "", vmm: str 
 
 
 @pytest.mark.parametrize(
-    ("parts", "image", "said"),
+    ("parts", "image", "message"),
     [
         ((WHEEL,), "", ""),
         ((GIT, OVERLAY, START), "", ""),
@@ -93,13 +93,13 @@ def problems(catalog: Path, family: str, *parts: str, image: str = "", vmm: str 
         ((WHEEL, ADDED), "", ""),
     ],
 )
-def test_an_overlay(catalog: Path, parts: tuple[str, ...], image: str, said: str) -> None:
+def test_an_overlay(catalog: Path, parts: tuple[str, ...], image: str, message: str) -> None:
     found = problems(catalog, "vllm-overlay", *parts, image=image)
-    assert said in found if said else not found
+    assert message in found if message else not found
 
 
 @pytest.mark.parametrize(
-    ("parts", "image", "said"),
+    ("parts", "image", "message"),
     [
         ((GIT, CALL, '[artifact]\nfiles = ["a.so"]\n'), "", ""),
         ((GIT, CALL), "", "needs an [artifact] table"),
@@ -120,9 +120,9 @@ def test_an_overlay(catalog: Path, parts: tuple[str, ...], image: str, said: str
         ),
     ],
 )
-def test_an_artifact(catalog: Path, parts: tuple[str, ...], image: str, said: str) -> None:
+def test_an_artifact(catalog: Path, parts: tuple[str, ...], image: str, message: str) -> None:
     found = problems(catalog, "artifact", *parts, image=image)
-    assert said in found if said else not found
+    assert message in found if message else not found
 
 
 def test_a_recipe_says_how_its_artifact_is_optimised(catalog: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_recipe_says_how_its_artifact_is_optimised(catalog: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("parts", "message"),
     [
         ((GIT, LOCKED, CALL, CALL.replace("]\n", ']\nplace = "b"\n', 1)), "needs an entrypoint"),
         ((GIT, CALL), "needs a [python] table"),
@@ -151,8 +151,10 @@ def test_a_recipe_says_how_its_artifact_is_optimised(catalog: Path) -> None:
         ((GIT, LOCKED, CALL, ADDED), "has no installed packages to add to"),
     ],
 )
-def test_programs_and_a_server_in_python(catalog: Path, parts: tuple[str, ...], said: str) -> None:
-    assert said in problems(catalog, "ggml-python", *parts)
+def test_programs_and_a_server_in_python(
+    catalog: Path, parts: tuple[str, ...], message: str
+) -> None:
+    assert message in problems(catalog, "ggml-python", *parts)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ DIGEST = f'digest = "sha256:{"0" * 64}"\n'
 
 
 @pytest.mark.parametrize(
-    ("family", "parts", "said"),
+    ("family", "parts", "message"),
     [
         ("published", f'[published]\nimage = "a/b:1"\n{DIGEST}', ""),
         ("published", '[published]\nimage = "a/b:1"\nnote = "so"\n', ""),
@@ -248,12 +250,12 @@ DIGEST = f'digest = "sha256:{"0" * 64}"\n'
         ),
     ],
 )
-def test_bases(catalog: Path, family: str, parts: str, said: str) -> None:
+def test_bases(catalog: Path, family: str, parts: str, message: str) -> None:
     (catalog / "recipes" / "bases" / "seen.toml").write_text(
         BASE.format(family=family, parts=parts)
     )
     found = "\n".join(str(problem) for problem in load(catalog).problems())
-    assert said in found if said else not found
+    assert message in found if message else not found
 
 
 def test_what_runs_at_start_is_data(catalog: Path) -> None:

@@ -1,4 +1,4 @@
-"""The llama.cpp family: what it knows once, and what it refuses to have said otherwise."""
+"""The llama.cpp family: what it knows once, and what a recipe may not override."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def calls(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "message"),
     [
         ({"llama": ""}, "needs a [llama] table"),
         ({"cmake": ""}, "must be in the targets"),
@@ -91,11 +91,11 @@ def calls(text: str) -> list[list[str]]:
         ({"llama": "llama = { build_number = 0 }"}, "greater than or equal to 1"),
     ],
 )
-def test_what_the_family_refuses(catalog: Path, other: dict[str, str], said: str) -> None:
+def test_what_the_family_refuses(catalog: Path, other: dict[str, str], message: str) -> None:
     write(catalog, **other)
     with pytest.raises(RecipeError) as caught:
         load(catalog).engine("x-1")
-    assert said in caught.value.why
+    assert message in caught.value.why
     assert re.search(r"x-1\.toml:\d+: ", caught.value.why)
 
 

@@ -38,7 +38,7 @@ def test_addresses() -> None:
     assert image_purl("x", DIGEST) == f"pkg:oci/x@{DIGEST}"
 
 
-def test_neither_a_token_in_a_url_nor_a_place_of_this_machine_is_told(tmp_path: Path) -> None:
+def test_no_document_has_a_token_of_a_url_or_a_local_path(tmp_path: Path) -> None:
     text = (REPOSITORY / "recipes" / "atomic-b8995.toml").read_text()
     for url in ("https://ghp_secret@git.example.org/me/fork.git", "file:///ghp_secret/fork"):
         changed = re.sub(r'git    = "[^"]*"', f'git    = "{url}"', text)

@@ -54,7 +54,7 @@ def test_a_pull_request_is_the_engines_pedigree() -> None:
     assert patched["downloadLocation"] == f"git+{home}@{before}"
 
 
-def test_a_file_of_ours_is_told_with_its_text_and_what_is_absent_only_as_an_input() -> None:
+def test_a_file_of_ours_has_its_text_and_one_that_is_absent_is_only_an_input() -> None:
     (patch,) = engine_of(cyclonedx("vllm-0.19.1"))["pedigree"]["patches"]
     assert patch["type"] == "unofficial"
     text = (REPOSITORY / "patches" / "vllm-0.19-fla-tma.patch").read_bytes()
@@ -73,14 +73,14 @@ def test_a_file_of_ours_is_told_with_its_text_and_what_is_absent_only_as_an_inpu
     }
 
 
-def test_what_is_patched_at_every_start_is_told_as_such() -> None:
+def test_a_step_at_every_start_is_a_monkey_patch() -> None:
     patches = engine_of(cyclonedx("vllm-0.20.0-genesis"))["pedigree"]["patches"]
     assert sorted(patch["type"] for patch in patches) == ["monkey", "unofficial", "unofficial"]
     assert scopes(cyclonedx("vllm-0.20.0-genesis"))["start.py"] == "required"
     assert scopes(cyclonedx("vllm-0.20.2"))["start.py"] == "excluded"
 
 
-def test_the_gpus_and_the_key_are_told_of_the_image() -> None:
+def test_the_image_has_its_gpus_and_key() -> None:
     image = cyclonedx("beellama-0.1.1")["metadata"]["component"]
     key = of_catalog("beellama-0.1.1").key
     assert {("builder:architectures", "120"), ("builder:key", key)} <= properties(image)

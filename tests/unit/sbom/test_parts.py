@@ -29,7 +29,7 @@ from support.bills import (
 from support.environment import REPOSITORY
 
 
-def test_what_only_took_part_in_the_build_is_told_apart() -> None:
+def test_what_only_took_part_in_the_build_is_not_shipped() -> None:
     shipped = {"nvidia-cublas", "nvidia-cuda-runtime", "libc6", "cuda-13.0", "healthcheck"}
     left = {"nvidia-cuda-nvcc", "nvidia-nvvm", "g++", "cmake", "jobs"}
     document = cyclonedx("llama-cpp-python-0.3.36")
@@ -53,7 +53,7 @@ def test_what_only_took_part_in_the_build_is_told_apart() -> None:
     assert set(image["dependsOn"]) == required
 
 
-def test_a_wheel_of_both_the_build_and_the_image_stands_there_once_as_the_images() -> None:
+def test_a_wheel_of_both_the_build_and_the_image_is_listed_once_and_shipped() -> None:
     found = of_catalog("llama-cpp-python-0.3.36")
     both = (PinnedFile("both", "1.0", "12" * 32),)
     for contexts in (["build-wheels", "runtime-wheels"], ["runtime-wheels", "build-wheels"]):
@@ -80,7 +80,7 @@ def test_of_a_cross_build_the_targets_libraries_are_in_the_image() -> None:
     }
 
 
-def test_the_wheel_that_is_patched_is_the_engine_and_stands_there_once() -> None:
+def test_the_wheel_that_is_patched_is_the_engine_and_is_listed_once() -> None:
     document = cyclonedx("vllm-0.20.2-wheel")
     assert [each["type"] for each in document["components"] if each["name"] == "vllm"] == [
         "application"
@@ -101,7 +101,7 @@ def test_debian_packages_are_those_that_are_installed() -> None:
     assert parse("", "").packages == ()
 
 
-def test_what_an_image_does_not_list_is_said() -> None:
+def test_contents_that_are_not_listed_are_named() -> None:
     def completeness(document: dict[str, Any]) -> str:
         image = document["metadata"]["component"]["bom-ref"]
         (found,) = [each for each in document["compositions"] if each["assemblies"] == [image]]
@@ -122,7 +122,7 @@ def test_what_an_image_does_not_list_is_said() -> None:
     assert [name for name, scope in scopes(alone).items() if scope == "required"] == ["hami-core"]
 
 
-def test_an_archive_and_a_range_of_commits_are_told(tmp_path: Path) -> None:
+def test_an_archive_and_a_range_of_commits(tmp_path: Path) -> None:
     text = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
     digest, after, to = "34" * 32, "56" * 20, "78" * 20
     source = f'archive = "https://example.org/hello-1.tar.gz"\nsha256 = "{digest}"\n'

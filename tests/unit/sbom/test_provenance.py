@@ -44,25 +44,25 @@ def test_provenance_has_what_its_specification_asks_for(name: str) -> None:
     }
 
 
-def test_what_is_not_known_of_a_build_is_not_told() -> None:
+def test_unknown_times_are_left_out() -> None:
     made = of_catalog("hello-sm120-0.1.0")
     began = {"startedOn": "2026-11-21T13:58:33Z"}
-    for record, told in (
+    for record, expected in (
         (record_of(made, seconds={"smoke": 3.0}), began),
         (record_of(made, seconds={}, created="2026-11-21T15:58:33+02:00"), began),
         (record_of(made, created=""), {}),
     ):
         document = json.loads(sbom.documents(made, record, DPKG)[sbom.PROVENANCE])
-        assert document["predicate"]["runDetails"]["metadata"] == told
+        assert document["predicate"]["runDetails"]["metadata"] == expected
 
 
 def test_a_workflow_of_github_is_the_builder() -> None:
     workflow = "me/farm/.github/workflows/nightly.yml@refs/heads/main"
-    told = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_WORKFLOW_REF": workflow}
-    assert platform(told) == f"https://github.com/{workflow}"
+    environment = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_WORKFLOW_REF": workflow}
+    assert platform(environment) == f"https://github.com/{workflow}"
     assert platform({}) == LOCAL
     made = of_catalog("hello-sm120-0.1.0")
     document = json.loads(
-        sbom.documents(made, record_of(made), DPKG, platform(told))[sbom.PROVENANCE]
+        sbom.documents(made, record_of(made), DPKG, platform(environment))[sbom.PROVENANCE]
     )
     assert document["predicate"]["runDetails"]["builder"]["id"] == f"https://github.com/{workflow}"

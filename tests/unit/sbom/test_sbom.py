@@ -77,13 +77,13 @@ def test_one_image_has_one_text_and_another_image_another_number() -> None:
     other = sbom.documents(made, record_of(made, digest="sha256:" + "cd" * 32), DPKG)
     assert isinstance(made.plan, Plan)
     patched, *others = made.plan.patches
-    reworded = patched.patch.model_copy(update={"why": "it is better said so"})
+    reworded = patched.patch.model_copy(update={"why": "another reason"})
     plan = replace(made.plan, patches=(replace(patched, patch=reworded), *others))
     same_image = sbom.documents(replace(made, plan=plan), record_of(made), DPKG)
     all_three = (first, other, same_image)
     numbers = {json.loads(each[sbom.CYCLONEDX])["serialNumber"] for each in all_three}
     spaces = {json.loads(each[sbom.SPDX])["documentNamespace"] for each in all_three}
-    assert (len(numbers), len(spaces)) == (3, 3), "what says something else is another document"
+    assert (len(numbers), len(spaces)) == (3, 3), "another text is another document"
     assert json.loads(first[sbom.CYCLONEDX])["metadata"]["timestamp"] == CREATED
     assert json.loads(first[sbom.SPDX])["creationInfo"]["created"] == "2026-11-21T13:58:33Z"
 
