@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 
 from builder.errors import FetchError, RegistryError
 from builder.publish.hub_page import CUT, cut_page, describe_repository, shortened
@@ -20,7 +19,7 @@ from builder.tools.registry.hub_responses import Grant, Shown, TagPage, checked,
 from builder.tools.web import github
 from support.catalogs import load
 from support.commands import Builder
-from support.damaged import damaged, fuzzed, seeds
+from support.damaged import damaged, fuzzed
 from support.environment import REPOSITORY
 from support.hub import DockerHub, Fault, Page, docker_hub
 
@@ -366,7 +365,6 @@ def test_no_answer_of_docker_hub_or_github_is_an_internal_error() -> None:
     ]
 
     @fuzzed
-    @given(seeds)
     def fuzz(seed: bytes) -> None:
         for good, read in documents:
             with suppress(FetchError):
