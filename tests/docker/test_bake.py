@@ -25,7 +25,7 @@ from support.machines import REMOTE, Machine
 from support.overlaid import PACKAGE, StandIn, change, write_catalog
 from support.smoke_tests import docker
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
 
 SUMMARY = "What costs ${MONEY}, %{if 100}% of it"
 

@@ -19,7 +19,7 @@ from support.environment import REPOSITORY
 from support.smoke_tests import docker
 from support.upstreams import Upstream
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
 IMAGES = "builder-test/tiny"
 CANNOT, BREAKS, MERGES = (6, 7), 9, 4
 RECIPE = """

@@ -20,7 +20,7 @@ from support.environment import abandoned
 from support.smoke_tests import docker
 from support.variants import REPOSITORY_NAME, begin, edit, labels, wait_for_log
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
 
 
 def tags() -> set[str]:

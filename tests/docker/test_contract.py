@@ -12,7 +12,7 @@ from builder.smoke.check import Subject, check_image
 from builder.smoke.verdict import Verdict
 from support.smoke_tests import SmokeTest, as_root, compiled, docker, failed, failures_of, of, small
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
 TOKEN = "ghp_" + "a1B2" * 9
 

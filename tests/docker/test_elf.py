@@ -13,7 +13,7 @@ import pytest
 
 from builder.tools import elf
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
 SOURCE = """
 __global__ void add(float *a, const float *b) { a[threadIdx.x] += b[threadIdx.x]; }

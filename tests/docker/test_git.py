@@ -12,7 +12,7 @@ import pytest
 from support.commands import Builder
 from support.upstreams import Upstream
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
 
 RECIPE = """
 engine  = "from-git"

@@ -22,7 +22,11 @@ from builder.tools.registry.client import MANIFESTS
 from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.smoke_tests import docker
 
-pytestmark = pytest.mark.docker
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.xdist_group("kills"),
+    pytest.mark.usefixtures("own_cache"),
+]
 COMPLETED = 4  # every so many kills one run goes to its end
 REPOSITORY = "me/builder-test/overlaid"
 

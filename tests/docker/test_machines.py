@@ -18,7 +18,7 @@ from support.machines import CONTEXT, REMOTE, Machine
 from support.overlaid import PACKAGE, StandIn, change, write_catalog
 from support.smoke_tests import docker
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
 
 
 @pytest.fixture

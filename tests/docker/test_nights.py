@@ -26,7 +26,11 @@ from support.publishing import PUSHED, digest_of, tags
 from support.registries import Fault, Proxy, proxied
 from support.smoke_tests import docker
 
-pytestmark = pytest.mark.docker
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.xdist_group("nights"),
+    pytest.mark.usefixtures("own_cache"),
+]
 DAY = 86400
 OPS = "vllm/ops.py"
 BETTER = PACKAGE[OPS].replace("CAPABILITY = 9", "CAPABILITY = 12")

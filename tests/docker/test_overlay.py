@@ -12,7 +12,7 @@ from support.commands import Builder
 from support.overlaid import OVERLAID, PACKAGE, SITE, Build, StandIn, change, ran
 from support.smoke_tests import docker
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
 
 FASTER = {**PACKAGE, "vllm/worker.py": "def work():\n    return 'fast'\n"}
 

@@ -36,6 +36,7 @@ from support.environment import REPOSITORY
 from support.hub import DockerHub, Page, docker_hub
 from support.registries import Fault, proxied
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 docker_test = pytest.mark.docker
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"

@@ -20,6 +20,7 @@ from support.publishing import PUSHED, made, own, tags
 from support.registries import Fault, Proxy
 from support.smoke_tests import docker
 
+pytestmark = pytest.mark.xdist_group("overlaid")
 docker_test = pytest.mark.docker
 
 

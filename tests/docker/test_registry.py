@@ -33,7 +33,7 @@ from builder.tools.web import retry
 from support.nights import night
 from support.registries import Fault, Proxy, answering, proxied, put_image
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 
 
 @pytest.fixture

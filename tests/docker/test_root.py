@@ -25,7 +25,7 @@ from builder.tools.docker import engine as docker
 from support.catalogs import with_image
 from support.commands import Builder
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
 
 def platforms() -> Platforms:

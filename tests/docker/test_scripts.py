@@ -20,7 +20,7 @@ from support.catalogs import rendered
 from support.environment import REPOSITORY
 from support.upstreams import Upstream
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
 
 class Bench:

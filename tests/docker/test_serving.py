@@ -19,7 +19,7 @@ from builder.tools.docker import containers
 from support.environment import REPOSITORY
 from support.smoke_tests import SmokeTest, hello_recipe
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
 SOURCE = REPOSITORY / "tests/data/trees/faulty_server"
 IMAGE = "builder-test/faulty-server:1"

@@ -11,7 +11,7 @@ import pytest
 from builder.errors import WorldError
 from builder.tools.docker import engine as docker
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
 
 def test_an_image_that_another_user_removes_is_none(images: dict[str, Any]) -> None:

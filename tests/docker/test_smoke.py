@@ -15,7 +15,7 @@ from builder.smoke import answers
 from builder.smoke.check import Subject, check_image
 from support.smoke_tests import SmokeTest, compiled, docker, failed, hello_recipe, small
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
 
 def test_the_good_image_passes_every_check(images: dict[str, str], tmp_path: Path) -> None:

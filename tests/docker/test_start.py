@@ -15,7 +15,7 @@ from support.overlaid import OVERLAID, PACKAGE, SITE, Build, StandIn
 from support.smoke_tests import docker
 from support.upstreams import Upstream
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
 
 # Of Genesis' shape: it looks at its surroundings, edits the package, exits 0, 1 or 2.
 APPLY = """

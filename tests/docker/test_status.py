@@ -22,7 +22,7 @@ from support.environment import REPOSITORY
 from support.nights import night
 from support.registries import Proxy, proxied, put_image
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 DAY = 86400
 START = 1_795_000_000  # 2026-11-18
 CREATED = "org_opencontainers_image_created"

@@ -23,7 +23,7 @@ from support.publishing import own, tags, verified
 from support.registries import Proxy
 from support.smoke_tests import docker
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
 
 
 @pytest.fixture

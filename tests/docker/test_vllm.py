@@ -26,7 +26,7 @@ from support.environment import REPOSITORY, SHARED_CACHE
 from support.overlaid import PYTHON, SITE
 from support.smoke_tests import docker
 
-pytestmark = [pytest.mark.docker, pytest.mark.network]
+pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.xdist_group("overlaid")]
 
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 # Of the same shape as patch_tolist_cudagraph.py: two places, exit 0 where one is found, and it

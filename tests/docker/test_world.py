@@ -16,7 +16,7 @@ import pytest
 from support.commands import Builder
 from support.variants import begin, edit, wait_for_log
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
 
 
 def plain(text: str) -> str:

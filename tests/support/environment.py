@@ -47,6 +47,15 @@ def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert Path.cwd() == folder, "the test changed the working directory"
 
 
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache: no other test has its locks, or sees what is left in it."""
+    folder = tmp_path / "own-cache"
+    folder.mkdir()
+    monkeypatch.setenv("BUILDER_CACHE_DIR", str(folder))
+    return folder
+
+
 def abandoned() -> list[Path]:
     """Work directories of runs that have ended; those of another lane's are held."""
     found = []

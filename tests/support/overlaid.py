@@ -23,6 +23,8 @@ from support.smoke_tests import docker
 SITE = "/usr/local/lib/python3.12/dist-packages"
 PYTHON = "builder-test/python:trixie"
 OVERLAID = "builder-test/overlaid:1"
+STAND_IN = f"builder-test/published:{os.environ.get('PYTEST_XDIST_WORKER', 'one')}"
+"""Tests that run beside each other give it to images of their own."""
 PUBLISHED: set[str] = set()
 """Stand-ins that this process has built."""
 WRITTEN = 1_700_000_000  # all files of a diff: the same change gives the same bytes
@@ -106,7 +108,7 @@ class StandIn:
     version: str = "1.0"
     more: str = ""
 
-    def build(self, name: str = "builder-test/published:1.0") -> str:
+    def build(self, name: str = STAND_IN) -> str:
         """Give the image a name.  It is built once for all tests."""
         content = (sorted(self.files.items()), self.version, self.more)
         digest = hashlib.sha256(repr(content).encode()).hexdigest()[:12]

@@ -260,7 +260,11 @@ def test_control_characters_are_what_is_refused() -> None:
     assert both('quote " and $(x)') is not None
 
 
-@pytest.mark.parametrize("value", ["x" * 4000, '"' * 4000, "\U0001f600" * 2000, "\\" * 4000])
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 4000, '"' * 4000, "\U0001f600" * 2000, "\\" * 4000],
+    ids=["letters", "quotes", "emoji", "backslashes"],
+)
 def test_a_very_long_value_is_data(value: str) -> None:
     assert both(value) is not None
     check(value)
