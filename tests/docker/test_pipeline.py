@@ -11,7 +11,7 @@ import pytest
 
 from support.commands import Builder
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
 
 WRAPPER = """\
 #!/bin/sh
