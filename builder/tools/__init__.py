@@ -1,1 +1,1 @@
-"""One owner for each thing outside of builder: Docker, PyPI, apt, ELF files."""
+"""What is outside of builder: Docker, git, registries, the web, the package index, files."""
