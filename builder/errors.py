@@ -1,6 +1,6 @@
-"""Every way in which builder fails: what failed, why, what to do next, and an exit code a kind.
+"""All errors of builder: what failed, why, the next step, and an exit code for each kind.
 
-The exit codes are part of the command line's contract and are listed in ``builder --help``.
+The exit codes are an interface: ``builder --help`` lists them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ PROGRAM = shlex.quote(os.environ.get("BUILDER_PROGRAM") or "builder")
 
 
 def plain(text: str) -> str:
-    """Text that a terminal shows as it is written: somebody else may have written it.
+    """Text that is safe to print, even if it comes from somebody else.
 
-    Control characters are left out.  Characters that cannot be seen (Unicode's categories of
-    formats, such as those that turn the direction of text, of surrogates and private use) are
-    shown as their escapes.
+    Control characters are removed.  Invisible characters (Unicode's format characters, such as
+    those that change the direction of text, surrogates, and private use) are escaped.
     """
     text = _CONTROL.sub("", text)
     if text.isascii():
@@ -45,16 +44,16 @@ def _escape(character: str) -> str:
 
 
 def as_started(text: str) -> str:
-    """Text in which builder's commands, in back ticks, begin as the user started it."""
+    """Text in which builder's commands, in backticks, begin with the program that the user ran."""
     return _COMMAND.sub(lambda _: f"`{PROGRAM} ", text)
 
 
 class BuilderError(Exception):
     """A failure that is explained to the user without a traceback.
 
-    ``what`` failed, ``why`` (may be several lines), and the ``hint``: what to do next.  The
-    user and password of a URL are hidden: what other tools print may hold a mirror's.  What a
-    terminal would obey is left out, what it would not show is escaped.
+    ``what`` failed, ``why`` (may be several lines), and ``hint``, the next step.  User and password
+    of URLs are hidden, because the output of other tools may contain those of a mirror.  Control
+    characters are removed and invisible ones escaped.
     """
 
     exit_code: ClassVar[int] = 1
@@ -72,7 +71,7 @@ class BuilderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in a recipe file; ``line`` counts from 1."""
+    """One problem in a recipe file; ``line`` counts from 1."""
 
     file: Path
     line: int
@@ -85,7 +84,7 @@ class Problem:
 
 
 class RecipeError(BuilderError):
-    """A recipe, or the catalog of recipes, is wrong."""
+    """A recipe, or the catalog of recipes, is invalid."""
 
     exit_code = 3
 
@@ -98,19 +97,19 @@ class RecipeError(BuilderError):
 
 
 class WorldError(BuilderError):
-    """This machine lacks something, or what it has does not answer."""
+    """This machine lacks something, or a service on it does not answer."""
 
     exit_code = 4
 
 
 class FetchError(BuilderError):
-    """An input could not be fetched, or is not what the recipe says it is."""
+    """An input could not be downloaded, or differs from its pin."""
 
     exit_code = 5
 
 
-MIRROR_FIRST = "fetch it first, where the network is: `builder pin mirror`"
-"""What to do about an input that is not there, with --offline."""
+MIRROR_FIRST = "download it first, with a network: `builder pin mirror`"
+"""The next step if --offline misses an input."""
 
 
 class GoneError(FetchError):
@@ -136,7 +135,7 @@ class UntriedError(BuilderError):
 
 
 class BusyError(BuilderError):
-    """Another run is at work on the same thing."""
+    """Another run uses the same recipe, base, cache or tags."""
 
     exit_code = 9
 
@@ -148,55 +147,55 @@ class SpaceError(BuilderError):
 
 
 class PatchError(BuilderError):
-    """A patch does not apply, changes nothing, or is none."""
+    """A patch does not apply, changes nothing, or is not a patch."""
 
     exit_code = 11
 
 
 class RegistryError(BuilderError):
-    """A registry refuses, or what it has may not be replaced."""
+    """A registry refuses a request, or a tag may not be replaced."""
 
     exit_code = 12
 
 
 class TagMovedError(RegistryError):
-    """A tag no longer leads to the image that was to be replaced: somebody else has moved it."""
+    """A tag no longer points to the image that was to be replaced: it was moved meanwhile."""
 
 
 class NightError(BuilderError):
-    """Of a night's channels some could not be moved; the others were."""
+    """A nightly run could not move some channels; the others were moved."""
 
     exit_code = 13
 
 
 class StaleError(BuilderError):
-    """A channel is behind its upstream for longer than it may be."""
+    """A channel is behind its upstream for longer than its limit."""
 
     exit_code = 14
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, or a polite kill.  Like KeyboardInterrupt, but nothing on the way swallows it."""
+    """SIGINT or SIGTERM.  Not an ``Exception``, so that no handler on the way swallows it."""
 
 
-INTERNAL = 70  # EX_SOFTWARE of sysexits.h: a fault of builder's own
+INTERNAL = 70  # EX_SOFTWARE of sysexits.h: a bug in builder
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 EXIT_CODES: dict[int, str] = {
     0: "success, or nothing to do",
-    2: "the command line is wrong",
-    RecipeError.exit_code: "a recipe is wrong",
+    2: "invalid command line",
+    RecipeError.exit_code: "invalid recipe",
     WorldError.exit_code: "this machine lacks something (see `builder doctor`)",
-    FetchError.exit_code: "an input could not be fetched, or differs from its pin",
+    FetchError.exit_code: "an input could not be downloaded, or differs from its pin",
     BuildError.exit_code: "the build failed",
     SmokeError.exit_code: "the image was built and a check failed",
     UntriedError.exit_code: "a check could not be run",
-    BusyError.exit_code: "another run is at work on the same recipe",
+    BusyError.exit_code: "another run uses the same recipe",
     SpaceError.exit_code: "not enough disk space",
-    PatchError.exit_code: "a patch does not apply, or does nothing",
+    PatchError.exit_code: "a patch does not apply, or changes nothing",
     RegistryError.exit_code: "a registry refuses, or a tag may not be moved",
-    NightError.exit_code: "some channels failed this night; the others were moved",
-    StaleError.exit_code: "a channel is older than its limit",
-    INTERNAL: "a fault of builder itself (a report is written)",
+    NightError.exit_code: "a nightly run could not move some channels",
+    StaleError.exit_code: "a channel is behind for longer than its limit",
+    INTERNAL: "a bug in builder (a report is written)",
     INTERRUPTED: "interrupted",
 }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class BuildFails(StrEnum):
-    """How a commit counts that does not compile."""
+    """The verdict on a commit that does not compile."""
 
     SKIP = "skip"
     BAD = "bad"

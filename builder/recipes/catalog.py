@@ -69,7 +69,7 @@ class Catalog:
                 f"no recipe is named {name}{near}", hint="`builder list` shows all recipes"
             )
         if isinstance(entry, BrokenEntry):
-            raise RecipeError(f"the recipe {entry.name} is wrong", problems=entry.problems)
+            raise RecipeError(f"the recipe {entry.name} is invalid", problems=entry.problems)
         for base in self.chain(entry.recipe.base):
             self.base(base)
         return entry
@@ -96,7 +96,7 @@ class Catalog:
         if entry is None:
             raise RecipeError(f"no base is named {name}{suggestion(name, sorted(self.bases))}")
         if isinstance(entry, BrokenEntry):
-            raise RecipeError(f"the base {name} is wrong", problems=entry.problems)
+            raise RecipeError(f"the base {name} is invalid", problems=entry.problems)
         return entry
 
     def chain(self, base: str | None) -> list[str]:

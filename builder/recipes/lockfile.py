@@ -59,7 +59,7 @@ def read(file: Path) -> Lock:
     """Read a lock file; raises ``RecipeError`` when it is absent or not a lock."""
     parsed, problems = parse(read_text(file), file, _Lock)
     if parsed is None:
-        raise RecipeError(f"{file.name} is wrong", problems=problems)
+        raise RecipeError(f"{file.name} is invalid", problems=problems)
     return Lock(
         parsed.python,
         tuple(entry.pinned() for entry in parsed.build),

@@ -82,7 +82,7 @@ def test_a_wheel_that_does_not_fit(name: str) -> None:
 def test_what_is_wrong_in_a_lock_is_named_by_its_line(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "a.toml"
     file.write_text(f'# a lock\npython = "3.13"\n{text}')
-    with pytest.raises(RecipeError, match=r"a\.toml is wrong") as caught:
+    with pytest.raises(RecipeError, match=r"a\.toml is invalid") as caught:
         lockfile.read(file)
     assert f"{file}:{said}" in caught.value.why
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_locked(builder: Builder, catalog: Path) -> None:
     write(catalog, "six==1.16.0")
     done = builder("pin", "lock", "wheels", "--catalog", catalog)
     assert done.returncode == 0, done.stderr
-    assert "wheels.toml is wrong; writing a new one" in done.stderr
+    assert "wheels.toml is invalid; writing a new one" in done.stderr
     file.unlink()
     write(catalog, 'idna; python_version < "3"')
     done = builder("pin", "lock", "wheels", "--catalog", catalog)

@@ -265,16 +265,16 @@ def test_output_that_nobody_takes_is_no_fault_of_builder(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("tag", "promote", "hello-sm120", "a b", "--reason", "x"), "must be an image's tag"),
+        (("tag", "promote", "hello-sm120", "a b", "--reason", "x"), "must be the tag of an image"),
         (
             ("tag", "rollback", "hello-sm120", "x", "--to", "sha256:12", "--reason", "x"),
             "a full digest",
         ),
         (("push", "hello-sm120", "--replace"), "only valid together"),
         (("push", "hello-sm120", "--reason", "x"), "only valid together"),
-        (("sbom", "hello-sm120", "--from", "../../x"), "must be an image's tag"),
+        (("sbom", "hello-sm120", "--from", "../../x"), "must be the tag of an image"),
         (("recipe", "export", "hello-sm120", "-x"), "No such option"),
-        (("tag", "history", "hello-sm120", "x" * 129), "128 at most"),
+        (("tag", "history", "hello-sm120", "x" * 129), "at most 128"),
     ],
 )
 def test_words_that_the_command_line_refuses(

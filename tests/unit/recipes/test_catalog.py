@@ -64,7 +64,7 @@ def test_a_wrong_recipe_spoils_no_other(catalog: Path) -> None:
     (catalog / "recipes" / "bases" / "broken.toml").write_text('name = "broken"\n')
     found = load(catalog)
     assert found.engine("hello-sm120-0.1.0").recipe is not None
-    with pytest.raises(RecipeError, match="broken-1 is wrong"):
+    with pytest.raises(RecipeError, match="broken-1 is invalid"):
         found.engine("broken-1")
     assert {problem.file.name for problem in found.problems()} == {"broken-1.toml", "broken.toml"}
 
@@ -72,7 +72,7 @@ def test_a_wrong_recipe_spoils_no_other(catalog: Path) -> None:
 def test_a_wrong_base_spoils_what_stands_on_it(catalog: Path) -> None:
     shutil.copy(HELLO, catalog / "recipes")
     (catalog / "recipes" / "bases" / "debian-trixie.toml").write_text('name = "debian-trixie"\n')
-    with pytest.raises(RecipeError, match="the base debian-trixie is wrong"):
+    with pytest.raises(RecipeError, match="the base debian-trixie is invalid"):
         load(catalog).engine("hello-sm120-0.1.0")
 
 
