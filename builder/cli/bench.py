@@ -109,7 +109,7 @@ def run_benchmark(
         int, typer.Option(metavar="N", min=1, help="Maximum number of tokens to generate.")
     ] = 2000,
     temperature: Annotated[
-        float, typer.Option(min=0.0, help="Sampling temperature (0 = greedy).")
+        float, typer.Option(metavar="T", min=0.0, help="Sampling temperature (0 = greedy).")
     ] = 0.6,
     top_k: Annotated[
         int,
@@ -121,6 +121,7 @@ def run_benchmark(
         float,
         typer.Option(
             "--min-p",
+            metavar="P",
             min=0.0,
             max=1.0,
             help="Minimum probability, relative to the most likely token.",

@@ -57,7 +57,7 @@ def bisect(
         BuildFails,
         typer.Option(
             metavar="skip|bad",
-            help="How a commit counts that does not compile. With bad, the bisect finds the commit "
+            help="Verdict on a commit that does not compile. With bad, the bisect finds the commit "
             "that broke the build.",
         ),
     ] = BuildFails.SKIP,
