@@ -1,7 +1,7 @@
-"""Makes a GitHub runner (Ubuntu) fit for builder; as root, where nothing else is to be kept.
+"""Prepare a GitHub runner (Ubuntu) for builder; run as root, on a runner that is thrown away.
 
-Docker keeps images in containerd, where they have their digests. With ``--clear true`` the
-toolchains go that no recipe needs; ``--need GIB`` says where that is not room enough.
+Docker's containerd image store is enabled, because only it keeps manifest digests.  With ``--clear
+true``, toolchains that no recipe needs are removed; ``--need GIB`` warns if space is still short.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 DAEMON_JSON = Path("/etc/docker/daemon.json")
-# Of the runner's image (actions/runner-images, Ubuntu2404-Readme.md), the largest first.
+# From the runner image (actions/runner-images, Ubuntu2404-Readme.md), the largest first.
 CLEARED = (
     "/usr/local/lib/android",
     "/usr/local/.ghcup",
@@ -33,26 +33,26 @@ CLEARED = (
 )
 
 
-def say(message: str) -> None:
-    """Tell the job's log."""
+def log(message: str) -> None:
+    """Print a line to the log of the job."""
     sys.stdout.write(f"{message}\n")
     sys.stdout.flush()
 
 
 def with_containerd_store(text: str) -> str:
-    """A daemon.json that also has images kept in containerd; the empty text is none."""
+    """The text of daemon.json with the containerd image store enabled; an empty one is valid."""
     config = json.loads(text or "{}")
     config["features"] = {**config.get("features", {}), "containerd-snapshotter": True}
     return json.dumps(config, indent=2) + "\n"
 
 
 def free() -> float:
-    """GiB that are free where Docker and the checkout are."""
+    """GiB of free disk for Docker and the checkout."""
     return shutil.disk_usage("/").free / 2**30
 
 
 def keep_images_in_containerd() -> None:
-    """Have the engine do so; it is started anew only where it did not."""
+    """Enable the containerd image store; restart the engine if that changes its configuration."""
     text = DAEMON_JSON.read_text() if DAEMON_JSON.exists() else ""
     wanted = with_containerd_store(text)
     if text and json.loads(text) == json.loads(wanted):
@@ -60,18 +60,18 @@ def keep_images_in_containerd() -> None:
     DAEMON_JSON.parent.mkdir(parents=True, exist_ok=True)
     DAEMON_JSON.write_text(wanted)
     subprocess.run(["systemctl", "restart", "docker"], check=True)
-    say("images are kept in containerd")
+    log("enabled the containerd image store")
 
 
 def clear() -> None:
-    """Remove the toolchains."""
+    """Remove the toolchains that no recipe needs."""
     before = free()
     subprocess.run(["rm", "-rf", "--one-file-system", "--", *CLEARED], check=True)
-    say(f"{before:.1f} GiB of disk were free, {free():.1f} are now")
+    log(f"{before:.1f} GiB of disk were free, now {free():.1f}")
 
 
 def main() -> None:
-    """Do what the command line says; exits where this is no runner of GitHub's."""
+    """Run the command line; refuses to run elsewhere than on a runner of GitHub."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clear", choices=("true", "false"), default="false")
     parser.add_argument("--need", type=float, default=0.0, metavar="GIB")
@@ -82,7 +82,7 @@ def main() -> None:
     if wanted.clear == "true":
         clear()
     if free() < wanted.need:
-        say(f"::warning::{free():.0f} GiB of disk are free, {wanted.need:.0f} may be needed")
+        log(f"::warning::{free():.0f} GiB of disk are free, {wanted.need:.0f} GiB may be needed")
 
 
 if __name__ == "__main__":

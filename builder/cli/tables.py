@@ -10,14 +10,14 @@ from builder.errors import as_started, plain
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; on a terminal, wide cells wrap; elsewhere, tabs separate the cells."""
-    from rich.markup import escape
-    from rich.table import Table
-
     if not out().is_terminal:
         for row in rows:
             cells = [" ".join(as_started(plain(cell)).split("\n")) for cell in row]
             out().file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
         return
+    from rich.markup import escape
+    from rich.table import Table
+
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:
         drawn.add_column(name, overflow="fold")

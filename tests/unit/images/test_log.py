@@ -1,4 +1,4 @@
-"""A build that breaks down is told apart from one that fails, by its log."""
+"""The log of a build: its steps, its first errors, the known causes, and breakdowns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.images.log import BuildLog
+from builder.images.log import BuildLog, Step
+from support.buildx_output import COMPILE
 
 # As gcc 14, nvcc 13, apt 3.0 and BuildKit 0.28 print it.
 FAILED = '#14 ERROR: process "cmake --build /build" did not complete successfully: exit code: 1'
@@ -64,3 +65,100 @@ def test_a_build_that_breaks_down_is_told_from_one_that_fails(
     log.line(FAILED)
     log.line(OF_APT)
     assert not log.breakdown
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> BuildLog:
+    return BuildLog(tmp_path / "logs" / "x.log")
+
+
+def test_the_steps_of_a_compile_are_told_from_all_else(log: BuildLog) -> None:
+    steps = [found for line in COMPILE.splitlines() if isinstance(found := log.line(line), Step)]
+    assert steps == [
+        Step(22, 339, "ccache g++ -Werror -I/src/error_code.d -c /src/a.cpp"),
+        Step(23, 339, "Building CUDA object x.o"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("#12 3.1 [3/16] Building CUDA object x.o", Step(3, 16, "Building CUDA object x.o")),
+        ("#9 1734.08 [339/339] Linking", Step(339, 339, "Linking")),
+        ("#12 [build 3/16] RUN x", "#12 [build 3/16] RUN x"),
+        ("#12 sha256:0123 3.1MB / 16MB 0.3s", "#12 sha256:0123 3.1MB / 16MB 0.3s"),
+        ("#12 3.1 [3/16 x", "#12 3.1 [3/16 x"),
+        ("", ""),
+    ],
+)
+def test_a_line_is_a_step_or_itself(log: BuildLog, line: str, step: Step | str) -> None:
+    assert log.line(line) == step
+
+
+def test_the_log_keeps_every_line_and_the_first_errors(log: BuildLog) -> None:
+    for line in COMPILE.splitlines():
+        log.line(line)
+    log.close()
+    assert log.path.read_text() == COMPILE
+    assert log.errors[:3] == [
+        "FAILED: x.o",
+        "/usr/local/cuda/bin/nvcc -c /src/x.cu -o x.o",
+        '/src/x.cu(7): error: identifier "missing" is undefined',
+    ]
+
+
+def test_what_follows_from_the_first_errors_does_not_push_them_out(log: BuildLog) -> None:
+    for number in range(200):
+        log.line(f"#9 1.0 /src/{number}.cpp:1:1: error: no {number}")
+    assert log.errors[0] == "/src/0.cpp:1:1: error: no 0"
+    assert len(log.errors) < 20
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/src/a.cpp:3:7: error: unused variable 'x' [-Werror=unused-variable]",
+        "/usr/bin/ld: a.o: undefined reference to `f'",
+        "/usr/bin/x86_64-linux-gnu-ld: cannot find -lcublas: No such file or directory",
+        "CMake Error at CMakeLists.txt:3 (message):",
+        "nvcc fatal   : Unsupported gpu architecture 'compute_13'",
+        "ptxas fatal   : Unresolved extern function 'f'",
+        "E: Unable to locate package nonsense",
+        "ERROR: Could not find a version that satisfies the requirement x",
+        "cp: error writing 'x': No space left on device",
+        "Traceback (most recent call last):",
+    ],
+)
+def test_a_tool_that_says_why_is_heard(log: BuildLog, line: str) -> None:
+    log.line(f"#9 12.30 {line}")
+    assert log.errors == [line]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[1/2] ccache g++ -Werror=format -c /src/error.cpp",
+        "-- Performing Test HAS_ERROR - Failed",
+        "-- Looking for error.h",
+        "[2/2] Building CXX object error_code.cpp.o",
+        "0 errors, 0 warnings",
+    ],
+)
+def test_what_only_names_errors_is_none(log: BuildLog, line: str) -> None:
+    log.line(f"#9 12.30 {line}")
+    assert log.errors == []
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("g++: fatal error: Killed signal terminated program cc1plus", "--jobs N"),
+        ("x.o: undefined reference to `cuMemCreate'", "vmm = false"),
+        ("curl: (6) Could not resolve host: example.invalid", "fetch it before"),
+        ("E: Unable to locate package nonsense", "check [debian]"),
+    ],
+)
+def test_a_known_cause_is_named(log: BuildLog, line: str, hint: str) -> None:
+    log.line(f"#9 12.30 {line}")
+    (found,) = log.all_text_hints
+    assert hint in found

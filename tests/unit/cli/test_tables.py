@@ -1,0 +1,27 @@
+"""Tables, sizes and durations."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.cli.tables import duration, size, table
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0.0 MB"), (1_500_000, "1.5 MB"), (2_670_000_000, "2.67 GB")]
+)
+def test_sizes_are_decimal(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (59.94, "59.9 s"), (60, "1 min 0 s"), (1525, "25 min 25 s")],
+)
+def test_durations_are_read_by_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_table_outside_a_terminal_is_lines_of_tabs(capsys: pytest.CaptureFixture[str]) -> None:
+    table(("a", "b"), [("[red]x[/red]", "y" * 300), ("z", "")])
+    assert capsys.readouterr().out == f"[red]x[/red]\t{'y' * 300}\nz\n"
