@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -51,7 +52,9 @@ def answering_engine() -> None:
 @pytest.fixture(scope="session")
 def hello(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """hello-sm120, built and verified once for all tests: the JSON of the build, and the plan."""
-    home = tmp_path_factory.mktemp("hello")
+    # All processes of pytest-xdist share the verdict, too.
+    home = tmp_path_factory.getbasetemp()
+    home = home.parent if "PYTEST_XDIST_WORKER" in os.environ else home
 
     def run(verb: str) -> Any:
         done = fork_server.run(

@@ -20,6 +20,8 @@ from support.commands import Builder
 from support.environment import REPOSITORY
 from support.upstreams import Upstream
 
+pytestmark = pytest.mark.xdist_group("matrix")  # they share what a fixture makes
+
 HELLO, HAMI, VLLM = "hello-sm120-0.1.0", "hami-core-pr188", "vllm-0.19.1"
 PATCH = "vllm-0.19-fla-tma.patch"
 

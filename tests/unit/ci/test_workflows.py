@@ -23,6 +23,8 @@ from builder.ci.matrix import HOSTED, Job
 from builder.cli.app import app
 from support.environment import REPOSITORY
 
+pytestmark = pytest.mark.xdist_group("workflows")  # they share what a fixture makes
+
 GITHUB = REPOSITORY / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 ACTIONS = sorted((GITHUB / "actions").glob("*/action.yml"))

@@ -26,6 +26,8 @@ from builder.upstream.patch_state import Finding
 from support import histories
 from support.histories import RENAMED, History, Pull
 
+pytestmark = pytest.mark.xdist_group("line_map")  # they share what a fixture makes
+
 SEEDS = (1, 2, 3)
 NEAR = 8  # commits of main after the base of a pull request: there most still fit
 SLACK = 2  # lines

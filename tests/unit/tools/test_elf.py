@@ -13,6 +13,8 @@ from builder.tools.elf import MalformedElf, is_elf, read, read_symbols
 from builder.tools.fatbin import Code
 from support.fatbins import ELF, FLAG_A, PTX, entry, region
 
+pytestmark = pytest.mark.xdist_group("elf")  # they share what a fixture makes
+
 # Damaged sizes must cost no more than sound ones: far above what any example needs, far below
 # what a loop through a bogus count would.
 in_time = settings(
