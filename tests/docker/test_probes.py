@@ -7,7 +7,7 @@ import pytest
 from builder.recipes.schema import FilePatch, FileProbe, LibraryProbe, PythonProbe
 from support.smoke_tests import SmokeTest, as_root, compiled, of, small
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
 
 def test_the_symbols_of_a_library(images: dict[str, str], smoke_test: SmokeTest) -> None:
