@@ -210,7 +210,7 @@ def test_a_test_of_the_users_decides(farm: Farm, tmp_path: Path) -> None:
     assert images() == before
 
 
-def test_ends_that_are_not_what_they_are_said_to_be(farm: Farm) -> None:
+def test_wrong_ends_are_refused(farm: Farm) -> None:
     commits = farm.commits
     before = images()
     done = farm.run("--good", commits[9], "--bad", "main", status=2)
@@ -257,7 +257,7 @@ exec "$@"
 """
 
 
-def test_what_befalls_a_build_is_no_verdict(farm: Farm) -> None:
+def test_a_killed_compiler_is_no_verdict(farm: Farm) -> None:
     good, upstream = farm.commits[7], farm.upstream
     upstream.git("checkout", "--quiet", "-b", "killed", good)
     wrapped = f"{CMAKE}target_compile_options(tiny PRIVATE -wrapper sh,/src/once.sh)\n"

@@ -22,7 +22,7 @@ def good(images: dict[str, str], smoke_test: SmokeTest) -> Verdict:
     return smoke_test(small(images))
 
 
-def test_the_small_image_fails_only_for_what_it_lacks(good: Verdict) -> None:
+def test_the_small_image_fails_only_for_its_missing_libraries(good: Verdict) -> None:
     assert failed(good) == {"closure", "contract", "runs", "output", "option"}
     assert [check.subject for check in failures_of(good, "contract")] == ["driver"]
 
@@ -35,9 +35,9 @@ def test_each_part_of_the_configuration_is_held_to_the_recipe(
         "ENV HELLO_ARG_HOST=127.0.0.1\nLABEL builder.recipe=other\n"
     )
     verdict = smoke_test(small(images) + lines, labels={"builder.recipe": "hello-sm120-0.1.0"})
-    told = {check.subject: check.found for check in failures_of(verdict, "contract")}
-    told.pop("driver")
-    assert told == {
+    shown = {check.subject: check.found for check in failures_of(verdict, "contract")}
+    shown.pop("driver")
+    assert shown == {
         "user": "root",
         "entrypoint": '["sh"]',
         "command": '["--verbose"]',
@@ -48,19 +48,19 @@ def test_each_part_of_the_configuration_is_held_to_the_recipe(
     }
 
 
-def test_a_missing_label_is_told(images: dict[str, str], smoke_test: SmokeTest) -> None:
+def test_a_missing_label_fails(images: dict[str, str], smoke_test: SmokeTest) -> None:
     verdict = smoke_test(small(images), labels={"builder.none": "abc"})
     assert ("label builder.none", "not set") in [
         (check.subject, check.found) for check in failures_of(verdict, "contract")
     ]
 
 
-def test_what_came_out_empty_is_told(images: dict[str, str], smoke_test: SmokeTest) -> None:
+def test_an_empty_value_fails(images: dict[str, str], smoke_test: SmokeTest) -> None:
     lines = 'LABEL commit=""\nENV BUILD_COMMIT=\nUSER root\nARG VERSION\nRUN true\n'
     verdict = smoke_test(small(images) + lines + "USER 10001:10001\n", "--build-arg=VERSION=")
     (check,) = [c for c in failures_of(verdict, "contract") if c.expected == "none is empty"]
-    for told in ("label commit", "environment BUILD_COMMIT", "argument VERSION"):
-        assert told in check.found
+    for shown in ("label commit", "environment BUILD_COMMIT", "argument VERSION"):
+        assert shown in check.found
 
 
 @pytest.mark.parametrize(("driver", "passes"), [(None, True), ("580.65.06", True), ("570", False)])
@@ -77,11 +77,11 @@ def test_the_driver_is_that_of_the_cuda_in_the_image(
 
 def test_a_budget_is_kept(images: dict[str, str], smoke_test: SmokeTest) -> None:
     verdict = smoke_test(small(images), budget=Budget(download=1000, unpacked=20))
-    said = [(check.subject, check.passed) for check in of(verdict, "budget")]
-    assert said == [("to download", True), ("unpacked", False)]
+    results = [(check.subject, check.passed) for check in of(verdict, "budget")]
+    assert results == [("to download", True), ("unpacked", False)]
 
 
-def test_a_layer_that_a_later_one_hides_is_told(
+def test_a_layer_that_a_later_one_hides_fails(
     images: dict[str, str], smoke_test: SmokeTest, good: Verdict
 ) -> None:
     assert not failures_of(good, "layers")
@@ -113,8 +113,8 @@ def test_files_that_no_image_may_hold(images: dict[str, str], smoke_test: SmokeT
         small(images) + f"USER root\nRUN <<EOF\nset -e\n{script}\nEOF\nUSER 10001:10001\n"
     )
     for kind in ("set-uid", "world-writable", "secrets"):
-        told = "; ".join(check.found for check in failures_of(verdict, kind))
-        files = [part for part in told.split("; ") if part.startswith("/")]
+        shown = "; ".join(check.found for check in failures_of(verdict, kind))
+        files = [part for part in shown.split("; ") if part.startswith("/")]
         assert sorted(files) == sorted(found for _, of, found in BAD if of == kind)
 
 
@@ -128,7 +128,7 @@ def test_a_secret_stays_in_its_layer_when_a_later_one_removes_it(
     assert TOKEN not in str(verdict)
 
 
-def test_a_secret_in_the_configuration_is_told_by_its_place(
+def test_a_secret_in_the_configuration_is_reported_by_its_place(
     images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     lines = (
@@ -136,16 +136,16 @@ def test_a_secret_in_the_configuration_is_told_by_its_place(
         "USER root\nARG MIRROR_PASSWORD\nRUN true\nUSER 10001:10001\n"
     )
     verdict = smoke_test(small(images) + lines, "--build-arg=MIRROR_PASSWORD=word")
-    told = "\n".join(check.found for check in failures_of(verdict, "secrets"))
+    shown = "\n".join(check.found for check in failures_of(verdict, "secrets"))
     for found in (
         "the environment sets API_TOKEN",
         "the label note (classic GitHub token)",
         "was given MIRROR_PASSWORD",
         "environment's INDEX (password in a URL)",
     ):
-        assert found in told
+        assert found in shown
     assert TOKEN not in str(verdict)
-    assert "word" not in told.replace("password", "").replace("PASSWORD", "")
+    assert "word" not in shown.replace("password", "").replace("PASSWORD", "")
 
 
 VERSIONED = (
@@ -161,7 +161,7 @@ OLDER = " && gcc -shared -fPIC -Wl,-soname,libv.so.1 -Wl,--version-script=/one -
 
 
 @pytest.mark.parametrize(("older", "passes"), [("", True), (OLDER, False)])
-def test_a_library_that_is_too_old_for_what_needs_it(
+def test_a_library_without_a_needed_symbol_version_fails(
     images: dict[str, str], smoke_test: SmokeTest, older: str, passes: bool
 ) -> None:
     verdict = smoke_test(compiled(images, VERSIONED + older))
@@ -195,7 +195,7 @@ def test_an_engine_without_gpu_code_is_found_beside_a_library_that_has_some(
     assert (check.subject, check.found) == ("/opt/engine/", "none at all")
 
 
-def test_a_rule_is_bent_only_for_a_reason_and_where_it_must(
+def test_an_exemption_needs_a_reason_and_a_file(
     images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     bent = [
@@ -224,7 +224,7 @@ def test_an_image_of_another_platform_is_checked_without_running_it(
     assert any("needs libc.so.6" in check.found for check in failures_of(verdict, "closure"))
 
 
-def test_any_image_is_held_to_what_holds_for_all(
+def test_any_image_gets_the_checks_for_every_image(
     images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     name = smoke_test.build(small(images) + as_root("chmod u+s /usr/bin/env"))
@@ -258,7 +258,7 @@ print(verdict.unpacked_size, peak[1])
 """
 
 
-def test_the_memory_that_it_takes_does_not_grow_with_the_image(images: dict[str, str]) -> None:
+def test_memory_does_not_grow_with_the_image(images: dict[str, str]) -> None:
     command = [sys.executable, "-c", PEAK, images["good"]]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     unpacked, peak = map(int, done.stdout.split())

@@ -125,9 +125,7 @@ def test_text_of_a_file_behind_a_link(images: dict[str, str], smoke_test: SmokeT
     ]
 
 
-def test_a_link_leads_to_text_that_was_not_asked_for(
-    images: dict[str, str], smoke_test: SmokeTest
-) -> None:
+def test_the_target_of_a_link_is_read_too(images: dict[str, str], smoke_test: SmokeTest) -> None:
     lines = "COPY <<EOF /opt/real/a.txt\nspeed = 12\nEOF\n" + as_root("ln -s real/a.txt /opt/b.txt")
     verdict = smoke_test(
         small(images) + lines, probe=[FileProbe(file="/opt/b.txt", has=["speed = 12"])]
@@ -135,7 +133,7 @@ def test_a_link_leads_to_text_that_was_not_asked_for(
     assert [check.passed for check in of(verdict, "file")] == [True, True]
 
 
-def test_a_patchs_own_check_bears_its_name(images: dict[str, str], smoke_test: SmokeTest) -> None:
+def test_the_check_of_a_patch_has_its_name(images: dict[str, str], smoke_test: SmokeTest) -> None:
     probe = FileProbe(file="/opt/patched")
     patch = FilePatch(file="mended.patch", why="it is broken", probe=probe)
     verdict = smoke_test(small(images), patch=[patch])

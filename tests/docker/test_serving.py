@@ -119,7 +119,7 @@ def test_each_fault_fails_its_own_step(
     assert failed - others == {subject}
 
 
-def test_a_server_that_dies_is_told_with_its_end(verdict_of: Any) -> None:
+def test_a_server_that_dies_is_reported_with_its_exit_status(verdict_of: Any) -> None:
     checks = verdict_of("dies")
     assert "broke before the end" in checks["completes text"].found
     assert "the server ended with exit status 7" in checks["completes text"].found
@@ -155,9 +155,7 @@ def test_an_entrypoint_that_is_not_there_is_the_images_fault(
     assert "/nowhere" in check.found
 
 
-def test_an_image_of_another_platform_could_not_be_tried(
-    smoke_test: SmokeTest, tmp_path: Path
-) -> None:
+def test_an_image_of_another_platform_is_untried(smoke_test: SmokeTest, tmp_path: Path) -> None:
     dockerfile = 'FROM scratch\nCOPY --chmod=755 <<EOF /x\n\x7fELF\nEOF\nENTRYPOINT ["/x"]\n'
     name = smoke_test.build(dockerfile, "--platform=linux/arm64")
     (check,) = serves.check(recipe_of(Serve(api_flavor="hello")), name, tmp_path, None)
@@ -200,7 +198,7 @@ def test_the_check_on_a_gpu_fails_for_a_server_that_runs_on_the_cpu(
     assert "mean" in checks[2].found
 
 
-def test_what_a_killed_run_left_is_taken_away_by_the_next(image: str) -> None:
+def test_containers_of_a_killed_run_are_removed_by_the_next(image: str) -> None:
     gone = subprocess.Popen(["sleep", "0"])
     gone.wait()
     host = containers.owner().split(":")[0]

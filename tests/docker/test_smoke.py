@@ -36,8 +36,8 @@ def test_a_missing_library_breaks_the_closure_and_the_program(
 ) -> None:
     verdict = smoke_test(small(images))
     assert failed(verdict) == {"closure", "contract", "runs", "output", "option"}
-    told = [check.found for check in verdict.failures if check.kind == "contract"]
-    assert told == ["no libcudart of a known CUDA in the image"]
+    shown = [check.found for check in verdict.failures if check.kind == "contract"]
+    assert shown == ["no libcudart of a known CUDA in the image"]
     closure = next(check for check in verdict.failures if check.kind == "closure")
     assert "libhello-cuda.so.0.1.0 needs libcublas.so.13" in closure.found
 
@@ -57,7 +57,7 @@ def test_a_missing_library_breaks_the_closure_and_the_program(
         ("/build/1/build.ninja", "build directories"),
     ],
 )
-def test_what_the_build_left_behind_is_found(
+def test_files_of_the_build_are_found(
     images: dict[str, str], smoke_test: SmokeTest, path: str, what: str
 ) -> None:
     clean = smoke_test(small(images))
@@ -155,8 +155,10 @@ def test_a_recipes_probes_of_a_library_are_checked(
         ),
     ]
     verdict = smoke_test(compiled(images, how), probe=probes)
-    said = [(check.expected, check.passed) for check in verdict.checks if check.kind == "library"]
-    assert said == [
+    results = [
+        (check.expected, check.passed) for check in verdict.checks if check.kind == "library"
+    ]
+    assert results == [
         ("machine code for sm_120a", False),
         ("does not need libcuda.so.1", False),
         ("needs libcuda.so.1", True),
@@ -237,8 +239,8 @@ def test_options_are_read_value_by_value(images: dict[str, str], smoke_test: Smo
         OptionProbe(option="--mtp-head", program="hello-server"),
     ]
     verdict = smoke_test(small(images, script), probe=probe)
-    said = [(check.expected, check.passed) for check in verdict.checks if check.kind == "option"]
-    assert said == [
+    results = [(check.expected, check.passed) for check in verdict.checks if check.kind == "option"]
+    assert results == [
         ("is listed", True),
         ("has dflash", True),
         ("does not have f16", True),

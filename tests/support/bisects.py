@@ -64,7 +64,7 @@ class Farm:
         self.upstream = upstream
         self.builder = builder
         self.kept = catalog.parent / "state" / "bisect" / "eng-1.json"
-        self.said: list[str] = []
+        self.lines: list[str] = []
 
     def write(self, pin: str, patches: str = "", source: str = "") -> None:
         source = source or f'[source]\ngit = "{self.upstream.url}"\ncommit = "{pin}"\n'
@@ -74,8 +74,8 @@ class Farm:
     def ask(self, good: str | None = None, bad: str | None = None, **more: Any) -> Outcome:
         """Bisect in this process."""
         request = Request(good, bad, **{name: more.pop(name) for name in WAY & more.keys()})
-        self.said.clear()
-        builds = build_session(self.catalog, progress=Recorded(self.said))
+        self.lines.clear()
+        builds = build_session(self.catalog, progress=Recorded(self.lines))
         return bisect_run.bisect(builds, "eng", request, Options(**more))
 
     @property
@@ -83,8 +83,8 @@ class Farm:
         return bisect_state.read(self.kept.parents[1], "eng-1")
 
     @property
-    def told(self) -> str:
-        return "\n".join(self.said)
+    def output(self) -> str:
+        return "\n".join(self.lines)
 
     def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         """Bisect as a user does."""

@@ -135,19 +135,19 @@ def test_a_server_without_timings_is_timed_by_the_client(
 
 def test_the_client_times_from_the_first_piece_to_the_last() -> None:
     pieces = [Event({"choices": [{"delta": {"content": "a"}}]}, 2.0 + n / 2) for n in range(5)]
-    told = timed(Stream((Event({"choices": []}, 0.1), *pieces), 9.0, True), seed=3)
-    assert (told.tokens, told.tokens_per_second, told.timed_by) == (5, 2.0, "client")
+    shown = timed(Stream((Event({"choices": []}, 0.1), *pieces), 9.0, True), seed=3)
+    assert (shown.tokens, shown.tokens_per_second, shown.timed_by) == (5, 2.0, "client")
     thought = Event({"choices": [{"delta": {"reasoning_content": "b"}}]}, 1.0)
     usage = Event({"choices": [], "usage": {"completion_tokens": 7, "prompt_tokens": 2}}, 5.0)
-    told = timed(Stream((thought, *pieces, usage), 9.0, True), seed=3)
-    assert (told.tokens, told.tokens_per_second, told.prompt_tokens) == (7, 2.0, 2)
+    shown = timed(Stream((thought, *pieces, usage), 9.0, True), seed=3)
+    assert (shown.tokens, shown.tokens_per_second, shown.prompt_tokens) == (7, 2.0, 2)
     alone = timed(Stream((pieces[0],), 4.0, True), seed=3)
     assert alone.tokens_per_second == 0.25
     with pytest.raises(UnansweredError, match="no tokens"):
         timed(Stream((), 1.0, True), seed=3)
 
 
-def test_an_answer_that_breaks_off_is_no_run(
+def test_an_incomplete_answer_is_no_run(
     server: tuple[str, type[Handler]], builder: Builder
 ) -> None:
     url, answers = server
@@ -187,7 +187,7 @@ def test_an_image_is_measured_for_each_context(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "shown"),
     [
         (["http://127.0.0.1:1"], 4, "does not list its models"),
         (["no-such-image:1", "--model", "MODEL"], 4, "neither a recipe nor an image"),
@@ -199,14 +199,14 @@ def test_an_image_is_measured_for_each_context(
     ],
 )
 @pytest.mark.docker
-def test_what_cannot_be_measured_is_said(
-    builder: Builder, tmp_path: Path, arguments: list[str], code: int, told: str
+def test_an_impossible_benchmark_is_refused(
+    builder: Builder, tmp_path: Path, arguments: list[str], code: int, shown: str
 ) -> None:
     model = tmp_path / "model.gguf"
     model.write_text("{}")
     done = builder("bench", *[str(model) if each == "MODEL" else each for each in arguments])
     assert done.returncode == code, done.stderr
-    assert told in " ".join(done.stderr.replace("│", " ").split())
+    assert shown in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_sizes_of_contexts() -> None:
@@ -257,7 +257,7 @@ def test_a_benchmark_is_kept_and_read_again() -> None:
             from_json(wrong)
 
 
-def test_a_difference_is_shown_only_where_it_is_sure() -> None:
+def test_only_a_significant_difference_is_shown() -> None:
     base = [50.0, 51.0, 49.5, 50.5, 50.2]
     clear = compare(benchmark(base), benchmark([each * 1.2 for each in base]))
     (row,) = clear.rows
@@ -300,9 +300,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
         ({"subject": {"image": "b:1", "flags": ["--mlock"]}}, "flags", True),
     ],
 )
-def test_what_differs_beside_the_engine_is_told(
-    more: dict[str, Any], what: str, same: bool
-) -> None:
+def test_other_differences_are_listed(more: dict[str, Any], what: str, same: bool) -> None:
     found = compare(benchmark([1.0, 2.0]), benchmark([1.0, 2.0], **more))
     assert what in [difference.what for difference in found.differences]
     assert found.same is same
@@ -353,7 +351,7 @@ def test_a_picture_of_each_kind(tmp_path: Path) -> None:
     assert [file.read_bytes() for file in again] == [file.read_bytes() for file in files]
 
 
-def test_what_cannot_be_drawn(tmp_path: Path) -> None:
+def test_other_charts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.pdf: a chart is"):
         plot.draw([("a", benchmark([1.0]))], [tmp_path / "a.pdf"])
     with pytest.raises(ValueError, match="no runs to draw"):

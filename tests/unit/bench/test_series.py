@@ -51,7 +51,7 @@ FAST = [60.0, 60.8, 59.1, 60.5, 59.8]
         ([0.0, 0.0, 0.0], "collapse", False),
     ],
 )
-def test_what_a_series_is_called(values: list[float], shape: str, passed: bool) -> None:
+def test_the_shape_of_a_series(values: list[float], shape: str, passed: bool) -> None:
     series = evaluate(values)
     assert (series.shape, series.passed) == (shape, passed), series.why
 
@@ -81,7 +81,7 @@ def test_noise_alone_hardly_ever_fails(spread: float, most: float) -> None:
 
 
 @pytest.mark.parametrize("values", [[], [-1.0], [float("nan")], [float("inf"), 1.0]])
-def test_what_is_no_series(values: list[float]) -> None:
+def test_values_that_are_no_speeds_are_refused(values: list[float]) -> None:
     with pytest.raises(ValueError, match=r"no run|neither negative"):
         evaluate(values)
     with pytest.raises(ValueError, match=r"no run|neither negative"):

@@ -69,7 +69,7 @@ def test_a_test_runs_where_it_was_asked_for(farm: Farm, tmp_path: Path) -> None:
         outcome = farm.ask(*ends, test=test)
     assert outcome.first_bad is not None
     assert outcome.first_bad.name == commits[6]
-    assert f"the test runs in {here}, where the bisect started" in farm.told
+    assert f"the test runs in {here}, where the bisect started" in farm.output
 
 
 @pytest.mark.usefixtures("swept")
@@ -95,7 +95,7 @@ def test_a_directory_that_goes_while_it_is_needed(farm: Farm, tmp_path: Path) ->
         ("kill -9 $$", "the test ended with 137"),
     ],
 )
-def test_a_test_that_breaks_off_gives_no_verdict(
+def test_a_test_that_ends_abnormally_gives_no_verdict(
     farm: Farm, tmp_path: Path, between: str, why: str
 ) -> None:
     commits = grown(farm.upstream, 5)
@@ -116,7 +116,7 @@ def test_a_test_that_breaks_off_gives_no_verdict(
 
 
 @pytest.mark.parametrize("restarted", [(), ("good",), ("good", "bad")])
-def test_what_is_known_is_forgotten_when_the_new_bisect_has_begun(
+def test_progress_is_discarded_when_the_new_bisect_has_progress(
     farm: Farm,
     tmp_path: Path,
     swept: list[Trace],
@@ -147,7 +147,7 @@ def test_what_is_known_is_forgotten_when_the_new_bisect_has_begun(
             farm.ask(restart=True)
     assert swept == [before.trace]
     assert farm.state == replace(before, trace=None)
-    # What is not said is as it was.
+    # Options that are not given keep their values.
     decide(tmp_path, (commits[0], commits[8]), commits[5:])
     both = len(restarted) == len(ends)
     way = {"test": str(tmp_path / "decide")} if both else {}
@@ -156,11 +156,11 @@ def test_what_is_known_is_forgotten_when_the_new_bisect_has_begun(
     assert outcome.first_bad.name == commits[5]
     assert outcome.question.test == (way["test"] if both else test)
     assert [step.commit.name for step in outcome.steps[:2]] == [commits[0], commits[8]]
-    assert "continuing" not in farm.told
+    assert "continuing" not in farm.output
 
 
 @pytest.mark.usefixtures("swept")
-def test_a_question_of_which_nothing_is_known_is_in_nobodys_way(
+def test_a_bisect_without_progress_leaves_no_state(
     farm: Farm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits = grown(farm.upstream, 4)
@@ -179,7 +179,7 @@ def nobody(*_: Any) -> None:
     raise WorldError("the Docker engine does not answer")
 
 
-def test_a_wrong_commit_to_skip_is_told_before_anything_is_built(farm: Farm) -> None:
+def test_a_wrong_commit_to_skip_is_refused_before_any_build(farm: Farm) -> None:
     commits = grown(farm.upstream, 4)
     farm.write(commits[0])
     for wrong in (commits[3], commits[0], "0" * 9):
@@ -217,7 +217,7 @@ def stopped(command: str, folder: Path) -> None:
         evaluate._stop(process)
 
 
-def test_what_a_test_started_is_stopped_with_it(
+def test_the_processes_of_a_test_are_stopped_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluate, "GRACE", 2.0)

@@ -39,8 +39,8 @@ def test_ends_between_which_there_is_nothing(farm: Farm) -> None:
         return str(error.value)
 
     assert f"v1 ({commits[0][:9]}) and {commits[0][:9]} are the same" in refused("v1", commits[0])
-    said = refused("main", "v1")
-    assert f"the bad end, v1 ({commits[0][:9]}), is older than the good one, main" in said
+    message = refused("main", "v1")
+    assert f"the bad end, v1 ({commits[0][:9]}), is older than the good one, main" in message
     assert "have no common history" in refused("v1", "other")
     assert "no known commit nowhere" in refused("v1", "nowhere", FetchError)
     assert "give all 40 digits of a commit" in refused("0" * 9, "v1", FetchError)
@@ -50,7 +50,7 @@ def test_ends_between_which_there_is_nothing(farm: Farm) -> None:
     assert f"builder: v1 ({commits[0][:9]}) and v1 ({commits[0][:9]}) are the same" in done.stderr
 
 
-def test_what_cannot_be_bisected(farm: Farm) -> None:
+def test_recipes_that_cannot_be_bisected_are_refused(farm: Farm) -> None:
     done = farm.run("--good", "a", "--bad", "b", status=3)
     assert "no recipe is named eng" in done.stderr
     farm.write("", source='[source]\npath = "engine"\n')
@@ -110,16 +110,16 @@ def test_a_patch_that_does_not_fit_skips_the_commit(farm: Farm) -> None:
     assert (step.verdict, step.evaluation.built) == ("skip", False)
     unfit = "pull 6 does not fit (conflicts); a.c, hunk 1: the lines differ, from line 17"
     assert step.evaluation.why == unfit
-    assert f"{other[:9]} is skipped: pull 6 does not fit" in farm.told
-    # Where two histories part must be good; where nobody can tell, that is said.
+    assert f"{other[:9]} is skipped: pull 6 does not fit" in farm.output
+    # The merge base must be good; if it is skipped, a warning is logged.
     upstream.git("checkout", "--quiet", "-b", "release", other)
     good = upstream.commit("release", **{"b.c": "bbb\n"})
     assert farm.ask(good, last, trust_ends=True, restart=True).state == "found"
-    assert f"{good[:9]} is no ancestor of {last[:9]}" in farm.told
-    assert "the answer may be wrong" in farm.told
+    assert f"{good[:9]} is no ancestor of {last[:9]}" in farm.output
+    assert "the answer may be wrong" in farm.output
 
 
-def test_what_is_known_stays_where_it_cannot_go_on(farm: Farm) -> None:
+def test_progress_is_kept_when_a_bisect_cannot_continue(farm: Farm) -> None:
     commits = grown(farm.upstream, 9)
     farm.write(commits[0])
     ends = (commits[0], "main")
@@ -139,7 +139,7 @@ def test_what_is_known_stays_where_it_cannot_go_on(farm: Farm) -> None:
         going_on = (
             f"continuing between {commits[0][:9]} and main ({commits[8][:9]}): 1 commit evaluated"
         )
-        assert going_on in farm.told
+        assert going_on in farm.output
     for other, way in (
         ((commits[1], "main"), {}),
         ((commits[0], newer), {}),

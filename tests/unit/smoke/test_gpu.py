@@ -12,7 +12,7 @@ from builder.tools.docker import gpus
 TABLE = "NVIDIA GeForce RTX 5090, 12.0, 580.95.05, 32607\nNVIDIA H200, 9.0, 580.95.05, 143771\n"
 
 
-def test_what_nvidia_smi_tells_is_held_to_the_recipe() -> None:
+def test_the_devices_of_nvidia_smi_are_checked_against_the_recipe() -> None:
     from support.smoke_tests import hello_recipe
 
     found = gpus.read(TABLE)

@@ -93,7 +93,7 @@ def test_later_layers_replace_remove_and_hide(tmp_path: Path) -> None:
     assert found.environment == {"A": "1", "B": ""}
 
 
-def test_a_whiteout_says_nothing_of_its_own_layer(tmp_path: Path) -> None:
+def test_a_whiteout_does_not_apply_to_its_own_layer(tmp_path: Path) -> None:
     new = layer(
         ("a", None), ("a/new", b"2"), (".wh.a", b""), ("b/new", b"3"), ("b/.wh..wh..opq", b"")
     )
@@ -107,7 +107,7 @@ def test_a_file_in_the_place_of_a_directory_hides_all_of_it(tmp_path: Path) -> N
     assert found.layers[0].hidden == 2
 
 
-def test_a_hard_link_has_what_it_links_to_and_counts_once(tmp_path: Path) -> None:
+def test_a_hard_link_has_the_content_of_its_target_and_counts_once(tmp_path: Path) -> None:
     found = contents_of(tmp_path, layer(("a", b"text"), ("b", "=a"), ("c", "->b")))
     assert found.files["/b"].digest == hashlib.sha256(b"text").hexdigest()
     assert found.resolve("/c") == "/b"
@@ -121,7 +121,7 @@ def test_text_is_kept_only_where_it_is_wanted(tmp_path: Path) -> None:
     assert kept == {"/etc/ld.so.conf.d/x.conf": "/lib/x", "/a/b.py": "x = 1"}
 
 
-def test_the_platform_of_the_farm_is_taken_else_what_is_there(tmp_path: Path) -> None:
+def test_the_farms_platform_is_preferred_else_the_first_one(tmp_path: Path) -> None:
     image = Image()
     arm = image.manifest(layer(("arm", b"")), architecture="arm64")
     amd = image.manifest(layer(("amd", b"")))
