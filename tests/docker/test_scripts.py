@@ -136,25 +136,25 @@ for site, old in {"A": "y = max(", "B": "x = 1"}.items():
 file.write_text(text.replace("guarded: ", "z = 0; "))
 print(f"Patched {file}. Site A={found['A']}, Site B={found['B']}")
 """
-SAYS = ["Site A=applied", "Site B=applied"]
+CONTAINS = ["Site A=applied", "Site B=applied"]
 
 
 def test_a_script_that_applied_in_part_is_no_patch(bench: Bench) -> None:
     with pytest.raises(PatchError, match="exited 0 and did not print 'Site A=applied'") as caught:
-        bench.apply(bench.planned(TWO_SITES, says=SAYS))
+        bench.apply(bench.planned(TWO_SITES, contains=CONTAINS))
     assert "Patched pkg/attn.py. Site A=anchor-not-found, Site B=applied" in caught.value.why
-    half = bench.finding(bench.planned(TWO_SITES, says=SAYS))
+    half = bench.finding(bench.planned(TWO_SITES, contains=CONTAINS))
     assert (half.state, half.good) == ("partly", False)
     assert "Site A=anchor-not-found, Site B=applied" in "\n".join(half.details)
-    # Without says it passes: what it printed is shown.
+    # Without contains it passes, and its output is shown.
     (shown,) = bench.finding(bench.planned(TWO_SITES)).details
     assert shown == "it printed: Patched pkg/attn.py. Site A=anchor-not-found, Site B=applied"
     bench.pin = bench.engine.commit("two", **{"pkg__attn.py": "x = 1\ny = max([1])\n"})
-    tree = bench.apply(bench.planned(TWO_SITES, says=SAYS))
+    tree = bench.apply(bench.planned(TWO_SITES, contains=CONTAINS))
     assert (tree / "pkg/attn.py").read_text() == "z = 0; x = 1\nz = 0; y = max([1])\n"
-    whole = bench.finding(bench.planned(TWO_SITES, says=SAYS))
-    assert (whole.state, whole.good) == ("applies", True)
-    assert whole.details == ("it printed: Patched pkg/attn.py. Site A=applied, Site B=applied",)
+    both = bench.finding(bench.planned(TWO_SITES, contains=CONTAINS))
+    assert (both.state, both.good) == ("applies", True)
+    assert both.details == ("it printed: Patched pkg/attn.py. Site A=applied, Site B=applied",)
 
 
 def test_a_script_that_never_ends_is_stopped(bench: Bench) -> None:

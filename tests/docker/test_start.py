@@ -128,7 +128,7 @@ def test_a_container_that_was_patched_starts_again(started: str) -> None:
         docker("rm", "--force", name)
 
 
-def test_it_ends_when_it_is_told_to_while_patching(started: str) -> None:
+def test_a_stop_while_patching_ends_it(started: str) -> None:
     name = docker("run", "--detach", "--env=HANG=1", started)
     try:
         for _ in range(100):
@@ -146,7 +146,7 @@ def test_it_ends_when_it_is_told_to_while_patching(started: str) -> None:
 def test_a_step_that_fails_everywhere_is_never_published(build: Build, published: StandIn) -> None:
     published.files = {**PACKAGE, "vllm/_patches.py": "import sys; sys.exit('no set-up')\n"}
     done = build(START, expect=7)
-    assert "start: the steps, stopping before the engine: expected exit status 0" in done.stderr
+    assert "start: the steps before the engine: expected exit status 0" in done.stderr
     assert "exit status 1" in done.stderr
 
 
