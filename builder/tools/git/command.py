@@ -113,9 +113,12 @@ def _configures_low_speed() -> bool:
     """Whether the user's configuration says when a slow transfer is aborted (git-config(1))."""
     query = ("--get-regexp", r"^http\..*lowspeed(limit|time)$")
     seal()
-    from git import Git
+    from git import Git, GitCommandNotFound
 
-    done = Git("/").config(*query, with_extended_output=True, with_exceptions=False)
+    try:
+        done = Git("/").config(*query, with_extended_output=True, with_exceptions=False)
+    except GitCommandNotFound as error:
+        raise not_installed() from error
     return bool(done[0] == 0)
 
 
