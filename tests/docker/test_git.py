@@ -47,16 +47,19 @@ LISTS = """cmake_minimum_required(VERSION 3.24)
 project(from-git LANGUAGES CXX CUDA)
 find_package(CUDAToolkit REQUIRED)
 add_executable(program program.cu)
-target_compile_definitions(program PRIVATE VERSION="${BUILD_NUMBER} (${BUILD_COMMIT})")
+target_compile_definitions(program PRIVATE
+    BUILD_NUMBER=${BUILD_NUMBER} BUILD_COMMIT=${BUILD_COMMIT})
 add_library(driver SHARED driver.cu)
 target_link_libraries(driver PRIVATE CUDA::cuda_driver)
 install(TARGETS program driver)
 """
 PROGRAM = """#include <cstdio>
+#define TEXT_OF(value) #value
+#define TEXT(value) TEXT_OF(value)
 __global__ void kernel() {}
 int main(int arguments, char **) {
     if (arguments > 2) kernel<<<1, 1>>>();
-    std::puts("version: " VERSION);
+    std::puts("version: " TEXT(BUILD_NUMBER) " (" TEXT(BUILD_COMMIT) ")");
 }
 """
 DRIVER = """#include <cuda.h>
