@@ -247,4 +247,4 @@ def test_who_moved_a_submodule_is_named(ward: Ward, tmp_path: Path, beta: str) -
     finding = list(diagnose(case))[-1]
     assert finding.state == ("upstream" if beta == "2" else "conflicts")
     assert brought(finding) == "sub moves"
-    assert finding.details[-1].startswith("the history of sub, a submodule, is not read")
+    assert finding.details[-1].startswith("the history of the submodule sub is not read")
