@@ -259,7 +259,7 @@ def test_the_newest_nights_stay(repository: Repository, prune: Prune) -> None:
     gone = sum(_own_bytes(made[day]) for day in (5, 2, 1))
     assert done["bytes"] == shown["bytes"] == gone
     said = prune("--keep", "2", "--delete")
-    assert f"gone\t{nightly(23)}" in said
+    assert f"deleted\t{nightly(23)}" in said
     assert "1 of 3 nightlies of nightly were deleted" in said
     assert prune("--keep", "2", "--delete", "--json")["deleted"] == []
 

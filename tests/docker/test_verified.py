@@ -103,7 +103,7 @@ def test_what_another_machine_made_is_smoke_tested_before_it_is_trusted(
     assert here != first
     monkeypatch.setenv("BUILDER_COSIGN_KEY", str(key))
     done = push()
-    assert "has no verdict that counts here: it is pulled and smoke-tested" in done.stderr
+    assert "has no verdict that counts here: pulling and testing it" in done.stderr
     assert set(tags(registry).values()) == {first}
     assert verified(f"{repository.name}:1", key.with_name("cosign.pub"))
     signed = verdicts(repository, first)[-1]
@@ -133,7 +133,7 @@ def test_what_is_missing_of_an_image_that_was_pulled_is_attached(
     manifest, _ = upload(repository, kept, tmp_path, new=True)
     repository.put_manifest(own(image), manifest)
     here = built_again(build)
-    assert "it is pulled and smoke-tested" in push().stderr
+    assert "pulling and testing it" in push().stderr
     assert set(tags(registry).values()) == {image["digest"]}
     kinds = [each["artifactType"] for each in referrers(repository, image["digest"])]
     assert sorted(kinds) == sorted([*NAMES, RECIPE, VERDICT, MOVE])
@@ -175,7 +175,7 @@ def test_a_signed_verdict_counts_on_another_machine(
     other.mkdir()
     subprocess.run(["cosign", "generate-key-pair"], cwd=other, check=True, capture_output=True)
     monkeypatch.setenv("BUILDER_TRUSTED_KEYS", str(other / "cosign.pub"))
-    assert "it is pulled and smoke-tested" in push().stderr
+    assert "pulling and testing it" in push().stderr
     monkeypatch.setenv("BUILDER_TRUSTED_KEYS", str(tmp_path / "nowhere.pub"))
     built_again(build)
     for file in (tmp_path / "state" / "records" / "overlaid-1").glob("*-*.json"):
@@ -197,7 +197,7 @@ def test_a_probe_that_was_tightened_is_checked_anew(
     recipe.write_text(text.replace('contains = ["capability "]', 'contains = ["capability 9"]'))
     done = builder("build", "overlaid-1", "--catalog", catalog, "--json")
     assert json.loads(done.stdout)["key"] == image["key"]
-    assert "it is pulled and smoke-tested" in push().stderr
+    assert "pulling and testing it" in push().stderr
 
 
 def test_a_verdict_speaks_for_one_image(
