@@ -55,7 +55,7 @@ contains = ["12"]
 THEN = """
 import sys
 import time_machine
-from builder.cli import main
+from builder.cli.app import main
 with time_machine.travel(float(sys.argv.pop(1))):
     main()
 """
