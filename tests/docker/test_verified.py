@@ -113,7 +113,7 @@ def test_what_another_machine_made_is_smoke_tested_before_it_is_trusted(
     assert told["checks"]["runs"] >= 1
     # The record knows it now: it is neither pulled nor signed again, and the engine keeps its own.
     done = push()
-    assert "pulled" not in done.stderr
+    assert "pulling" not in done.stderr
     assert "signed" not in done.stderr
     assert len(verdicts(repository, first)) == 2
     assert docker("image", "inspect", image["references"][0], "--format", "{{.Id}}") == here
@@ -168,7 +168,7 @@ def test_a_signed_verdict_counts_on_another_machine(
     proxy.requests.clear()
     done = push("--json")
     assert json.loads(done.stdout)["digest"] == image["digest"]
-    assert "pulled" not in done.stderr
+    assert "pulling" not in done.stderr
     assert not proxy.count("GET .*/blobs/")
     # Another key says nothing, nor does a verdict of another image.
     other = tmp_path / "other"
@@ -190,7 +190,7 @@ def test_a_probe_that_was_tightened_is_checked_anew(
     assert key
     push()
     built_again(build)
-    assert "pulled" not in push().stderr
+    assert "pulling" not in push().stderr
     catalog = tmp_path / "catalog"
     recipe = catalog / "recipes" / "overlaid-1.toml"
     text = recipe.read_text()
