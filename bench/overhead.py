@@ -1,4 +1,4 @@
-"""The overhead of builder over buildx, as rows of the README's table "Measured".
+"""The overhead of builder over buildx, as rows of docs/measurements.md.
 
     ./farm build hello-sm120 && .venv/bin/python bench/overhead.py [RECIPE] [--runs N] [--json]
 
@@ -122,7 +122,7 @@ def sizes(root: Path) -> dict[str, tuple[int, int]]:
 
 
 def rows(figures: Any) -> dict[str, str]:
-    """The figures by the rows of the README that they belong to."""
+    """The figures by the rows of docs/measurements.md that they belong to."""
     cost, idle = figures["overhead"], figures["unchanged"]
     found = {
         "`build --rebuild` over a bare `docker buildx build` of the same context, without the "

@@ -1,4 +1,4 @@
-"""The cost of pinned sources and of `patch drift`, as rows of the README's table "Measured".
+"""The cost of pinned sources and of `patch check`, as rows of docs/measurements.md.
 
 Needs git, no engine and no network: the repositories are generated.
 
@@ -144,8 +144,10 @@ def pinned_tree(url: str, commit: str, folder: Path, runs: int) -> dict[str, flo
     }
 
 
-def drift(url: str, pulls: dict[int, tuple[str, str]], folder: Path, runs: int) -> dict[str, float]:
-    """`patch drift` on warm mirrors, over checkouts and ``git apply --check``."""
+def patch_check(
+    url: str, pulls: dict[int, tuple[str, str]], folder: Path, runs: int
+) -> dict[str, float]:
+    """`patch check` on warm mirrors, over checkouts and ``git apply --check``."""
     recipes = folder / "recipes"
     recipes.mkdir(parents=True)
     (recipes / "bases").symlink_to(REPOSITORY / "recipes" / "bases")
@@ -190,21 +192,21 @@ def drift(url: str, pulls: dict[int, tuple[str, str]], folder: Path, runs: int) 
     return {
         "recipes": len(pulls),
         "checks": checks,
-        "drift_s": round(statistics.median(seconds), 2),
+        "patch_check_s": round(statistics.median(seconds), 2),
         "by_hand_s": round(statistics.median(naive), 2),
         "ratio": round(statistics.median(seconds) / statistics.median(naive), 2),
     }
 
 
 def rows(commits: int, figures: dict[str, dict[str, float]]) -> dict[str, str]:
-    """The figures by the rows of the README that they belong to."""
-    tree, patches = figures["pinned_tree"], figures["drift"]
+    """The figures by the rows of docs/measurements.md that they belong to."""
+    tree, patches = figures["pinned_tree"], figures["patch_check"]
     return {
         f"a pinned tree out of {commits} commits over a full clone: bytes, seconds": (
             f"{tree['bytes_ratio']}, {tree['seconds_ratio']}"
         ),
-        f"`patch drift`, {patches['recipes']} recipes × 3 refs on warm mirrors": (  # noqa: RUF001
-            f"{patches['drift_s']} s"
+        f"`patch check`, {patches['recipes']} recipes × 3 refs on warm mirrors": (  # noqa: RUF001
+            f"{patches['patch_check_s']} s"
         ),
         "the same over checkouts and `git apply --check`": f"{patches['ratio']}",
     }
@@ -226,7 +228,7 @@ def main() -> None:
         url = f"file://{folder / 'upstream'}"
         figures = {
             "pinned_tree": pinned_tree(url, pulls[1][0], folder / "pins", options.runs),
-            "drift": drift(url, pulls, folder / "drift", options.runs),
+            "patch_check": patch_check(url, pulls, folder / "patches", options.runs),
         }
     if options.json:
         print(json.dumps(figures, indent=2))

@@ -113,7 +113,7 @@ MIRROR_FIRST = "download it first, with a network: `builder pin mirror`"
 
 
 class GoneError(FetchError):
-    """Who was asked answers, and does not have it: asking again does not help."""
+    """Not found: the server answered and does not have it.  Retrying does not help."""
 
 
 class BuildError(BuilderError):

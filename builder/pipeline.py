@@ -61,7 +61,7 @@ def build(image: EngineImage, options: BuildOptions, reporter: Reporter) -> Outc
 
 
 def _known(image: EngineImage, options: BuildOptions) -> Outcome | None:
-    """The outcome where a verified image is there, and is to be used."""
+    """The outcome if a verified image exists and no rebuild is requested."""
     kept = None if options.rebuild else find_verified(image, options.settings)
     if kept is None:
         return None
@@ -70,7 +70,7 @@ def _known(image: EngineImage, options: BuildOptions) -> Outcome | None:
 
 
 def _build(image: EngineImage, active: ActiveBuild, log: BuildLog, work: Path) -> Outcome:
-    """Have a candidate in the engine, check it, and give it its names where it is good."""
+    """Build or find a candidate, check it, and tag it if it is good."""
     base_images = ensure_bases(image.base, active, log)
     candidate = _found_candidate(image, active)
     if candidate is None:
@@ -91,7 +91,7 @@ def _found_candidate(image: EngineImage, active: ActiveBuild) -> Candidate | Non
     found = None if active.options.rebuild else find_candidate(image)
     if found is None:
         return None
-    active.reporter.log(f"{image.candidate} is there, and not built again")
+    active.reporter.log(f"{image.candidate} exists; it is not built again")
     return Candidate(image.candidate, found.digest, found.labels)
 
 
@@ -109,7 +109,7 @@ def _new_candidate(
         raise FetchError(
             f"{recipe.name} needs Debian packages: {', '.join(packages)}",
             "they are not mirrored, and nothing is fetched (--offline)",
-            "build it where the network is, or have the base bring them",
+            "build it with a network, or add the packages to the base",
         )
     active.reporter.log(f"building {recipe.name} ({image.short_key}); the full log is {log.path}")
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -125,5 +125,5 @@ def _require_digests(engine: docker.Engine) -> None:
             "the engine keeps its images in the classic store, without manifest digests",
             f"it uses {engine.driver}",
             'put {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and '
-            "start it again",
+            "restart the Docker engine",
         )

@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engine", action="store_true", help="also compile real engines (half an hour)"
     )
     parser.addoption(
-        "--kills", type=int, default=8, help="so often a build or a push is killed (20: 5 minutes)"
+        "--kills", type=int, default=8, help="number of kills of a build and a push (20: 5 minutes)"
     )
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
 

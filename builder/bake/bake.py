@@ -28,7 +28,7 @@ SPACE = 2.0  # GiB for sources and a Debian root; wheels are hard links if possi
 
 @dataclass(frozen=True, slots=True)
 class Baked:
-    """A bake file that was written: its targets by group, and the recipes that it lacks."""
+    """A bake file that was written: its targets by group, and the recipes left out."""
 
     file: Path
     groups: Mapping[str, tuple[str, ...]]

@@ -25,7 +25,7 @@ def lock_name(folder: Path) -> str:
 
 
 def require_usable(folder: Path) -> None:
-    """Raise ``WorldError`` where ``folder`` is not writable, or has such files of somebody else."""
+    """Raise ``WorldError`` where ``folder`` is not writable, or has files of another program."""
     require_writable(folder)
     file, contexts = folder / FILE, folder / CONTEXTS
     written = {contexts: (contexts / MARKER).is_file(), file: bakefile.written_here(file)}

@@ -15,5 +15,5 @@ def require(module: str, command: str) -> None:
         raise WorldError(
             f"builder {command} needs {module}",
             str(error),
-            "install the extra bench: pip install 'builder[bench]'",
+            "install it: pip install matplotlib scipy",
         ) from error

@@ -1,1 +1,1 @@
-"""bisect."""
+"""Finds the upstream commit that broke an engine: asks git, builds, evaluates, keeps the state."""

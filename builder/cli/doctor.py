@@ -26,5 +26,5 @@ def doctor(as_json: JsonOption = False) -> None:
     else:
         rows = [(each.state, each.what, each.found, each.advice) for each in findings]
         table(("", "what", "found", "what to do"), rows)
-    if any(finding.state == "lacks" for finding in findings):
+    if any(finding.state == "missing" for finding in findings):
         raise typer.Exit(WorldError.exit_code)

@@ -58,7 +58,7 @@ def smoke(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="Model for the collapse test. Default: a tiny one with random weights.",
+            help="Model for the collapse test. Default: the test model, with random weights.",
             rich_help_panel=GPU,
         ),
     ] = None,
@@ -101,7 +101,7 @@ def smoke(
     """Smoke-test an image and print every check with its expected and its actual result.
 
     First the image is read without running it. Then its programs run as the image's own user,
-    without network and with a read-only root file system, and its server serves a tiny model.
+    without network and with a read-only root file system, and its server serves a test model.
     With a GPU, the device and the model on it are checked, and the *collapse test* repeats one
     prompt and fails if generation becomes slower.
 

@@ -28,11 +28,11 @@ BINFMT = Path("/proc/sys/fs/binfmt_misc")
 class Finding:
     """One property of the machine.
 
-    ``lacks`` prevents builds; ``could`` is optional, or only needed for some uses.
+    ``missing`` prevents builds; ``could`` is optional, or only needed for some uses.
     """
 
     what: str
-    state: Literal["has", "could", "lacks"]
+    state: Literal["has", "could", "missing"]
     found: str
     advice: str = ""
 
@@ -55,12 +55,12 @@ def _engine() -> Iterator[Finding]:
         client = docker.executable()
         yield Finding("buildx", "has", f"{docker.buildx_version()} ({client})")
     except BuilderError as error:
-        yield Finding("buildx", "lacks", f"{error.what}. {error.why}", error.hint)
+        yield Finding("buildx", "missing", f"{error.what}. {error.why}", error.hint)
         return
     try:
         engine = docker.engine()
     except BuilderError as error:
-        yield Finding("engine", "lacks", f"{error.what}. {error.why}", error.hint)
+        yield Finding("engine", "missing", f"{error.what}. {error.why}", error.hint)
         return
     yield Finding(
         "engine", "has", f"Docker {engine.version}, {engine.driver}, linux/{engine.architecture}"
@@ -70,7 +70,7 @@ def _engine() -> Iterator[Finding]:
     else:
         yield Finding(
             "image store",
-            "lacks",
+            "missing",
             "the classic store, which has no manifest digests",
             'put {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json',
         )
@@ -97,7 +97,7 @@ def _builders() -> Iterator[Finding]:
         for line in done.stdout.splitlines()[1:]
         if line and not line.startswith((" ", "\\"))
     ]
-    yield Finding("buildx builders", "has" if names else "lacks", "; ".join(names) or done.stderr)
+    yield Finding("buildx builders", "has" if names else "missing", "; ".join(names) or done.stderr)
 
 
 def _git() -> Finding:
@@ -105,10 +105,10 @@ def _git() -> Finding:
     wanted = ".".join(str(part) for part in git.OLDEST)
     advice = f"sources and patches need git {wanted} or later: apt-get install git"
     if found is None:
-        return Finding("git", "lacks", "not installed", advice)
+        return Finding("git", "missing", "not installed", advice)
     name = ".".join(str(part) for part in found)
     if found < git.OLDEST:
-        return Finding("git", "lacks", name, advice)
+        return Finding("git", "missing", name, advice)
     return Finding("git", "has", name)
 
 
@@ -131,7 +131,7 @@ def _disk(what: str, folder: Path) -> Finding:
     found = f"{free:.1f} GiB free at {folder}"
     if free < ENOUGH_DISK:
         advice = f"an engine needs up to {ENOUGH_DISK:.0f} GiB: `docker system df`"
-        return Finding(what, "could" if free > ENOUGH_DISK / 3 else "lacks", found, advice)
+        return Finding(what, "could" if free > ENOUGH_DISK / 3 else "missing", found, advice)
     return Finding(what, "has", found)
 
 

@@ -32,7 +32,7 @@ def ensure_bases(base: BaseImage, active: ActiveBuild, log: BuildLog) -> dict[st
             raise FetchError(
                 f"the base {name} ({base.short_key}) is not in the engine",
                 "Debian's packages are not mirrored, and nothing is fetched (--offline)",
-                "build it once where the network is: `builder build hello-sm120` does",
+                "build it once with a network: `builder build hello-sm120` does",
             )
         require_disk(options, base.plan.recipe.build.disk, f"the base {name}")
         reporter.log(f"building the base {name} ({base.short_key})")

@@ -53,7 +53,7 @@ def build(
     """
     metadata = context.folder.parent / f"{stage}.metadata.json"
     archive = context.folder.parent / f"{stage}.oci.tar"
-    # What another BuildKit made comes over whole, in the format that the engine's own has.
+    # An image from another BuildKit is transferred completely, in the engine's own format.
     output = "type=image" if builder.is_engine else buildx.fields("type=oci", f"dest={archive}")
     arguments = [f"--target={stage}", "--provenance=false"]
     arguments += [

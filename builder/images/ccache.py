@@ -1,8 +1,8 @@
 """The compiler cache of a builder, carried from one machine to another as a file.
 
 ccache's directory is a cache mount of BuildKit, which lives as long as its engine does: a runner
-that is gone after its job takes it along.  So a tiny build copies it out of the mount, and another
-one into it.  Both run in the stage that engines are compiled in, which has ccache and tar.
+that is removed after its job loses it.  One small build copies it out of the mount, another one
+copies it back.  Both run in the stage in which engines are compiled, which has ccache and tar.
 https://docs.docker.com/reference/dockerfile/#run---mounttypecache
 """
 
@@ -120,13 +120,13 @@ def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: s
 
 
 def _wrong(file: Path) -> str:
-    """Why a file is none that ``save`` wrote; empty: it is one, to its end."""
+    """Why ``save`` did not write a file; empty if it did."""
     try:
         with tarfile.open(file, "r:") as tar:
             for member in tar:
                 shape = RESULT if member.isreg() else FOLDER
                 if not (member.isreg() or member.isdir()) or not shape.fullmatch(member.name):
-                    return f"{member.name} in it is none of ccache's"
+                    return f"it contains {member.name}, which ccache did not write"
             end = tar.offset
         with file.open("rb") as content:
             content.seek(end)

@@ -29,9 +29,9 @@ PRINTED_OR_FAILED = re.compile(r"#(\d+) (?:\d+\.\d+|(ERROR):) (.*)")
 KEEPING = re.compile(r"#(\d+) exporting cache to ")
 LOST_SNAPSHOT = re.compile(r"parent snapshot \S+ does not exist")
 MEMORY = "a compile job ran out of memory: use fewer jobs (--jobs N), or raise memory_per_job"
-# What a step prints that fails for no fault of what it builds, by the words of gcc, collect2 and
-# nvcc; of apt, which goes on after a warning, and then lacks packages; and of BuildKit, about a
-# step that was killed, or that its cgroup had no memory for.
+# Output of steps that fail for reasons outside the sources: messages of gcc, collect2 and nvcc;
+# of apt, which continues after a warning without the packages; and of BuildKit, about a step that
+# was killed or ran out of memory in its cgroup.
 BREAKDOWNS = (
     (
         re.compile(
@@ -80,7 +80,7 @@ class BuildLog:
         self.snapshot_lost = False
         self.disk_full = False
         self.breakdown = ""
-        """What to do where a step failed for want of memory, or of an archive that answers."""
+        """The hint for a step that ran out of memory or could not reach an archive."""
         self._breakdowns: dict[str, str] = {}
         self.not_kept = ""
         """Why a registry refused the layers; empty: it did not."""

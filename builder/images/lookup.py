@@ -72,7 +72,7 @@ def _subject_of_image(
         return Subject(reference, found.digest, gpu_test=session.options.gpu_test)
     image = session.resolve(recipe)
     if found.labels.get(LABEL_KEY) != image.key:
-        session.log(f"the image was not built from {image.plan.name} as it is now")
+        session.log(f"the image was not built from the current recipe {image.plan.name}")
     subject = subject_of(image, session.options, reference, found.digest)
     key = {LABEL_KEY: found.labels.get(LABEL_KEY, "")}
     return replace(subject, labels={**subject.labels, **key})
@@ -87,7 +87,7 @@ def verified(session: BuildSession, name: str) -> tuple[EngineImage, Record]:
     found = find_verified(image, session.settings)
     if found is None:
         raise WorldError(
-            f"there is no verified image of {image.plan.name} as the recipe is now",
+            f"there is no verified image of the current recipe {image.plan.name}",
             f"looked for {image.references[0]}, and for its record",
             f"build it: `builder build {image.plan.name}`",
         )
@@ -114,7 +114,7 @@ def _built_image(image: EngineImage) -> tuple[str, docker.Image]:
     reference = image.references[0]
     if found is None:
         raise WorldError(
-            f"the engine has no image of {image.plan.name} as the recipe is now",
+            f"the engine has no image of the current recipe {image.plan.name}",
             f"looked for {reference}",
             f"build it: `builder build {image.plan.name}`",
         )

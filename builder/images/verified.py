@@ -38,7 +38,7 @@ def find_published(
 ) -> Verified | None:
     """The image of this key that a registry has under its immutable tag, or None.
 
-    An image that neither this machine's record nor a signed verdict speaks for is pulled and
+    An image confirmed neither by a record nor by a signed verdict is pulled and
     smoke-tested.  Raises ``RegistryError`` where an index or another image stands under that tag,
     ``SmokeError`` or ``UntriedError`` where the image is refused, ``FetchError``.
     """
@@ -95,7 +95,7 @@ def _require_single(repository: Repository, own: str, digest: str) -> None:
 
 
 def _require_key(repository: Repository, own: str, digest: str, key: str) -> None:
-    """Raise ``RegistryError`` where an image does not even claim to be of that key."""
+    """Raise ``RegistryError`` where an image does not have the label of that key."""
     there = remote_image(repository, digest)
     found = there.labels.get(LABEL_KEY, "") if there else ""
     if found != key:

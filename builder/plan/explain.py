@@ -164,12 +164,12 @@ def _probe(probe: Probe) -> str:
     """A probe in one line."""
     match probe:
         case RunProbe():
-            parts = [f"says {text!r}" for text in probe.contains]
+            parts = [f"contains {text!r}" for text in probe.contains]
             parts += [f"matches /{pattern}/" for pattern in probe.matches]
-            parts += [f"does not say {text!r}" for text in probe.excludes]
+            parts += [f"does not contain {text!r}" for text in probe.excludes]
             return ", ".join([f"{' '.join(probe.run)} exits {probe.status}", *parts])
         case OptionProbe():
-            parts = _listed("has", probe.has) + _listed("lacks", probe.missing)
+            parts = _listed("has", probe.has) + _listed("does not have", probe.missing)
             return ", ".join([f"{probe.option} is {_not(probe.absent)}in --help", *parts])
         case LibraryProbe():
             parts = _listed("has code for", probe.architectures) + _listed("needs", probe.needs)
@@ -181,7 +181,7 @@ def _probe(probe: Probe) -> str:
             names = " or ".join([probe.library, *probe.alternatives])
             return ", ".join([f"{names} is there", *parts])
         case FileProbe():
-            parts = _listed("has", probe.has) + _listed("lacks", probe.missing)
+            parts = _listed("has", probe.has) + _listed("does not have", probe.missing)
             parts += [f"matches /{pattern}/" for pattern in probe.matches]
             parts += [f"sha256 {probe.sha256}"] if probe.sha256 else []
             parts += [f"no longer sha256 {probe.sha256_not}"] if probe.sha256_not else []
@@ -189,7 +189,7 @@ def _probe(probe: Probe) -> str:
         case PythonProbe():
             inside = f", in {probe.inside}" if probe.inside else ""
             parts = _listed("defines", probe.defines)
-            parts += _listed("has", probe.has) + _listed("lacks", probe.missing)
+            parts += _listed("has", probe.has) + _listed("does not have", probe.missing)
             return ", ".join([f"{probe.python}{inside} is Python", *parts])
 
 

@@ -114,8 +114,7 @@ def fetch(
                 raise FetchError(
                     f"{image} ({digest}) is not in the engine",
                     "nothing is fetched (--offline)",
-                    "where the network is, run `builder pin mirror` or "
-                    f"`docker pull {image}@{digest}`",
+                    f"with a network, run `builder pin mirror` or `docker pull {image}@{digest}`",
                 )
             source = reference(RegistryRoot(image, digest))
             log(f"pulling {source}")

@@ -202,7 +202,7 @@ def _naming_given_tags(given: Sequence[str]) -> Iterator[None]:
     except BuilderError as error:
         if not given:
             raise
-        note = f"these tags were given before: {', '.join(given)}"
+        note = f"these tags were already pushed: {', '.join(given)}"
         raise type(error)(error.what, f"{error.why}\n{note}", error.hint) from error
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from builder.errors import SmokeError
 from builder.records.record import Record
 from builder.settings import Settings
 from builder.tools.registry import cosign
@@ -46,8 +47,9 @@ class Statement(BaseModel):
 
 
 def statement_of(kept: Record) -> Statement:
-    """The statement on an image by its record, whose verdict is good."""
-    assert kept.verdict.good
+    """The statement on an image by its record.  Raises ``SmokeError`` if its verdict is bad."""
+    if not kept.verdict.good:
+        raise SmokeError(f"{kept.recipe} is not verified: its verdict cannot be signed")
     checks = Counter(check.kind for check in kept.verdict.checks)
     return Statement(
         recipe=kept.recipe,

@@ -62,7 +62,7 @@ class Subject:
     gpu_test: gpu.GpuTest | None = None
     """The checks on a GPU; None: none."""
     extended: ExtendedImage | None = None
-    """The image that it was laid over: somebody else's, and not checked."""
+    """The published image that it extends; its own files are not checked."""
 
 
 def check_image(subject: Subject, work: Path) -> Verdict:

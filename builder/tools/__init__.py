@@ -1,1 +1,1 @@
-"""What is outside of builder: Docker, git, registries, the web, the package index, files."""
+"""Access to Docker, git, registries, the web, the package index and files."""

@@ -58,7 +58,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class SourceSession:
-    """What the commands about sources and patches share."""
+    """Shared state of the commands on sources and patches."""
 
     catalog: Catalog
     settings: Settings

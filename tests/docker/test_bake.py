@@ -108,7 +108,7 @@ def test_what_another_machine_bakes_is_smoke_tested_here(
     } <= annotations.keys()
     verified = builder("build", "overlaid-1", "--catalog", recipe, "--json")
     assert verified.returncode == 0, verified.stderr
-    assert f"{candidate} is there, and not built again" in verified.stderr
+    assert f"{candidate} exists; it is not built again" in verified.stderr
     record = json.loads(verified.stdout)
     made.update(record["references"])
     assert record["built"] is False

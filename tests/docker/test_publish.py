@@ -134,7 +134,7 @@ def test_a_version_that_somebody_else_gives_meanwhile_stays(
     proxy.faults = [Fault("PUT .*uploads", "pass", 1, {}, give)]
     done = push(expect=12)
     assert f"{PUSHED}:1 was moved by another client" in done.stderr
-    assert f"these tags were given before: {own(image)}" in done.stderr
+    assert f"these tags were already pushed: {own(image)}" in done.stderr
     assert tags(registry) == {own(image): image["digest"], "1": theirs.digest}
     # A night, a promotion and a push keep out of each other's way on one machine.
     with named_lock(Path(os.environ["BUILDER_CACHE_DIR"]), "tags"):
@@ -249,7 +249,7 @@ def test_what_was_not_verified_is_not_pushed(
     text = recipe.read_text()
     recipe.write_text(text.replace('contains = ["capability "]', 'contains = ["capability 9"]'))
     done = push(expect=4)
-    assert "there is no verified image of overlaid-1 as the recipe is now" in done.stderr
+    assert "there is no verified image of the current recipe overlaid-1" in done.stderr
     assert tags(registry) == {}
     recipe.write_text(text)
     state = Path(os.environ["BUILDER_STATE_DIR"]) / "records" / "overlaid-1"

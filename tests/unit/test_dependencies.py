@@ -63,7 +63,7 @@ def test_what_the_tests_import_is_declared() -> None:
     data = REPOSITORY / "tests/data"
     tests = [file for file in (REPOSITORY / "tests").rglob("*.py") if data not in file.parents]
     files = [*tests, *(REPOSITORY / "bench").glob("*.py")]
-    ours = {"builder", "support", "docker", *(file.stem for file in files)}
+    ours = {"builder", "support", *(file.stem for file in files)}
     found = distributions(name for name in imported(files) if name.split(".")[0] not in ours)
     extras = PROJECT["optional-dependencies"]
     assert found <= names([*PROJECT["dependencies"], *extras["bench"], *extras["dev"]])

@@ -1,4 +1,4 @@
-"""What the file of a base may say, and the JSON Schemas of both formats."""
+"""The format of a base, and the JSON Schemas of both formats."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class Root(Model):
     image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._/:-]*$"), PLAIN]
     """The registry image to start from, with its tag."""
     digest: Digest | None = None
-    """Pin of that image; without it the registry is asked each time, and a line says so."""
+    """Digest of that image; without it, each build asks the registry and logs the result."""
     as_of: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$"), PLAIN]
-    """Day of the package set: move it to draw newer packages."""
+    """Date of the package set; change it to get newer packages."""
     packages: list[DebianPackage] = []
 
 
 class Published(Model):
-    """An image that somebody else publishes."""
+    """An image that another project publishes."""
 
     image: PublishedImage
     """With its tag."""
     digest: Digest | None = None
-    """Pin of that image; without it the registry is asked at every build, and a line says so."""
+    """Digest of that image; without it, each build asks the registry and logs the result."""
     note: Text | None = None
     """Why it is not pinned."""
 
@@ -62,7 +62,7 @@ class Stage(Model):
 
     packages: list[DebianPackage] = []
     cross: list[DebianPackage] = []
-    """Also these, where the build platform is not the target's."""
+    """More packages for a build platform other than the target's."""
     libraries: list[Annotated[str, StringConstraints(pattern=r"^lib[A-Za-z0-9_+-]+$"), PLAIN]] = []
     """CUDA libraries to ship: "libcudart", ..."""
 
@@ -73,7 +73,7 @@ class Wheel(Model):
     name: Name
     version: Version
     library: bool = False
-    """True: holds libraries that are linked and shipped, so the target's is needed too."""
+    """True: contains libraries that are linked and shipped, so the target's wheel is needed too."""
     sha256: dict[Literal["amd64", "arm64"], Sha256]
 
 
@@ -83,13 +83,13 @@ class BasePython(Model):
     lock: TreePath
     """Lock file of the wheels, relative to the file of the base."""
     requirements: Annotated[list[Requirement], Field(min_length=1)]
-    """What ``builder pin lock`` resolves: "vllm==0.20.2"."""
+    """Requirements that ``builder pin lock`` resolves: "vllm==0.20.2"."""
     unchecked: Text | None = None
-    """Why the packages need not have all that they require; default: ``pip check`` must pass."""
+    """Why ``pip check`` may fail; default: it must pass."""
 
 
 class BaseRecipe(Model):
-    """A base: what engines are compiled in and what they run on."""
+    """A base: images to compile in and to run on."""
 
     name: Name
     summary: Text
@@ -97,7 +97,7 @@ class BaseRecipe(Model):
     family: Name
     base: Name | None = None
     notes: list[Text] = []
-    """For people: what is known to be wrong with it, and with its neighbours."""
+    """Known problems, also of related bases."""
     root: Root | None = None
     published: Published | None = None
     python: BasePython | None = None

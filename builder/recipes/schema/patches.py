@@ -27,9 +27,9 @@ class AnyPatch(Model):
     """The keys of every kind of patch."""
 
     why: Text
-    """What is wrong without it."""
+    """Why the recipe needs it."""
     drop_when: Text | None = None
-    """When it may go."""
+    """Condition for removing it."""
     upstream: Text | None = None
     """Where it is discussed: "OWNER/REPOSITORY#NUMBER"."""
     leave_out: list[PathGlob] = []
@@ -37,15 +37,15 @@ class AnyPatch(Model):
     fuzz: Annotated[int, Field(ge=0, le=2)] = 0
     """Lines of context, of the three at each end of a hunk, that may differ."""
     three_way: bool = False
-    """Merge with the version that the patch was made for, where its lines moved."""
+    """Allow a three-way merge with the version that the patch was made for."""
     expect: Literal["applies", "absent"] = "applies"
-    """"absent": what it changes is not in this source, and the build fails where it is."""
+    """"absent": the build fails if the files that it changes exist."""
     probe: Probe | None = None
-    """How the finished image shows it."""
+    """Check that shows in the finished image that the patch is in effect."""
 
 
 class FilePatch(AnyPatch):
-    """A diff that this repository holds."""
+    """A diff in this repository."""
 
     file: TreePath
     """Below ``patches/``."""
@@ -57,7 +57,7 @@ class FilePatch(AnyPatch):
 
 
 class PullPatch(AnyPatch):
-    """A pull request, frozen: the diff between two commits, whatever becomes of the request."""
+    """A pull request, pinned as the diff between two commits."""
 
     pull: Annotated[int, Field(ge=1)]
     """Its number."""
@@ -82,7 +82,7 @@ class Pick(Model):
     to: Commit
     """The last commit that is taken."""
     without: list[Commit] = []
-    """Commits of the range that are not taken: what the source has already."""
+    """Commits of the range to omit, for example those that the source contains."""
     git: GitUrl | None = None
     """Default: the source's."""
 
@@ -110,16 +110,16 @@ class Script(Model):
     Python has its standard library only: what the image has installed cannot be imported.
     """
     sha256: Sha256 | None = None
-    """Of the program, where it is known from elsewhere."""
+    """sha256 of the program, if its author publishes one."""
     arguments: list[Value] = []
     at: Annotated[str, StringConstraints(pattern=r"^(?:/[A-Za-z0-9._+-]+)+$"), PLAIN] = "/tree"
     """Where the program finds the tree, and its working directory."""
     seconds: Annotated[int, Field(ge=1, le=3600)] = 60
-    """It is stopped after that."""
+    """Time limit."""
     edits: list[TreePath] = []
-    """Files of the tree that it changes, and no others; empty: any, of which it deletes none."""
+    """The only files that it may change or delete; empty: it may change any and delete none."""
     contains: list[Text] = []
-    """Each must stand in what it prints, or it has applied in part only, whatever its status."""
+    """Texts that the output must contain; otherwise the patch fails, whatever the exit status."""
 
     @model_validator(mode="after")
     def _not_over_the_system(self) -> Script:
@@ -134,7 +134,7 @@ SYSTEM_DIRECTORIES = frozenset(
 
 
 class ScriptPatch(AnyPatch):
-    """A program that edits the tree; what it changed is the patch."""
+    """A program that edits the tree; its changes are the patch."""
 
     script: Script
 
@@ -156,7 +156,7 @@ EntryPoint = Annotated[str, StringConstraints(pattern=ENTRY_POINT), PLAIN]
 
 
 class Distribution(Model):
-    """What makes added files an installed Python project: pip and ``importlib.metadata`` see it.
+    """Metadata that makes added files an installed Python project for pip and importlib.metadata.
 
     Python packaging, "Recording installed projects" and "Entry points specification".
     """
@@ -183,13 +183,13 @@ class Add(Model):
     path: TreePath
     """In the tree of ``commit``."""
     to: TreePath
-    """In the source; nothing may be there."""
+    """Target path in the source; it must not exist."""
     distribution: Distribution | None = None
-    """The project that it is installed as, where it is one of its own."""
+    """Python project that the files are installed as."""
 
 
 class AddPatch(AnyPatch):
-    """Files of another repository that the tree gets as they are."""
+    """Files of another repository, copied into the tree."""
 
     add: Add
 

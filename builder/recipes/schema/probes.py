@@ -39,21 +39,21 @@ SymbolGlob = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.$@*?]+$"), 
 
 
 class RunProbe(Model):
-    """A program of the image answers."""
+    """Output and exit status of a program of the image."""
 
     run: Annotated[list[Text], Field(min_length=1)]
     contains: list[Text] = []
-    """Each must stand in what it prints, on either stream."""
+    """Texts that the output (of both streams) must contain."""
     excludes: list[Text] = []
-    """None may stand there."""
+    """Texts that the output must not contain."""
     matches: list[RegularExpression] = []
-    """Regular expressions (Python's), each of which must match somewhere in what it prints."""
+    """Regular expressions (Python's) that must match in the output."""
     status: Annotated[int, Field(ge=0, le=255)] = 0
-    """Its exit status."""
+    """Expected exit status."""
 
 
 class OptionProbe(Model):
-    """The program's --help knows an option, and certain values of it."""
+    """An option and its values in a program's --help."""
 
     option: Annotated[str, StringConstraints(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_-]*$"), PLAIN]
     program: Text | None = None
@@ -63,7 +63,7 @@ class OptionProbe(Model):
     missing: list[Text] = []
     """Values that --help does not list for it."""
     absent: bool = False
-    """True: there must be no such option."""
+    """True: the option must not exist."""
 
     @model_validator(mode="after")
     def _no_values_of_what_is_not_there(self) -> OptionProbe:
@@ -73,43 +73,43 @@ class OptionProbe(Model):
 
 
 class LibraryProbe(Model):
-    """A library of the image: its GPU code, what it needs, what it offers."""
+    """A library of the image: its GPU code, dependencies and symbols."""
 
     library: LibraryName
     """File name, or the end of its path."""
     alternatives: list[LibraryName] = []
-    """What it may be called instead, the first that is there; where newer builds name it anew."""
+    """Other names; the first that exists is checked."""
     architectures: list[Annotated[str, StringConstraints(pattern=r"^sm_[0-9]+[af]?$"), PLAIN]] = []
-    """Machine code (not only PTX) that must be there."""
+    """Machine code (not only PTX) that it must contain."""
     needs: list[Text] = []
     """Names of libraries that it is linked to (DT_NEEDED): "libcuda.so.1"."""
     needs_not: list[Text] = []
     """Names of libraries that it is not linked to."""
     symbols: list[Symbol] = []
-    """Functions and data that other files can use of it, as ``nm -D`` names them."""
+    """Symbols that it must define, as ``nm -D`` prints them."""
     symbols_not: list[Symbol] = []
-    """Names that it must not offer."""
+    """Symbols that it must not define."""
     symbols_at_least: dict[SymbolGlob, Annotated[int, Field(ge=1)]] = {}
-    """How many of its names are like a pattern, at least: { "cu*" = 200 }."""
+    """Minimum number of defined symbols by glob: { "cu*" = 200 }."""
     glibc: Annotated[str, StringConstraints(pattern=r"^[0-9]+(?:\.[0-9]+)+$"), PLAIN] | None = None
-    """The newest version of glibc that it may need: "2.34"."""
+    """The newest glibc version that it may require: "2.34"."""
 
 
 class FileProbe(Model):
-    """A file of the image, or all that a path with * means: it is there, with certain text."""
+    """A file, or all files that match a glob: existence and contents."""
 
     file: ImagePath
     absent: bool = False
-    """True: no such file may be there."""
+    """True: the file must not exist."""
     has: list[Text] = []
-    """Each must stand in it."""
+    """Texts that it must contain."""
     missing: list[Text] = []
-    """None may stand in it."""
+    """Texts that it must not contain."""
     matches: list[RegularExpression] = []
-    """Regular expressions (Python's), each of which must match somewhere in the file."""
+    """Regular expressions (Python's) that must match in the file."""
     sha256: Sha256 | None = None
     sha256_not: Sha256 | None = None
-    """The file has been changed: it is no longer this one."""
+    """sha256 that the file must not have."""
 
     @model_validator(mode="after")
     def _no_text_of_what_is_not_there(self) -> FileProbe:
@@ -155,7 +155,7 @@ Probe = Annotated[
 
 
 ApiFlavor = Literal["llama-server", "llama-cpp-python", "hello", "openai"]
-"""How a server is asked: see ``smoke.api_flavors``."""
+"""HTTP interface of a server: see ``servers.api_flavor``."""
 
 
 class Serve(Model):
@@ -166,34 +166,34 @@ class Serve(Model):
     """
 
     api_flavor: ApiFlavor
-    """Whose HTTP interface the server speaks."""
+    """HTTP interface of the server."""
     arguments: list[Value] = []
-    """After the entrypoint."""
+    """Arguments after the entrypoint."""
     gpu: list[Value] = []
-    """Also these, where there is a GPU: "-ngl", "99"."""
+    """More arguments on a GPU: "-ngl", "99"."""
     verbose: list[Value] = []
     """More arguments on a GPU: its log must show where the model was loaded."""
     draft: list[Value] = []
-    """Also these, where a draft model is given."""
+    """More arguments with a draft model."""
     env: dict[str, Value] = {}
     """Environment variables of the server."""
     seconds: Annotated[int, Field(ge=1, le=3600)] = 60
-    """It must be healthy by then, with a model of half a megabyte."""
+    """Time limit until it is healthy, with a model of half a megabyte."""
     memory: Annotated[float, Field(gt=0, le=1024)] = 2.0
-    """GiB that it may take for it."""
+    """Memory limit in GiB, with that model."""
 
 
 class Budget(Model):
-    """How large the image may be, in MB (10^6 bytes)."""
+    """Maximum size of the image, in MB (10^6 bytes)."""
 
     download: Annotated[int, Field(ge=1)] | None = None
-    """Its compressed layers."""
+    """Compressed layers."""
     unpacked: Annotated[int, Field(ge=1)] | None = None
-    """Its files."""
+    """Unpacked files."""
 
 
 class Accept(Model):
-    """A rule of the static checks that the image may break, and the reason."""
+    """An accepted exception to a static check, with its reason."""
 
     check: Literal[
         "architectures",
@@ -206,5 +206,5 @@ class Accept(Model):
         "secrets",
     ]
     path: ImagePath
-    """Of the files that may break it."""
+    """Files that the exception covers."""
     why: Text

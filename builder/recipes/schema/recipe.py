@@ -1,4 +1,4 @@
-"""What the recipe of an engine may say."""
+"""The format of an engine's recipe."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DriverVersion = Annotated[str, StringConstraints(pattern=r"^[0-9]{3}(?:\.[0-9]+)
 
 
 class Cuda(Model):
-    """What CUDA code the image holds."""
+    """The CUDA code of the image."""
 
     arch: Annotated[
         list[Annotated[str, StringConstraints(pattern=CUDA_ARCH), PLAIN]], Field(min_length=1)
@@ -59,7 +59,7 @@ class Cmake(Model):
     source: TreePath = "."
     """Directory of the CMakeLists.txt, inside the source tree."""
     targets: list[Annotated[str, StringConstraints(pattern=CMAKE_TARGET), PLAIN]] = []
-    """What to build; empty: everything. What is installed is cmake's affair."""
+    """Targets to build; empty: all. The install rules of the project decide what is installed."""
     define: dict[DefineName, DefineValue] = {}
     """-D definitions; true and false become ON and OFF."""
     place: TreePath | None = None
@@ -67,7 +67,7 @@ class Cmake(Model):
 
 
 class Layout(Model):
-    """What of the source is part of the image as it is."""
+    """Parts of the source that are copied into the image."""
 
     keep: list[TreePath] = []
     """Directories and files of the source tree, put below /opt/engine under the same paths."""
@@ -82,7 +82,7 @@ class Python(Model):
     lock: TreePath
     """Lock file of the build's and the runtime's wheels, relative to the recipe."""
     requirements: list[Requirement] = []
-    """What ``builder pin lock`` resolves into the lock's runtime: "fastapi>=0.115"."""
+    """Requirements that ``builder pin lock`` resolves for the runtime: "fastapi>=0.115"."""
     config: dict[DefineName, DefineValue] = {}
     """PEP 517 config settings of the build backend."""
     define: dict[DefineName, DefineValue] = {}
@@ -90,14 +90,14 @@ class Python(Model):
 
 
 class Llama(Model):
-    """What is particular to one tree of the llama.cpp family."""
+    """Settings of one tree of the llama.cpp family."""
 
     build_number: Annotated[int, Field(ge=1)]
-    """What --version prints: ``git rev-list --count`` of the pin's full history."""
+    """Build number in --version: ``git rev-list --count`` of the pin's full history."""
     build_commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-z.]{4,40}$"), PLAIN] | None = (
         None
     )
-    """What --version prints as the commit; default: 9 digits of the pin."""
+    """Commit in --version; default: 9 digits of the pin."""
     ui: bool = False
     """Embed the web page of the server; only where the tree holds it, built."""
 
@@ -107,7 +107,7 @@ class Overlay(Model):
 
     package: PythonProject
     version: Annotated[str, StringConstraints(pattern=VERSION_GLOB), PLAIN]
-    """As its metadata says; ``*`` stands for anything: "*+g58c8a5eaa"."""
+    """Version in its metadata; ``*`` matches any text: "*+g58c8a5eaa"."""
 
 
 class Start(Model):
@@ -118,17 +118,17 @@ class Start(Model):
 
     run: Annotated[list[Text], Field(min_length=1)]
     why: Text
-    """What is wrong without it."""
+    """Why the recipe needs it."""
     drop_when: Text | None = None
-    """When it may go."""
+    """Condition for removing it."""
     contains: list[Text] = []
-    """Each must stand in what it prints, or it has failed."""
+    """Texts that the output must contain; otherwise the step fails."""
     seconds: Annotated[int, Field(ge=1, le=3600)] = 300
-    """It is stopped after that."""
+    """Time limit."""
 
 
 class Artifact(Model):
-    """Files of the build that are the image, alone: it runs nothing."""
+    """Files of the build; the image contains only these and runs nothing."""
 
     files: Annotated[list[TreePath], Field(min_length=1)]
     """In the build directory of the only ``[[cmake]]``: "libvgpu.so"."""
@@ -146,7 +146,7 @@ class Artifact(Model):
 
     @property
     def names(self) -> list[str]:
-        """What the files are called in the image, at its top."""
+        """Names of the files in the image's root directory."""
         return [path.rsplit("/", 1)[-1] for path in self.files]
 
 
@@ -158,23 +158,23 @@ class Debian(Model):
 
 
 class Image(Model):
-    """The image as people see it."""
+    """Names, tags and start of the image."""
 
     repository: Annotated[str, StringConstraints(pattern=REPOSITORY, max_length=200), PLAIN]
     tags: Annotated[
         list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]], Field(min_length=1)
     ]
     moving: list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]] = []
-    """Tags that are moved to every new image: "latest".  Any other stays where it is."""
+    """Tags that move to every new image: "latest".  Other tags never move."""
     entrypoint: list[Text] = []
-    """What the container runs; a family may know it."""
+    """Entrypoint of the container; default: set by the family."""
     command: list[Value] = []
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     health: TreePath | None = None
     """Path of the health page on ``port``, without the leading slash."""
     env: dict[VariableName, Value] = {}
     user: Annotated[str, StringConstraints(pattern=USER), PLAIN] | None = None
-    """Whom it runs as; a family knows it: "10001:10001" of our bases."""
+    """User and group of the process; default: set by the family ("10001:10001" on our bases)."""
 
     @model_validator(mode="after")
     def _health_needs_a_port(self) -> Image:
@@ -184,12 +184,12 @@ class Image(Model):
 
 
 class Build(Model):
-    """What the build needs of the machine."""
+    """Resources that the build requires."""
 
     memory_per_job: Annotated[float, Field(gt=0, le=256)] = 3.0
-    """GiB that one compile job may take: nvcc needs about 3."""
+    """GiB of memory for each compile job: nvcc needs about 3."""
     disk: Annotated[float, Field(gt=0, le=2000)] = 10.0
-    """GiB of free disk without which the build is not begun."""
+    """GiB of free disk that the build requires."""
 
 
 class Recipe(Model):
@@ -205,7 +205,7 @@ class Recipe(Model):
     family: Name
     base: Name
     notes: list[Text] = []
-    """For people: what it is for, what is known to be wrong with it."""
+    """Purpose and known problems."""
     source: Source
     track: Track | None = None
     patch: list[Patch] = []
@@ -223,7 +223,7 @@ class Recipe(Model):
     image: Image
     build: Build = Build()
     serve: Serve | None = None
-    """How the smoke test starts the server; a family may know it."""
+    """How the smoke test starts the server; default: set by the family."""
     budget: Budget = Budget()
     accept: list[Accept] = []
     probe: Annotated[list[Probe], Field(min_length=1)]
@@ -237,5 +237,5 @@ class Recipe(Model):
 
     @property
     def name(self) -> str:
-        """What people type: ``engine-version``."""
+        """Name of the recipe: ``engine-version``."""
         return f"{self.engine}-{self.version}"

@@ -1,4 +1,4 @@
-"""The source of an engine, and what upstream offers next."""
+"""The source of an engine, and how newer versions of it are found."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PypiSource(Model):
     version: Version
     sha256: Sha256
     subdirectory: TreePath = "."
-    """The source, inside what the file holds (an sdist's own top directory is taken off)."""
+    """Directory of the source inside the file (without the top directory of an sdist)."""
 
 
 class ArchiveSource(Model):
@@ -53,7 +53,7 @@ class ArchiveSource(Model):
     """URL of the file."""
     sha256: Sha256
     subdirectory: TreePath = "."
-    """The source, inside the archive; its top directory is named like any other."""
+    """Directory of the source inside the archive, with its top directory."""
 
 
 class GitSource(Model):
@@ -65,9 +65,9 @@ class GitSource(Model):
     """Tag or branch, for people: the commit decides."""
     commit: Commit
     submodules: bool = True
-    """False: what the tree pins of other repositories is left out."""
+    """Whether to fetch submodules."""
     submodule: dict[TreePath, GitUrl] = {}
-    """URL by path, where .gitmodules names one that has moved."""
+    """New URL of a submodule that has moved, by path."""
 
     @model_validator(mode="after")
     def _no_urls_of_what_is_left_out(self) -> GitSource:
@@ -77,7 +77,7 @@ class GitSource(Model):
 
 
 class InstalledSource(Model):
-    """What the base has installed already: nothing is fetched, and nothing can be patched."""
+    """A package that the base has installed: nothing is fetched, and nothing can be patched."""
 
     installed: PythonProject
 
@@ -109,17 +109,16 @@ PublishedImage = Annotated[
 
 
 class Track(Model):
-    """What upstream offers next: where the pin is moved to, what patches are tried on, and what
-    is built every night."""
+    """How to find newer versions upstream, for updates, patch checks and nightly runs."""
 
     tag: Annotated[str, StringConstraints(pattern=TAG_GLOB), PLAIN] | None = None
-    """Newest of the tags of this shape ("b[0-9]*"), numbers counted as numbers."""
+    """Newest tag that matches this glob ("b[0-9]*"); numbers compare as numbers."""
     branch: Ref | None = None
     """Head of this branch."""
     image: PublishedImage | None = None
-    """What this tag of a published image leads to; the base stands on it."""
+    """Digest of this tag of a published image, which the base uses."""
     channel: Annotated[Version, StringConstraints(max_length=40)] | None = None
-    """The moving tag of the image that every good night moves."""
+    """Moving tag that each successful nightly run moves."""
     limit: Annotated[int, Field(ge=1, le=365)] = 3
     """Days that a channel may be behind its upstream."""
 

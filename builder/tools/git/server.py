@@ -1,4 +1,4 @@
-"""What servers of git repositories are asked, again after temporary failures."""
+"""Requests to git servers, retried after temporary failures."""
 
 from __future__ import annotations
 

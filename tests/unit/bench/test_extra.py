@@ -34,7 +34,7 @@ def test_a_command_asks_for_the_extra_before_it_does_anything(
     done = without("from builder.cli.app import main; main()", "bench", *given)
     assert done.returncode == 4, done.stderr
     assert f"builder {command} needs {module}" in done.stderr
-    assert "pip install 'builder[bench]'" in done.stderr
+    assert "pip install matplotlib scipy" in done.stderr
 
 
 def test_the_collapse_test_needs_no_extra() -> None:
