@@ -22,6 +22,7 @@ from typing import Any
 
 from builder import families, settings
 from builder.cli.progress import BuildProgress
+from builder.errors import FetchError
 from builder.images import context
 from builder.images.session import BuildOptions, BuildSession
 from builder.images.stages import lay_out
@@ -107,7 +108,10 @@ def sizes(root: Path) -> dict[str, tuple[int, int]]:
     session = new_session(root)
     found: dict[str, tuple[int, int]] = {}
     for name in session.catalog.engines:
-        image = session.resolve(name)
+        try:
+            image = session.resolve(name)
+        except FetchError:  # a base without a pin, whose registry does not answer
+            continue
         kept = record.read(session.settings.state_dir, name, image.key)
         if kept is None:
             continue
