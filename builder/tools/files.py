@@ -147,11 +147,20 @@ def _is_link(file: Path) -> WorldError:
 
 
 def _own_directory(folder: Path) -> int:
-    """Open a directory, created if absent.  Raises ``WorldError`` where another user owns it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
+    """Open a directory, created if absent.
+
+    Raises ``WorldError`` where it cannot be created, or another user owns it.
+    """
     hint = "set BUILDER_CACHE_DIR and BUILDER_STATE_DIR to directories of your own"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        why = error.strerror or str(error)
+        raise WorldError(f"cannot create the directory {folder}", why, hint) from error
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except NotADirectoryError as error:  # also a link, with both flags (open(2))

@@ -303,3 +303,13 @@ def test_nobody_sweeps_between_a_directory_and_its_lock(
     with workspace(tmp_path) as mine:
         assert others[0].wait(60) == 0
         assert mine.is_dir()
+
+
+def test_a_cache_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    for cache in (file, file / "below"):
+        error = pytest.raises(WorldError, match="cannot create the directory")
+        with error as caught, named_lock(cache, "x"):
+            pass
+        assert "BUILDER_CACHE_DIR" in caught.value.hint
