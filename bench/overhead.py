@@ -20,13 +20,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from builder import families, settings
+from builder import settings
 from builder.cli.progress import BuildProgress
 from builder.errors import FetchError
+from builder.families import load_catalog
 from builder.images import context
 from builder.images.session import BuildOptions, BuildSession
 from builder.images.stages import lay_out
-from builder.recipes import catalog
 from builder.records import record
 from builder.smoke import reading
 from builder.tools.docker import engine as docker
@@ -64,10 +64,7 @@ def bare(session: BuildSession, recipe: str, work: Path) -> float:
 
 def new_session(root: Path) -> BuildSession:
     """A catalog with the user's settings."""
-    engines = {name: family.check for name, family in families.ENGINES.items()}
-    bases = {name: family.check for name, family in families.BASES.items()}
-    found = catalog.load(root, engines, bases)
-    return BuildSession(found, BuildOptions(settings.load()), BuildProgress())
+    return BuildSession(load_catalog(root), BuildOptions(settings.load()), BuildProgress())
 
 
 def overhead(root: Path, recipe: str, runs: int) -> dict[str, float]:

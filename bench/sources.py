@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from builder import families, settings
-from builder.recipes import catalog
+from builder import settings
+from builder.families import load_catalog
 from builder.tools.git.repositories import Repositories
 from builder.upstream.compatibility import diagnose
 from builder.upstream.session import open_session
@@ -154,9 +154,7 @@ def patch_check(
     for number, (pin, head) in pulls.items():
         text = RECIPE.format(n=number, url=url, pin=pin, head=head, pull=number)
         (recipes / f"e{number}-1.toml").write_text(text)
-    engines = {name: family.check for name, family in families.ENGINES.items()}
-    bases = {name: family.check for name, family in families.BASES.items()}
-    found = catalog.load(folder, engines, bases)
+    found = load_catalog(folder)
     chosen = settings.load().model_copy(
         update={"cache_dir": folder / "cache", "state_dir": folder / "state"}
     )

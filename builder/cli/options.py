@@ -168,12 +168,9 @@ def summary_files(summary: Path | None) -> list[Path]:
 
 def catalog_at(folder: Path | None) -> Catalog:
     """Read all recipes; raises ``RecipeError`` if there is no catalog."""
-    from builder import families
-    from builder.recipes import catalog
+    from builder.families import load_catalog
 
-    engines = {name: family.check for name, family in families.ENGINES.items()}
-    bases = {name: family.check for name, family in families.BASES.items()}
-    return catalog.load(farm_root(folder), engines, bases)
+    return load_catalog(farm_root(folder))
 
 
 def repository_of(recipes: Catalog, name: str) -> Repository:

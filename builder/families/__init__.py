@@ -5,6 +5,8 @@ A family is an ``EngineFamily`` or ``BaseFamily`` value, listed below, and a Doc
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from builder.families import (
     artifact,
     cmake,
@@ -18,8 +20,10 @@ from builder.families import (
     vllm_overlay,
 )
 from builder.families.family import BaseFamily, EngineFamily
+from builder.recipes import catalog
+from builder.recipes.catalog import Catalog
 
-__all__ = ["BASES", "ENGINES", "BaseFamily", "EngineFamily"]
+__all__ = ["BASES", "ENGINES", "BaseFamily", "EngineFamily", "load_catalog"]
 
 ENGINES: dict[str, EngineFamily] = {
     family.name: family
@@ -42,3 +46,13 @@ BASES: dict[str, BaseFamily] = {
         python_wheels.FAMILY,
     )
 }
+
+
+def load_catalog(root: Path) -> Catalog:
+    """The recipes and bases of the farm at ``root``, checked by their families.
+
+    Raises ``RecipeError`` if it holds no recipes.
+    """
+    engines = {name: family.check for name, family in ENGINES.items()}
+    bases = {name: family.check for name, family in BASES.items()}
+    return catalog.load(root, engines, bases)

@@ -82,12 +82,13 @@ def _driver(recipe: Recipe, contents: Contents) -> Check:
     if oldest is None:
         found = f"{needed} or newer" if needed else "no libcudart of a known CUDA in the image"
         return Check("contract", "driver", "a known CUDA", found, needed is not None)
-    enough = needed is not None and _number(oldest) >= _number(needed)
+    enough = needed is not None and version_numbers(oldest) >= version_numbers(needed)
     found = f"its CUDA needs {needed}" if needed else "no libcudart of a known CUDA in the image"
     return Check("contract", "driver", f"runs with {oldest}", found, enough)
 
 
-def _number(version: str) -> list[int]:
+def version_numbers(version: str) -> list[int]:
+    """``580.65.6`` as numbers, which compare as versions do."""
     return [int(part) for part in version.split(".")]
 
 

@@ -15,6 +15,7 @@ from builder.recipes.schema import Recipe, Serve
 from builder.servers import test_model
 from builder.servers.client import UnansweredError
 from builder.servers.server import NotServingError, Server, ServeSpec, launched
+from builder.smoke.contract import version_numbers
 from builder.smoke.verdict import Check
 from builder.tools.docker import gpus
 
@@ -80,7 +81,7 @@ def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, driver: str | None) -> I
     yield Check("gpu", "device", f"compute capability {' or '.join(wanted)}", names, right)
     oldest = recipe.cuda.driver or driver
     if oldest is not None and found:
-        enough = _number(found[0].driver) >= _number(oldest)
+        enough = version_numbers(found[0].driver) >= version_numbers(oldest)
         yield Check("gpu", "driver", f"{oldest} or newer", found[0].driver, enough)
 
 
@@ -88,10 +89,6 @@ def capability_of(arch: str) -> str:
     """``12.0`` of 120, 120a or 120-real, as CMAKE_CUDA_ARCHITECTURES writes it."""
     digits = re.sub(r"\D.*", "", arch)
     return f"{digits[:-1]}.{digits[-1]}"
-
-
-def _number(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
 
 
 def _on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from builder import families
+from builder.families import load_catalog as load
 from builder.plan.base_image import RootPolicy
 from builder.plan.inputs import RootChoice
 from builder.plan.rendered import EngineImage
@@ -17,13 +18,6 @@ from builder.recipes.catalog import Catalog
 
 AMD64 = Platforms("amd64")
 UNASKED = RootPolicy("mmdebstrap", ask=False)
-
-
-def load(root: Path) -> Catalog:
-    """Load a catalog with all families."""
-    engines = {name: family.check for name, family in families.ENGINES.items()}
-    bases = {name: family.check for name, family in families.BASES.items()}
-    return catalog.load(root, engines, bases)
 
 
 def mmdebstrap(found: Catalog) -> RootChoice:
