@@ -9,6 +9,8 @@ sources    the inputs fetched and verified; the source tree laid out
 patches    diffs and scripts applied to that tree, exactly
 images     the context assembled and built; the names and the bases in the engine
 servers    how an engine's server is started and asked; the test model
+models     GGUF headers, near or far; files with holes for the weights
+simulator  cards that answer without a GPU
 smoke      the image checked against its recipe: the verdict
 bench      speed, run by run
 records    the record of a build; JUnit and Markdown
