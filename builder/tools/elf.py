@@ -71,6 +71,14 @@ class Symbols(NamedTuple):
     """What other files must define for this one; weak names, which may be missing, are left out."""
 
 
+class Function(NamedTuple):
+    """A function of a symbol table: its name, and the virtual addresses from ``start`` on."""
+
+    start: int
+    end: int
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class _Dynamic:
     """The dynamic section: values by tag, and its string table."""
@@ -141,6 +149,25 @@ def read_symbols(stream: BinaryIO) -> Symbols:
                 if each["st_shndx"] == "SHN_UNDEF" and each["st_info"]["bind"] != "STB_WEAK"
             ),
         )
+
+
+def read_functions(stream: BinaryIO) -> list[Function]:
+    """The functions of both symbol tables of the file open in `stream`, by their addresses.
+
+    Those of a size only; empty as with `read_symbols`. Raises as `read` does.
+    """
+    found: set[Function] = set()
+    with _opened(stream) as elf:
+        tables = [elf.get_section_by_name(name) for name in (".symtab", ".dynsym")] if elf else []
+        for table in tables:
+            if elf is not None and isinstance(table, SymbolTableSection):
+                _check_extent(elf, "symbols", table["sh_offset"], table["sh_size"])
+                found |= {
+                    Function(each["st_value"], each["st_value"] + each["st_size"], each.name)
+                    for each in table.iter_symbols()
+                    if each["st_info"]["type"] == "STT_FUNC" and each["st_size"]
+                }
+    return sorted(found)
 
 
 @contextmanager
