@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from builder.errors import UntriedError
+from builder.kernels import code_table as table
+from builder.kernels import ledger
+from builder.kernels.selection import Capability
 from builder.simulator import cards
 from builder.simulator.cards import Card
+from builder.tools.elf import MalformedElf
 
 MOST_TOKENS = 16
 NORMAL = 1  # gguf, constants.py: TokenType.NORMAL
@@ -21,6 +26,22 @@ def files(found: Sequence[Card], model: Path, code: str) -> dict[str, str]:
     """
     vocabulary, tokens = vocabulary_of(model)
     return {"cards": cards.text(found, vocabulary=vocabulary, tokens=tokens), "code": code}
+
+
+def code_table(copies: Mapping[str, Path], card: Card) -> str:
+    """The device code that the card finds in files of an image; ``copies`` are theirs, by path.
+
+    Raises ``UntriedError`` where a file is damaged.
+    """
+    capability = Capability.parse(card.capability)
+    found = {}
+    for path, copy in copies.items():
+        try:
+            with copy.open("rb") as stream:
+                found[path] = list(ledger.read(stream, capability))
+        except MalformedElf as error:
+            raise UntriedError(f"the device code of {path} cannot be read", str(error)) from error
+    return table.code_table(found)
 
 
 def vocabulary_of(model: Path) -> tuple[int, list[int]]:

@@ -73,7 +73,7 @@ def test_the_processes_of_a_container_are_one_report(tmp_path: Path) -> None:
 
 def test_a_process_that_calls_nothing_has_no_report(tmp_path: Path) -> None:
     assert report.read(tmp_path) is None
-    assert report.read(written(tmp_path, shell={**ONE, "called": {}})) is None
+    assert report.read(written(tmp_path, idle={**ONE, "called": {}})) is None
 
 
 def test_another_file_is_named(tmp_path: Path) -> None:
