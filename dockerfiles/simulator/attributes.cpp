@@ -6,6 +6,8 @@
 
 #include <cstdio>
 
+#include "internal.h"
+
 namespace simulator {
 
 namespace {
@@ -132,6 +134,11 @@ int blocks_per_multiprocessor(const Card& card) {
     int blocks = 0;
     cudaOccMaxBlocksPerMultiprocessor(&blocks, &properties);
     return blocks;
+}
+
+bool card_used(int card) {
+    const Lock lock(mutex());
+    return facts().cards[card].started;
 }
 
 std::string pci_address(int card) {

@@ -13,5 +13,7 @@ SIMULATOR_API int blocks_per_multiprocessor(const Card& card);
 // "0000:01:00.0", and the 16 bytes of a UUID: made of the card's name and index.
 SIMULATOR_API std::string pci_address(int card);
 SIMULATOR_API void card_uuid(int card, unsigned char uuid[16]);
+// Whether the card's context exists (use_card).
+SIMULATOR_API bool card_used(int card);
 
 }  // namespace simulator

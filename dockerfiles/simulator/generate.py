@@ -8,7 +8,8 @@ with nothing but Python and the compiler.
     generate.py cudart --include DIR --name libcudart.so.13 --output BASE a.o b.o
 
 writes BASE.cpp (the generated functions), BASE.map (the version script), BASE.ld (second names
-of the functions that are defined) and BASE.functions (each declared name and who defines it).
+of the functions that are defined) and BASE.functions (each declared name and who defines it);
+for ``cuda`` also BASE.tables.cpp (what cuGetProcAddress and cuGetErrorName answer).
 """
 
 import argparse
@@ -170,6 +171,44 @@ def code(results: dict[str, str], definer: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def entry_points(include: Path, names: set[str]) -> list[str]:
+    """The C++ of the table for cuGetProcAddress: a name, a CUDA version, the function since then.
+
+    cudaTypedefs.h has a type for each version of a function, ``PFN_cuMemAlloc_v2000`` and
+    ``PFN_cuMemAlloc_v3020``; in this order they are cuMemAlloc, cuMemAlloc_v2, cuMemAlloc_v3.
+    """
+    versions: dict[str, set[int]] = {}
+    for header in ("cudaTypedefs.h", "cudaProfilerTypedefs.h"):
+        path = include / header
+        text = path.read_text() if path.exists() else ""
+        for match in re.finditer(r"\*PFN_(cu\w+?)_v(\d+)(?:_pt[sd][sz])?\)", text):
+            versions.setdefault(match[1], set()).add(int(match[2]))
+    rows = []
+    for name, known in sorted(versions.items()):
+        variants = [name, *(f"{name}_v{number}" for number in range(2, 9))]
+        exported = [variant for variant in variants if variant in names]
+        if len(exported) != len(known):
+            sys.exit(f"generate.py: {name}: {len(known)} types and {len(exported)} functions")
+        pairs = zip(sorted(known), exported, strict=True)
+        rows += [f'    {{"{name}", {version}, "{symbol}"}},' for version, symbol in pairs]
+    return ["extern const EntryPoint kEntryPoints[] = {", *rows, "    {nullptr, 0, nullptr},", "};"]
+
+
+def result_names(text: str) -> list[str]:
+    """The C++ of the table of CUresult's values and their names, from the text of cuda.h."""
+    found = dict.fromkeys(re.findall(r"\b(CUDA_(?:SUCCESS|ERROR_\w+))\s*=\s*(\d+)", text))
+    rows = [f'    {{{value}, "{name}"}},' for name, value in found]
+    return ["extern const ResultName kResultNames[] = {", *rows, "    {0, nullptr},", "};"]
+
+
+def driver_tables(compiler: str, include: Path, names: set[str]) -> str:
+    """The C++ of the tables that driver.h declares."""
+    text = preprocessed(compiler, include, ("cuda.h",), ())
+    tables = [*entry_points(include, names), *result_names(text)]
+    lines = ['#include "driver.h"', "namespace simulator {", *tables, "}  // namespace simulator"]
+    return "\n".join(lines) + "\n"
+
+
 def version_script(exported: list[str], version: str) -> str:
     """The linker's version script: these names are exported, and nothing else is."""
     body = "".join(f"    {name};\n" for name in exported)
@@ -205,6 +244,8 @@ def main() -> None:
         ".ld": "".join(f"{name} = {base};\n" for name, base in variants.items()),
         ".functions": "".join(f"{name} {definer.get(name, 'source')}\n" for name in exported),
     }
+    if options.library == "cuda":
+        files[".tables.cpp"] = driver_tables(options.compiler, options.include, set(results))
     for suffix, text in files.items():
         options.output.with_suffix(suffix).write_text(text)
     by_hand = sum(1 for name in results if definer[name] == "source")
