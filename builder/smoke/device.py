@@ -5,12 +5,13 @@ The server runs its own CUDA code on libraries that stand in for CUDA's (``build
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import BuilderError
+from builder.models import gguf
 from builder.recipes.schema import Recipe, Serve
 from builder.servers import test_model
 from builder.servers.server import ServeSpec, launched
@@ -102,16 +103,27 @@ def check(subject: Tried, device: DeviceTest, work: Path) -> Result:
     if isinstance(started, str):
         # A kind of its own, so that no count of passed checks takes it for one on a device.
         return Result((Check("not tried", "a simulated card", "the reason", started, True),))
-    checks: list[Check] = []
+    use: list[DeviceUse | None] = []
+    checks = tuple(timed(_checks(subject, started, device, work, use.append)))
+    return Result(checks, *use)
+
+
+def _checks(
+    subject: Tried,
+    start: _Start,
+    device: DeviceTest,
+    work: Path,
+    on_use: Callable[[DeviceUse | None], None],
+) -> Iterator[Check]:
+    """The checks of a server that can be tried; ``on_use`` gets what it did with the card."""
     try:
-        with _launched(subject, started, device, work) as trial:
-            checks += timed(trial.checks())
-            return Result(tuple(checks), trial.use())
+        with _launched(subject, start, device, work) as trial:
+            yield from trial.checks()
+            on_use(trial.use())
     except NotRunnableError as error:
-        checks.append(Check("device", "starts", "its program runs", str(error), False))
+        yield Check("device", "starts", "its program runs", str(error), False)
     except BuilderError as error:
-        checks.append(Check("device", "a server on a simulated card", "starts", str(error), None))
-    return Result(tuple(checks))
+        yield Check("device", "a server on a simulated card", "starts", str(error), None)
 
 
 def _start_of(subject: Tried, device: DeviceTest) -> _Start | str:
@@ -140,10 +152,12 @@ def _launched(
     model = work / f"{test_model.NAME}.gguf"
     test_model.write(model)
     model.chmod(0o644)  # the image's own user reads it
+    with model.open("rb") as stream:
+        header = gguf.read(stream)
     files = _copied(subject.reference, subject.contents, work)
     simulation = run.prepare(
         build.libraries(device.cache, start.devel, device.log),
-        config.files([start.card], model, config.code_table(files, start.card)),
+        config.files([start.card], header, config.code_table(files, start.card)),
         work / "simulator",
         search_path={**subject.contents.environment, **start.serve.env}.get("LD_LIBRARY_PATH", ""),
         preload=_needs_preload(subject.contents),

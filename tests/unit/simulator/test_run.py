@@ -3,9 +3,10 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-import numpy as np
-from gguf import GGUFWriter
+import pytest
 
+from builder.errors import UntriedError
+from builder.models import gguf
 from builder.servers import test_model
 from builder.simulator import cards, config, run
 
@@ -32,22 +33,20 @@ def test_files_with_rpath_get_the_libraries_by_preloading(tmp_path: Path) -> Non
     assert found.mounts.env["LD_LIBRARY_PATH"] == "/simulator/lib"
 
 
-def test_the_tokens_that_win_are_letters_of_the_models_vocabulary(tmp_path: Path) -> None:
+def test_the_configuration_has_the_cards_and_the_vocabulary_of_the_model(tmp_path: Path) -> None:
     test_model.write(tmp_path / "tiny.gguf")
-    size, tokens = config.vocabulary_of(tmp_path / "tiny.gguf")
-    assert size == 3 + 256 + 95
+    with (tmp_path / "tiny.gguf").open("rb") as stream:
+        files = config.files([CARD], gguf.read(stream), "kernel x\n")
+    lines = files["cards"].splitlines()
+    assert f"vocabulary {3 + 256 + 95}" in lines
+    [tokens] = [line.split()[1:] for line in lines if line.startswith("tokens ")]
     # After the control and byte tokens: a space, then the printable characters from "!" on.
-    assert [chr(token - 260 + ord("!")) for token in tokens] == list("ABCDEFGHIJKLMNOP")
-    files = config.files([CARD], tmp_path / "tiny.gguf", "")
-    assert "vocabulary 354\n" in files["cards"]
-    assert "name NVIDIA GeForce RTX 5090\n" in files["cards"]
+    assert [chr(int(token) - 260 + ord("!")) for token in tokens] == list("ABCDEFGH")
+    assert "name NVIDIA GeForce RTX 5090" in lines
+    assert files["code"] == "kernel x\n"
 
 
-def test_a_model_without_a_vocabulary_is_configured_all_the_same(tmp_path: Path) -> None:
-    writer = GGUFWriter(tmp_path / "m.gguf", "clip")
-    writer.add_tensor("v.weight", np.zeros((1, 8), dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    assert config.vocabulary_of(tmp_path / "m.gguf") == (0, [])
+def test_damaged_device_code_is_named_by_its_path_in_the_image(tmp_path: Path) -> None:
+    (tmp_path / "0.elf").write_bytes(b"\x7fELF")
+    with pytest.raises(UntriedError, match=r"of /opt/engine/lib/libk\.so cannot be read"):
+        config.code_table({"/opt/engine/lib/libk.so": tmp_path / "0.elf"}, CARD)
