@@ -80,7 +80,9 @@ SIMULATOR_API cudaError_t copy(void* destination, const void* source, std::uint6
 SIMULATOR_API cudaError_t copy_2d(void* destination, std::uint64_t destination_pitch,
                                   const void* source, std::uint64_t source_pitch,
                                   std::uint64_t width, std::uint64_t height);
-SIMULATOR_API cudaError_t fill(void* destination, int value, std::uint64_t size);
+// `size` bytes of elements of 1, 2 or 4 bytes.
+SIMULATOR_API cudaError_t fill(void* destination, unsigned value, std::uint64_t size,
+                               unsigned element = 1);
 // Forgets what was kept of these addresses.
 void forget_contents(std::uintptr_t address, std::uint64_t size);
 

@@ -95,6 +95,9 @@ SIMULATOR_API cudaError_t use_card(int card);
 // Remembers the error for cudaGetLastError, returns it.
 SIMULATOR_API cudaError_t remember(cudaError_t error);
 SIMULATOR_API cudaError_t last_error(bool forget);
+// As cudaGetErrorName and cudaGetErrorString return them.
+SIMULATOR_API const char* error_name(cudaError_t error);
+SIMULATOR_API const char* error_text(cudaError_t error);
 
 // ---- Stacks and the report (stacks.cpp, report.cpp) ----
 

@@ -34,8 +34,7 @@ struct ChildWork {
 struct EmptyWork {};
 struct KernelWork {
     Launch launch;
-    void** arguments = nullptr;  // the program's array: only valid while it launches
-    const void* function = nullptr;
+    const void* function = nullptr;  // as a graph's node names it
 };
 using Work = std::variant<KernelWork, CopyWork, FillWork, HostWork, ChildWork, EmptyWork, EventWork,
                           MemoryWork>;
