@@ -5,7 +5,7 @@ not define are generated from the prototypes: such a function tells the core its
 puts it into the report, and returns *not supported*.  Runs in the development stage of a base,
 with nothing but Python and the compiler.
 
-    generate.py cudart --include DIR --name libcudart.so.13 --output BASE a.o b.o
+    generate.py cudart --include DIR --name libcudart.so.13 --output BASE --objects a.o b.o
 
 writes BASE.cpp (the generated functions), BASE.map (the version script), BASE.ld (second names
 of the functions that are defined) and BASE.functions (each declared name and who defines it);
@@ -181,7 +181,7 @@ def entry_points(include: Path, names: set[str]) -> list[str]:
     for header in ("cudaTypedefs.h", "cudaProfilerTypedefs.h"):
         path = include / header
         text = path.read_text() if path.exists() else ""
-        for match in re.finditer(r"\*PFN_(cu\w+?)_v(\d+)(?:_pt[sd][sz])?\)", text):
+        for match in re.finditer(r"\*PFN_(cu\w+?)_v(\d+)\)", text):
             versions.setdefault(match[1], set()).add(int(match[2]))
     rows = []
     for name, known in sorted(versions.items()):
@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="path of the results, without suffix")
     parser.add_argument("--compiler", default="g++")
     parser.add_argument("--nm", default="nm")
-    parser.add_argument("objects", type=Path, nargs="*", help="compiled sources of this library")
+    parser.add_argument("--objects", type=Path, nargs="*", default=[], help="compiled sources of this library")
     options = parser.parse_args()
 
     library = LIBRARIES[options.library]
