@@ -73,7 +73,7 @@ def _subject_of_image(
     image = session.resolve(recipe)
     if found.labels.get(LABEL_KEY) != image.key:
         session.log(f"the image was not built from the current recipe {image.plan.name}")
-    subject = subject_of(image, session.options, reference, found.digest)
+    subject = subject_of(image, session.options, reference, found.digest, session.log)
     key = {LABEL_KEY: found.labels.get(LABEL_KEY, "")}
     return replace(subject, labels={**subject.labels, **key})
 

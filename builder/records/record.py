@@ -70,6 +70,19 @@ def read(state: Path, recipe: str, key: str, digest: str = "") -> Record | None:
     return record if record.key == key else None
 
 
+def newest_good(state: Path, recipe: str) -> Record | None:
+    """The record of a recipe's newest image with a good verdict; None where there is none."""
+    found = []
+    for path in (state / "records" / recipe).glob("*.json"):
+        try:
+            record = Record.model_validate_json(_upgraded(path.read_text("utf-8")))
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        if record.verdict.good:
+            found.append(record)
+    return max(found, key=lambda record: record.created, default=None)
+
+
 def _upgraded(text: str) -> str:
     """The JSON of a record in the present format; raises ``ValueError`` or ``LookupError``."""
     found = json.loads(text)

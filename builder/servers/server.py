@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.errors import UntriedError
@@ -28,6 +28,16 @@ class NotServingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Mounts:
+    """Directories of the host by their path in the container, and variables that name them."""
+
+    volumes: Mapping[str, Path] = field(default_factory=dict)
+    """Read-only."""
+    writable: Mapping[str, Path] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ServeSpec:
     """The model that a server serves, and how it is started.
 
@@ -41,6 +51,8 @@ class ServeSpec:
     """More arguments, after those of the recipe."""
     gpus: str | None = None
     driver_stub: Path | None = None
+    simulator: Mounts | None = None
+    """Simulated cards in the place of GPUs; the recipe's arguments for a GPU are added."""
     verbose: bool = False
     """Add the recipe's arguments for a verbose log."""
     limited: bool = True
@@ -97,10 +109,12 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
     Raises ``UntriedError`` if no container can be started or reached.
     """
     command = arguments(serve, spec)
+    mounts = spec.simulator or Mounts()
     start = Start(
         arguments=command,
-        env=serve.env,
-        volumes=_volumes(spec),
+        env={**serve.env, **mounts.env},
+        volumes={**_volumes(spec), **mounts.volumes},
+        writable=mounts.writable,
         memory=serve.memory if spec.limited else None,
         locks_memory=LOCK in command,
         driver_stub=spec.driver_stub,
@@ -123,7 +137,7 @@ def arguments(serve: Serve, spec: ServeSpec) -> list[str]:
 def arguments_of(serve: Serve, spec: ServeSpec) -> list[str]:
     """The recipe's arguments, with their placeholders."""
     words = [*serve.arguments]
-    words += serve.gpu if spec.gpus is not None else []
+    words += serve.gpu if spec.gpus is not None or spec.simulator is not None else []
     words += serve.verbose if spec.verbose else []
     return words + (serve.draft if spec.draft is not None else [])
 
