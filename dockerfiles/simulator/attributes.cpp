@@ -54,7 +54,7 @@ constexpr Value kCommon[] = {
     {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, 1},
     {CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE, 134213632},
-    {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, 1},
     {CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1},
@@ -86,6 +86,9 @@ bool from_data(const Card& card, int attribute, int* value) {
         case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
             *value = card.shared_per_multiprocessor;
             break;
+        case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
+            *value = card.shared_per_multiprocessor - card.shared_per_block_optin;
+            break;
         case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK: *value = card.registers_per_block; break;
         case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
             *value = card.registers_per_multiprocessor;
@@ -105,6 +108,7 @@ bool from_data(const Card& card, int attribute, int* value) {
         case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = card.minor; break;
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = card.index + 1; break;
         case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID: *value = card.index; break;
+        case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT: *value = card.major >= 9 ? 4 : 1; break;
         // Clusters and the tensor memory accelerator came with compute capability 9.0.
         case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
         case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED: *value = card.major >= 9; break;

@@ -23,6 +23,14 @@ const char* symbol_for(const char* name, int version, bool* known) {
     return best == nullptr ? nullptr : best->symbol;
 }
 
+// Null: no result of this number.
+const char* name_of(CUresult result) {
+    for (const ResultName* known = kResultNames; known->name != nullptr; ++known) {
+        if (known->result == result) return known->name;
+    }
+    return nullptr;
+}
+
 // A function of this library, also where the program loaded another one of the same name.
 void* own_function(const char* symbol) {
     Dl_info here;
@@ -58,11 +66,16 @@ CUresult cuGetProcAddress_v2(const char* name, void** function, int version, cuu
 CUresult cuGetErrorName(CUresult error, const char** name) {
     SIMULATED();
     if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *name = nullptr;
-    for (const ResultName* known = kResultNames; known->name != nullptr; ++known) {
-        if (known->result == error) *name = known->name;
-    }
+    *name = name_of(error);
     return *name != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGetErrorString(CUresult error, const char** text) {
+    SIMULATED();
+    if (text == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    // The results that the runtime has too have the same numbers and texts.
+    *text = name_of(error) == nullptr ? nullptr : error_text(static_cast<cudaError_t>(error));
+    return *text != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // extern "C"
