@@ -19,6 +19,7 @@ from builder.cli import (
     build,
     ci,
     doctor,
+    fit,
     hub,
     nightly,
     patch,
@@ -51,6 +52,7 @@ EVERYDAY: dict[str, Command] = {
     "nightly": nightly.nightly,
     "status": nightly.status,
     "bench": bench.group,
+    "fit": fit.fit,
     "bisect": bisect.bisect,
     "doctor": doctor.doctor,
 }

@@ -154,20 +154,20 @@ def _launched(
     model.chmod(0o644)  # the image's own user reads it
     with model.open("rb") as stream:
         header = gguf.read(stream)
-    files = _copied(subject.reference, subject.contents, work)
+    files = copied(subject.reference, subject.contents, work)
     simulation = run.prepare(
         build.libraries(device.cache, start.devel, device.log),
         config.files([start.card], header, config.code_table(files, start.card)),
         work / "simulator",
         search_path={**subject.contents.environment, **start.serve.env}.get("LD_LIBRARY_PATH", ""),
-        preload=_needs_preload(subject.contents),
+        preload=needs_preload(subject.contents),
     )
     spec = ServeSpec(model, CONTEXT, simulator=simulation.mounts, verbose=True)
     with launched(subject.reference, start.serve, start.port, spec) as server:
         yield DeviceTrial(server, start.serve, simulation, start.card, files)
 
 
-def _copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]:
+def copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]:
     """Copies of the image's files with device code, by path, without CUDA's own: those are
     replaced."""
     paths = [
@@ -180,7 +180,7 @@ def _copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]
     return targets
 
 
-def _needs_preload(contents: Contents) -> bool:
+def needs_preload(contents: Contents) -> bool:
     """Whether a file looks for the runtime in its DT_RPATH, before LD_LIBRARY_PATH."""
     return any(
         parsed.rpath and not parsed.runpath and set(parsed.needed) & set(run.STAND_INS)
