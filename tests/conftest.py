@@ -15,6 +15,7 @@ pytest_plugins = [
     "support.registries",
     "support.overlaid",
     "support.publishing",
+    "support.prunes",
     "support.machines",
     "support.variants",
     "support.patch_wards",
