@@ -16,6 +16,7 @@ pytest_plugins = [
     "support.overlaid",
     "support.publishing",
     "support.prunes",
+    "support.nightly_world",
     "support.machines",
     "support.variants",
     "support.patch_wards",
