@@ -16,9 +16,12 @@ pytest_plugins = [
     "support.overlaid",
     "support.publishing",
     "support.prunes",
+    "support.farms",
+    "support.mirrored",
     "support.nightly_world",
     "support.machines",
     "support.variants",
+    "support.patch_bench",
     "support.patch_wards",
 ]
 
