@@ -17,6 +17,7 @@ pytest_plugins = [
     "support.publishing",
     "support.prunes",
     "support.farms",
+    "support.shelves",
     "support.mirrored",
     "support.nightly_world",
     "support.machines",
