@@ -12,6 +12,7 @@ pytest_plugins = [
     "support.environment",
     "support.commands",
     "support.images",
+    "support.small_root",
     "support.registries",
     "support.overlaid",
     "support.publishing",
