@@ -16,7 +16,7 @@ import pytest
 from builder.errors import UntriedError
 from builder.smoke.contents import Contents
 from builder.smoke.reading import Wanted, read
-from builder.tools.docker.blobs import Blobs, blobs_of
+from builder.tools.docker.blobs import Blobs
 
 Entry = tuple[str, bytes | str | None]
 """A path, and its bytes, where it links to ("->x"; "=x" for a hard link), or None: a folder."""
@@ -191,16 +191,3 @@ def test_a_broken_manifest_says_nothing_of_the_image(tmp_path: Path, document: b
     blobs = image.in_folder(tmp_path / "blobs", image.blob(document))
     with pytest.raises(UntriedError):
         read(blobs, tmp_path)
-
-
-@pytest.mark.docker
-def test_an_image_is_the_same_in_the_store_and_saved(
-    hello: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reference = hello["references"][0]
-    stored = blobs_of(reference, tmp_path)
-    assert tmp_path not in stored.folder.parents
-    monkeypatch.setattr("builder.tools.docker.blobs.CONTENT", "not-here")
-    saved = blobs_of(reference, tmp_path)
-    assert tmp_path in saved.folder.parents
-    assert read(stored, tmp_path) == read(saved, tmp_path)
