@@ -8,6 +8,7 @@ plan       every input of a recipe resolved; the Dockerfile, the key
 sources    the inputs fetched and verified; the source tree laid out
 patches    diffs and scripts applied to that tree, exactly
 images     the context assembled and built; the names and the bases in the engine
+kernels    every kernel of an image: registers, spills, size; two images compared
 servers    how an engine's server is started and asked; the test model
 smoke      the image checked against its recipe: the verdict
 bench      speed, run by run

@@ -71,6 +71,15 @@ class Symbols(NamedTuple):
     """What other files must define for this one; weak names, which may be missing, are left out."""
 
 
+class FatbinSection(NamedTuple):
+    """A section with fat binaries that is loaded with the file."""
+
+    offset: int
+    size: int
+    address: int
+    """Virtual address of its first byte."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Dynamic:
     """The dynamic section: values by tag, and its string table."""
@@ -141,6 +150,21 @@ def read_symbols(stream: BinaryIO) -> Symbols:
                 if each["st_shndx"] == "SHN_UNDEF" and each["st_info"]["bind"] != "STB_WEAK"
             ),
         )
+
+
+def loaded_fatbins(stream: BinaryIO) -> list[FatbinSection]:
+    """The sections whose fat binaries the program registers when it is loaded.
+
+    Empty when the file is not ELF, or is an object file.  Raises as `read` does.
+    """
+    with _opened(stream) as elf:
+        if elf is None or elf["e_type"] == "ET_REL":
+            return []
+        return [
+            FatbinSection(section["sh_offset"], section["sh_size"], section["sh_addr"])
+            for name, section in _fatbin_sections(elf)
+            if name == fatbin.LOADED
+        ]
 
 
 @contextmanager
@@ -303,7 +327,7 @@ def _file_offset(address: int, loaded: list[Any]) -> int:
 
 
 def _code(elf: ELFFile) -> tuple[Code, ...]:
-    sections = list(_fatbin_sections(elf))
+    sections = [(each["sh_offset"], each["sh_size"]) for _, each in _fatbin_sections(elf)]
     try:
         return tuple(
             code for at, size in sections for code in fatbin.read(elf.stream, at, at + size)
@@ -312,7 +336,7 @@ def _code(elf: ELFFile) -> tuple[Code, ...]:
         raise MalformedElf(str(error)) from error
 
 
-def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[int, int]]:
+def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[bytes, Any]]:
     start = elf["e_shoff"]
     kind = elf.structs.Elf_Shdr
     if start == 0:
@@ -335,4 +359,4 @@ def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[int, int]]:
         if name.startswith(fatbin.SECTIONS) and section["sh_type"] != "SHT_NOBITS":
             what = name.partition(b"\0")[0].decode()
             _check_extent(elf, what, section["sh_offset"], section["sh_size"])
-            yield section["sh_offset"], section["sh_size"]
+            yield name[: len(what) + 1], section

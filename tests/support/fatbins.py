@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import struct
 
+import lz4.block
+from backports import zstd
+
 PTX, ELF, LTO = 1, 2, 8
 FLAG_A, FLAG_F = 1 << 20, 1 << 21
+LZ4, ZSTD = 1 << 13, 1 << 15
 
 
 def entry(
     kind: int, arch: int, flags: int = 0, payload: bytes = b"payload.", header: int = 64
 ) -> bytes:
-    head = struct.pack("<HHIQ12xI8xQ16x", kind, 0x0101, header, len(payload), arch, 0x11 | flags)
+    """One entry; with the flag LZ4 or ZSTD, its payload is compressed and padded to 8 bytes."""
+    stored, size = 0, 0
+    if flags & (LZ4 | ZSTD):
+        size = len(payload)
+        payload = (
+            zstd.compress(payload)
+            if flags & ZSTD
+            else lz4.block.compress(payload, store_size=False)
+        )
+        stored = len(payload)
+        payload = payload.ljust(-(-stored // 8) * 8, b"\0")
+    head = struct.pack(
+        "<HHIQI8xI8xQ8xQ",
+        *(kind, 0x0101, header, len(payload), stored, arch, 0x11 | flags, size),
+    )
     return head.ljust(header, b"\xee") + payload
 
 
