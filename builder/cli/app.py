@@ -20,6 +20,7 @@ from builder.cli import (
     ci,
     doctor,
     hub,
+    kernels,
     nightly,
     patch,
     pin,
@@ -61,6 +62,7 @@ OTHERS: dict[str, Command] = {
     "tag": tag.group,
     "hub": hub.group,
     "sbom": sbom.sbom,
+    "kernels": kernels.kernels,
     "bake": bake.bake,
     "ci": ci.group,
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from builder.kernels.summary import KernelSummary
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -28,6 +30,8 @@ class Verdict:
     """Bytes of the compressed layers, manifest and configuration."""
     unpacked_size: int
     """Bytes of the files."""
+    kernels: KernelSummary | None = None
+    """The engine's own kernels; None: it has none, or an older builder made the verdict."""
 
     @property
     def good(self) -> bool:
