@@ -21,6 +21,7 @@ from builder.cli import (
     doctor,
     fit,
     hub,
+    kernels,
     nightly,
     patch,
     pin,
@@ -63,6 +64,7 @@ OTHERS: dict[str, Command] = {
     "tag": tag.group,
     "hub": hub.group,
     "sbom": sbom.sbom,
+    "kernels": kernels.kernels,
     "bake": bake.bake,
     "ci": ci.group,
 }

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 from builder.recipes.schema import Serve
 from builder.servers.client import UnansweredError
@@ -31,13 +30,12 @@ Stacks = Sequence[Sequence[Frame]]
 
 @dataclass(frozen=True, slots=True)
 class DeviceTrial:
-    """A started server on a simulated card; ``files`` are copies of those with device code."""
+    """A started server on a simulated card."""
 
     server: Server
     serve: Serve
     simulation: Simulation
     card: Card
-    files: Mapping[str, Path]
 
     def use(self) -> DeviceUse | None:
         """What the server has done with the card; None where it did nothing."""
@@ -97,7 +95,7 @@ class DeviceTrial:
             yield send("memory over prompts", expected, self._growth)
 
     def _stacks(self, report: Report) -> Stacks:
-        return frames.named(report, self.files.get)
+        return frames.named(report)
 
     def _settled(self) -> Report:
         report = self.simulation.settled()
