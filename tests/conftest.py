@@ -12,11 +12,18 @@ pytest_plugins = [
     "support.environment",
     "support.commands",
     "support.images",
+    "support.small_root",
     "support.registries",
     "support.overlaid",
     "support.publishing",
+    "support.prunes",
+    "support.farms",
+    "support.shelves",
+    "support.mirrored",
+    "support.nightly_world",
     "support.machines",
     "support.variants",
+    "support.patch_bench",
     "support.patch_wards",
 ]
 
