@@ -18,6 +18,7 @@ pytest_plugins = [
     "support.machines",
     "support.variants",
     "support.patch_wards",
+    "support.simulators",
 ]
 
 
