@@ -31,15 +31,19 @@ std::string resolved(const std::string& path) {
     return realpath(path.c_str(), buffer) == nullptr ? path : buffer;
 }
 
-// Words are separated by single spaces, and a path may hold spaces: the last two are no path.
-bool read_fatbin(const std::string& rest, Code& code) {
-    const std::size_t last = rest.rfind(' ');
-    if (last == std::string::npos || last == 0) return false;
-    const std::size_t before = rest.rfind(' ', last - 1);
-    if (before == std::string::npos) return false;
-    code.file = resolved(rest.substr(0, before));
-    code.address = std::strtoull(rest.c_str() + before + 1, nullptr, 0);
-    code.code = rest.substr(last + 1);
+// A space in a path is written %20.
+std::string unescaped(std::string path) {
+    for (std::size_t at = 0; (at = path.find("%20", at)) != std::string::npos; ++at) {
+        path.replace(at, 3, " ");
+    }
+    return path;
+}
+
+bool read_fatbin(std::istringstream words, Code& code) {
+    std::string path, address;
+    if (!(words >> path >> address >> code.code)) return false;
+    code.file = resolved(unescaped(path));
+    code.address = std::strtoull(address.c_str(), nullptr, 0);
     return true;
 }
 
@@ -51,10 +55,9 @@ Table read() {
     Code* current = nullptr;
     for (std::string line; std::getline(file, line);) {
         line.resize(std::min(line.find('#'), line.size()));
-        line.resize(line.find_last_not_of(' ') + 1);
         if (line.starts_with("fatbin ")) {
             Code code;
-            if (!read_fatbin(line.substr(7), code)) continue;
+            if (!read_fatbin(std::istringstream(line.substr(7)), code)) continue;
             current = &(table[{code.file, code.address}] = code);
         } else if (line.starts_with("kernel ") && current != nullptr) {
             std::istringstream words(line.substr(7));

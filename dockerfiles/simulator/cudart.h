@@ -2,6 +2,7 @@
 #pragma once
 
 #pragma GCC visibility push(default)
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 #pragma GCC visibility pop
 
@@ -16,8 +17,6 @@ inline cudaError_t check_device(int device) {
     const bool known = device >= 0 && device < static_cast<int>(simulator::cards().size());
     return known ? cudaSuccess : cudaErrorInvalidDevice;
 }
-
-cudaDeviceProp properties(const simulator::Card& card);
 
 // What is true of all simulated cards, as of every card since compute capability 7.0.
 constexpr int kWarp = 32, kLeastPriority = 0, kGreatestPriority = -5;

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 
+#include "attributes.h"
 #include "cudart.h"
 
 using namespace simulator;
@@ -111,7 +112,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
     SIMULATED();
     if (const cudaError_t error = cudart::check_device(device)) return remember(error);
     if (text == nullptr || size < 13) return remember(cudaErrorInvalidValue);
-    std::snprintf(text, static_cast<std::size_t>(size), "0000:%02X:00.0", device + 1);
+    std::snprintf(text, static_cast<std::size_t>(size), "%s", pci_address(device).c_str());
     return cudaSuccess;
 }
 

@@ -1,8 +1,4 @@
 // libcudart: what a card says about itself.
-//
-// What is not in the card's data is the same on every card that is simulated: CUDA C++ Programming
-// Guide, "Technical Specifications per Compute Capability" (7.5 and later).
-#include <climits>
 #include <cstdio>
 #include <cstring>
 
@@ -11,71 +7,98 @@
 
 using namespace simulator;
 
-namespace cudart {
-
 namespace {
 
-void set_limits(const Card& card, cudaDeviceProp& properties) {
-    properties.sharedMemPerBlock = card.shared_per_block;
-    properties.sharedMemPerBlockOptin = card.shared_per_block_optin;
-    properties.sharedMemPerMultiprocessor = card.shared_per_multiprocessor;
-    properties.reservedSharedMemPerBlock =
-        card.shared_per_multiprocessor - card.shared_per_block_optin;
-    properties.regsPerBlock = card.registers_per_block;
-    properties.regsPerMultiprocessor = card.registers_per_multiprocessor;
-    properties.warpSize = kWarp;
-    properties.maxThreadsPerBlock = card.threads_per_block;
-    properties.maxThreadsPerMultiProcessor = card.threads_per_multiprocessor;
-    properties.maxBlocksPerMultiProcessor = blocks_per_multiprocessor(card);
-    properties.maxThreadsDim[0] = properties.maxThreadsDim[1] = card.threads_per_block;
-    properties.maxThreadsDim[2] = 64;
-    properties.maxGridSize[0] = INT_MAX;
-    properties.maxGridSize[1] = properties.maxGridSize[2] = 65535;
-    properties.totalConstMem = 64 << 10;
-    properties.memPitch = INT_MAX;
-    properties.textureAlignment = properties.surfaceAlignment = 512;
-    properties.texturePitchAlignment = 32;
+template <typename Number>
+struct Field {
+    Number cudaDeviceProp::* field;
+    cudaDeviceAttr attribute;
+};
+
+using P = cudaDeviceProp;
+
+constexpr Field<int> kNumbers[] = {
+    {&P::major, cudaDevAttrComputeCapabilityMajor},
+    {&P::minor, cudaDevAttrComputeCapabilityMinor},
+    {&P::multiProcessorCount, cudaDevAttrMultiProcessorCount},
+    {&P::memoryBusWidth, cudaDevAttrGlobalMemoryBusWidth},
+    {&P::l2CacheSize, cudaDevAttrL2CacheSize},
+    {&P::persistingL2CacheMaxSize, cudaDevAttrMaxPersistingL2CacheSize},
+    {&P::accessPolicyMaxWindowSize, cudaDevAttrMaxAccessPolicyWindowSize},
+    {&P::regsPerBlock, cudaDevAttrMaxRegistersPerBlock},
+    {&P::regsPerMultiprocessor, cudaDevAttrMaxRegistersPerMultiprocessor},
+    {&P::warpSize, cudaDevAttrWarpSize},
+    {&P::maxThreadsPerBlock, cudaDevAttrMaxThreadsPerBlock},
+    {&P::maxThreadsPerMultiProcessor, cudaDevAttrMaxThreadsPerMultiProcessor},
+    {&P::maxBlocksPerMultiProcessor, cudaDevAttrMaxBlocksPerMultiprocessor},
+    {&P::integrated, cudaDevAttrIntegrated},
+    {&P::canMapHostMemory, cudaDevAttrCanMapHostMemory},
+    {&P::concurrentKernels, cudaDevAttrConcurrentKernels},
+    {&P::ECCEnabled, cudaDevAttrEccEnabled},
+    {&P::pciBusID, cudaDevAttrPciBusId},
+    {&P::pciDeviceID, cudaDevAttrPciDeviceId},
+    {&P::pciDomainID, cudaDevAttrPciDomainId},
+    {&P::asyncEngineCount, cudaDevAttrAsyncEngineCount},
+    {&P::unifiedAddressing, cudaDevAttrUnifiedAddressing},
+    {&P::streamPrioritiesSupported, cudaDevAttrStreamPrioritiesSupported},
+    {&P::globalL1CacheSupported, cudaDevAttrGlobalL1CacheSupported},
+    {&P::localL1CacheSupported, cudaDevAttrLocalL1CacheSupported},
+    {&P::managedMemory, cudaDevAttrManagedMemory},
+    {&P::isMultiGpuBoard, cudaDevAttrIsMultiGpuBoard},
+    {&P::multiGpuBoardGroupID, cudaDevAttrMultiGpuBoardGroupID},
+    {&P::hostNativeAtomicSupported, cudaDevAttrHostNativeAtomicSupported},
+    {&P::pageableMemoryAccess, cudaDevAttrPageableMemoryAccess},
+    {&P::concurrentManagedAccess, cudaDevAttrConcurrentManagedAccess},
+    {&P::computePreemptionSupported, cudaDevAttrComputePreemptionSupported},
+    {&P::canUseHostPointerForRegisteredMem, cudaDevAttrCanUseHostPointerForRegisteredMem},
+    {&P::cooperativeLaunch, cudaDevAttrCooperativeLaunch},
+    {&P::hostRegisterSupported, cudaDevAttrHostRegisterSupported},
+    {&P::hostRegisterReadOnlySupported, cudaDevAttrHostRegisterReadOnlySupported},
+    {&P::timelineSemaphoreInteropSupported, cudaDevAttrTimelineSemaphoreInteropSupported},
+    {&P::memoryPoolsSupported, cudaDevAttrMemoryPoolsSupported},
+    {&P::ipcEventSupported, cudaDevAttrIpcEventSupport},
+    {&P::clusterLaunch, cudaDevAttrClusterLaunch},
+    {&P::deviceNumaId, cudaDevAttrNumaId},
+    {&P::hostNumaId, cudaDevAttrHostNumaId},
+};
+
+constexpr Field<std::size_t> kSizes[] = {
+    {&P::sharedMemPerBlock, cudaDevAttrMaxSharedMemoryPerBlock},
+    {&P::sharedMemPerBlockOptin, cudaDevAttrMaxSharedMemoryPerBlockOptin},
+    {&P::sharedMemPerMultiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor},
+    {&P::reservedSharedMemPerBlock, cudaDevAttrReservedSharedMemoryPerBlock},
+    {&P::memPitch, cudaDevAttrMaxPitch},
+    {&P::totalConstMem, cudaDevAttrTotalConstantMemory},
+    {&P::textureAlignment, cudaDevAttrTextureAlignment},
+    {&P::texturePitchAlignment, cudaDevAttrTexturePitchAlignment},
+    {&P::surfaceAlignment, cudaDevAttrSurfaceAlignment},
+};
+
+int attribute_of(const Card& card, int attribute) {
+    int value = 0;
+    card_attribute(card.index, attribute, &value);
+    return value;
 }
 
-void set_features(const Card& card, cudaDeviceProp& properties) {
-    properties.canMapHostMemory = 1;
-    properties.concurrentKernels = 1;
-    properties.asyncEngineCount = 2;
-    properties.unifiedAddressing = 1;
-    properties.streamPrioritiesSupported = 1;
-    properties.globalL1CacheSupported = properties.localL1CacheSupported = 1;
-    properties.managedMemory = properties.concurrentManagedAccess = 1;
-    properties.computePreemptionSupported = 1;
-    properties.canUseHostPointerForRegisteredMem = 1;
-    properties.cooperativeLaunch = 1;
-    properties.hostRegisterSupported = properties.hostRegisterReadOnlySupported = 1;
-    properties.memoryPoolsSupported = 1;
-    properties.timelineSemaphoreInteropSupported = 1;
-    properties.unifiedFunctionPointers = 1;
-    properties.clusterLaunch = card.major >= 9 ? 1 : 0;
-    properties.hostNumaId = -1;
-    properties.deviceNumaId = -1;
-}
-
-}  // namespace
-
-cudaDeviceProp properties(const Card& card) {
+cudaDeviceProp properties_of(const Card& card) {
     cudaDeviceProp properties = {};
     std::snprintf(properties.name, sizeof properties.name, "%s", card.name.c_str());
-    card_uuid(card.index, reinterpret_cast<unsigned char*>(properties.uuid.bytes));
+    unsigned char uuid[sizeof properties.uuid.bytes];
+    card_uuid(card.index, uuid);
+    std::memcpy(properties.uuid.bytes, uuid, sizeof uuid);
     properties.totalGlobalMem = card.memory;
-    properties.major = card.major;
-    properties.minor = card.minor;
-    properties.multiProcessorCount = card.multiprocessors;
-    properties.memoryBusWidth = card.bus_width;
-    properties.l2CacheSize = static_cast<int>(card.l2);
-    properties.pciBusID = card.index + 1;
-    set_limits(card, properties);
-    set_features(card, properties);
+    for (const auto& [field, attribute] : kNumbers) properties.*field = attribute_of(card, attribute);
+    for (const auto& [field, attribute] : kSizes) {
+        properties.*field = static_cast<std::size_t>(attribute_of(card, attribute));
+    }
+    for (int i = 0; i < 3; ++i) {
+        properties.maxThreadsDim[i] = attribute_of(card, cudaDevAttrMaxBlockDimX + i);
+        properties.maxGridSize[i] = attribute_of(card, cudaDevAttrMaxGridDimX + i);
+    }
     return properties;
 }
 
-}  // namespace cudart
+}  // namespace
 
 extern "C" {
 
@@ -83,7 +106,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     SIMULATED();
     if (properties == nullptr) return remember(cudaErrorInvalidValue);
     if (const cudaError_t error = cudart::check_device(device)) return remember(error);
-    *properties = cudart::properties(cards()[device]);
+    *properties = properties_of(cards()[device]);
     return cudaSuccess;
 }
 

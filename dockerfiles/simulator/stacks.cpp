@@ -23,8 +23,9 @@ struct Walk {
 
 _Unwind_Reason_Code visit(_Unwind_Context* context, void* argument) {
     auto& frames = static_cast<Walk*>(argument)->frames;
-    // The return address is behind the call: one less is within it.
-    frames.push_back(_Unwind_GetIP(context) - 1);
+    // The return address is behind the call: one less is within it. The outermost frame has none.
+    const std::uintptr_t address = _Unwind_GetIP(context);
+    if (address != 0) frames.push_back(address - 1);
     return frames.size() < kDepth + 16 ? _URC_NO_REASON : _URC_END_OF_STACK;
 }
 
