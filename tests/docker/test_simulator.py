@@ -90,7 +90,8 @@ def ran(
     """All cases, by the program and the case's name."""
     card = cards.load(REPOSITORY, "5090")
     code = config.code_table({f"/work/{name}": programs / name for name in KINDS}, card)
-    lines = cards.text([card, card], vocabulary=1000, tokens=(5, 6, 7))
+    reached = card.model_copy(update={"peer": True})
+    lines = cards.text([reached, reached], vocabulary=1000, tokens=(5, 6, 7))
     work = tmp_path_factory.mktemp("simulated")
     simulation = run.prepare(libraries, {"cards": lines, "code": code}, work)
     calls = [
@@ -120,17 +121,20 @@ Ran = Mapping[tuple[str, str], Case]
 def test_a_card_is_full_when_all_is_allocated_and_nothing_of_it_is_resident(ran: Ran) -> None:
     case = ran["card", "full"]
     card = case.report["cards"][0]
-    assert case.number("gibibytes") == (card["memory"] - card["context"]) >> 30 == 31
+    gibibytes = case.number("gibibytes")
+    assert gibibytes == (card["memory"] - card["context"]) >> 30
+    assert gibibytes >= 30
     assert case.told("then") == case.told("last") == "cudaErrorMemoryAllocation"
     assert (case.told("null"), case.told("again")) == ("1", OK)
     assert case.number("peak") < 150 * 1024  # KiB; 64 MiB of them are the program's own
     assert (case.told("freed"), case.told("twice")) == (OK, "cudaErrorInvalidValue")
     [failed] = case.report["failed"]
     assert failed["requested"] == 1 << 30
-    assert failed["free"] == card["memory"] - card["context"] - (31 << 30)
-    assert card["peak"] == card["context"] + (31 << 30)
+    assert failed["free"] == card["memory"] - card["context"] - (gibibytes << 30)
+    assert card["peak"] == card["context"] + (gibibytes << 30)
     assert card["used"] == card["context"]
-    assert case.report["copies"]["to_device"] == {"count": 31, "bytes": 31 << 26, "kept": 0}
+    copies = {"count": gibibytes, "bytes": gibibytes << 26, "kept": 0}
+    assert case.report["copies"]["to_device"] == copies
 
 
 def test_sizes_are_rounded_as_the_allocator_does(ran: Ran) -> None:
