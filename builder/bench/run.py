@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.bench.measuring import Settings, measure
+from builder.bench.measure import Settings, measure
 from builder.bench.results import Benchmark, Point
 from builder.errors import SmokeError, UntriedError, WorldError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE

@@ -165,7 +165,7 @@ def run_benchmark(
 
     from builder.bench import extra
     from builder.bench import run as benchmarks
-    from builder.bench.measuring import Settings
+    from builder.bench.measure import Settings
     from builder.tools.files import require_writable, write_json
 
     if output_file is not None:

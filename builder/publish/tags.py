@@ -19,7 +19,7 @@ from builder.tools.registry.credentials import HUB
 
 NIGHTLY, TAGS = "nightly", "tags"
 """Locks on this machine: of a nightly run, and of moving tags; deleting takes both."""
-FIXED = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
+IMMUTABLE = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
 """Immutable tags, and tags under which builder and others keep attachments."""
 
 
@@ -111,7 +111,7 @@ def move(
     push can write that label); ``TagMovedError`` where another machine moves the tag at the same
     time.
     """
-    if FIXED.search(tag):
+    if IMMUTABLE.search(tag):
         raise RegistryError(
             f"{tag} is not a moving tag",
             "it names one build, or an attachment",

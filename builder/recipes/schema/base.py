@@ -51,9 +51,9 @@ class Published(Model):
     """Why it is not pinned."""
 
     @model_validator(mode="after")
-    def _pinned_or_explained(self) -> Published:
+    def _require_digest_or_note(self) -> Published:
         if self.digest is None and self.note is None:
-            raise ValueError("a tag alone can move: pin its digest, or say why not in note")
+            raise ValueError("a tag can move: give its digest, or the reason why not in note")
         return self
 
 

@@ -122,7 +122,7 @@ class Script(Model):
     """Texts that the output must contain; otherwise the patch fails, whatever the exit status."""
 
     @model_validator(mode="after")
-    def _not_over_the_system(self) -> Script:
+    def _require_no_system_path(self) -> Script:
         if ".." in self.at.split("/") or self.at.split("/")[1] in SYSTEM_DIRECTORIES:
             raise ValueError(f"at = {self.at!r} would hide what the program runs on")
         return self
@@ -144,9 +144,9 @@ class ScriptPatch(AnyPatch):
         return f"script {self.script.path}"
 
     @model_validator(mode="after")
-    def _absent_is_told_by_its_files(self) -> ScriptPatch:
+    def _require_files_when_absent(self) -> ScriptPatch:
         if self.expect == "absent" and not self.script.edits:
-            raise ValueError("say in edits which files it changes: they must be absent")
+            raise ValueError("name the files that it would change in edits: they must be absent")
         return self
 
 
@@ -199,9 +199,9 @@ class AddPatch(AnyPatch):
         return f"add {self.add.to}"
 
     @model_validator(mode="after")
-    def _never_absent(self) -> AddPatch:
+    def _require_applies(self) -> AddPatch:
         if self.expect == "absent":
-            raise ValueError("what is added is never there before: expect has no use")
+            raise ValueError('expect = "absent" is not allowed: the source never has it')
         return self
 
 

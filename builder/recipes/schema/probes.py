@@ -66,7 +66,7 @@ class OptionProbe(Model):
     """True: the option must not exist."""
 
     @model_validator(mode="after")
-    def _no_values_of_what_is_not_there(self) -> OptionProbe:
+    def _require_no_values_when_absent(self) -> OptionProbe:
         if self.absent and (self.has or self.missing):
             raise ValueError("an option that must be absent has no values")
         return self
@@ -112,7 +112,7 @@ class FileProbe(Model):
     """sha256 that the file must not have."""
 
     @model_validator(mode="after")
-    def _no_text_of_what_is_not_there(self) -> FileProbe:
+    def _require_no_contents_when_absent(self) -> FileProbe:
         asks = self.has or self.missing or self.matches or self.sha256 or self.sha256_not
         if self.absent and asks:
             raise ValueError("a file that must be absent has no contents")

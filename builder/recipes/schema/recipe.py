@@ -139,7 +139,7 @@ class Artifact(Model):
     may: any other, and one that is defined after all, is an error."""
 
     @model_validator(mode="after")
-    def _undefined_in_libraries(self) -> Artifact:
+    def _require_loads(self) -> Artifact:
         if self.undefined and not self.loads:
             raise ValueError("undefined has no use where loads = false")
         return self
@@ -177,9 +177,9 @@ class Image(Model):
     """User and group of the process; default: set by the family ("10001:10001" on our bases)."""
 
     @model_validator(mode="after")
-    def _health_needs_a_port(self) -> Image:
+    def _require_port_for_health(self) -> Image:
         if self.health is not None and self.port is None:
-            raise ValueError("health is a page on port: say which")
+            raise ValueError("health is a page of the server on port: give port as well")
         return self
 
 
@@ -229,7 +229,7 @@ class Recipe(Model):
     probe: Annotated[list[Probe], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _channel_moves(self) -> Recipe:
+    def _require_moving_channel(self) -> Recipe:
         channel = self.track.channel if self.track else None
         if channel is not None and channel not in self.image.moving:
             raise ValueError(f"the channel {channel} must be among image.moving: it moves")

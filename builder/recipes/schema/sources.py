@@ -70,7 +70,7 @@ class GitSource(Model):
     """New URL of a submodule that has moved, by path."""
 
     @model_validator(mode="after")
-    def _no_urls_of_what_is_left_out(self) -> GitSource:
+    def _require_submodules(self) -> GitSource:
         if self.submodule and not self.submodules:
             raise ValueError("submodule has no use where submodules = false")
         return self
@@ -123,7 +123,7 @@ class Track(Model):
     """Days that a channel may be behind its upstream."""
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Track:
+    def _require_one_upstream(self) -> Track:
         if sum(kind is not None for kind in (self.tag, self.branch, self.image)) != 1:
             raise ValueError("needs exactly one of: tag, branch, image")
         return self
