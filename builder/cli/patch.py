@@ -27,8 +27,8 @@ from builder.cli.sources import (
     print_findings,
     raise_failures,
 )
-from builder.cli.tables import table
-from builder.cli.terminal import line, print_json
+from builder.cli.tables import counted, table
+from builder.cli.terminal import line, log, print_json
 from builder.errors import PatchError
 
 if TYPE_CHECKING:
@@ -175,14 +175,17 @@ def drift(
     api = settings.load().github_api
     changes: list[Drift] = []
     failures: list[str] = []
+    recipes = chosen(found, recipe)
     with open_session(found, offline=offline) as session:
-        for entry in chosen(found, recipe):
+        for entry in recipes:
             with collected(failures, entry.name):
                 changes += drift_of(session.patch_set(entry), api)
     if as_json:
         print_json([{**asdict(change), "state": change.state} for change in changes])
     else:
         _print_drift(changes)
+        looked_at = f"{counted(len(changes), 'pull request')} of {counted(len(recipes), 'recipe')}"
+        log(f"{looked_at} compared with upstream")
     raise_failures(failures, "patch drift")
 
 

@@ -155,7 +155,4 @@ def smoke_error(name: str, reference: str, verdict: Verdict) -> BuilderError:
 
 
 def _lines(checks: Sequence[Check]) -> str:
-    return "\n".join(
-        f"{check.kind}: {check.subject}: expected {check.expected}; found {check.found}"
-        for check in checks
-    )
+    return "\n".join(f"{check.kind}: {check.subject}: {check.comparison}" for check in checks)

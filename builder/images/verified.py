@@ -1,9 +1,9 @@
 """Which image of a registry counts as verified.
 
-Anybody who may push can write the label ``builder.key``. An image that is found by its key counts
-only where this machine's record has a good verdict on exactly that digest, or where a verdict that
-is attached to it is signed by a trusted key. Both hold for today's contract alone. Any other image
-is pulled and smoke-tested here, or refused.
+Any user with push access can write the label ``builder.key``. An image that is found by its key
+counts only where this machine's record has a good verdict on exactly that digest, or where a
+verdict that is attached to it is signed by a trusted key. Both hold for today's contract alone. Any
+other image is pulled and smoke-tested here, or refused.
 """
 
 from __future__ import annotations

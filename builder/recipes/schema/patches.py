@@ -103,7 +103,9 @@ class Script(Model):
     """A program that edits the tree."""
 
     git: GitUrl
+    """Repository of the program."""
     commit: Commit
+    """Commit of that repository."""
     path: TreePath
     """The program in the tree of ``commit``: Python (.py), or anything with a #! line.
 
@@ -112,6 +114,7 @@ class Script(Model):
     sha256: Sha256 | None = None
     """sha256 of the program, if its author publishes one."""
     arguments: list[Value] = []
+    """Arguments of the program."""
     at: Annotated[str, StringConstraints(pattern=r"^(?:/[A-Za-z0-9._+-]+)+$"), PLAIN] = "/tree"
     """Where the program finds the tree, and its working directory."""
     seconds: Annotated[int, Field(ge=1, le=3600)] = 60
@@ -162,7 +165,9 @@ class Distribution(Model):
     """
 
     name: PythonProject
+    """Name of the project."""
     version: Annotated[str, StringConstraints(pattern=PEP440), PLAIN]
+    """Version of the project (PEP 440)."""
     entry_points: dict[EntryPointName, dict[EntryPointName, EntryPoint]] = {}
     """"module:function" by group and name."""
 
@@ -179,7 +184,9 @@ class Add(Model):
     """A directory, or a file, of a pinned commit, as new files of the tree."""
 
     git: GitUrl
+    """Repository of the files."""
     commit: Commit
+    """Commit of that repository."""
     path: TreePath
     """In the tree of ``commit``."""
     to: TreePath

@@ -41,7 +41,9 @@ class PypiSource(Model):
     pypi: PythonProject
     """Project name on PyPI."""
     version: Version
+    """Release."""
     sha256: Sha256
+    """sha256 of the file."""
     subdirectory: TreePath = "."
     """Directory of the source inside the file (without the top directory of an sdist)."""
 
@@ -52,6 +54,7 @@ class ArchiveSource(Model):
     archive: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN]
     """URL of the file."""
     sha256: Sha256
+    """sha256 of the file."""
     subdirectory: TreePath = "."
     """Directory of the source inside the archive, with its top directory."""
 
@@ -64,6 +67,7 @@ class GitSource(Model):
     ref: Ref | None = None
     """Tag or branch, for people: the commit decides."""
     commit: Commit
+    """The commit: 40 hex digits."""
     submodules: bool = True
     """Whether to fetch submodules."""
     submodule: dict[TreePath, GitUrl] = {}
@@ -80,6 +84,7 @@ class InstalledSource(Model):
     """A package that the base has installed: nothing is fetched, and nothing can be patched."""
 
     installed: PythonProject
+    """Name of the Python project."""
 
 
 SOURCES = ("git", "path", "pypi", "archive", "installed")
