@@ -46,8 +46,8 @@ SymbolGlob = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.$@*?]+$"), 
 def pattern_names(patterns: Sequence[str]) -> list[str]:
     """Names for the regular expressions of a probe, which messages never show."""
     if len(patterns) == 1:
-        return ["the pattern in the recipe"]
-    return [f"pattern {number} in the recipe" for number in range(1, len(patterns) + 1)]
+        return ["the expected pattern"]
+    return [f"expected pattern {number}" for number in range(1, len(patterns) + 1)]
 
 
 class RunProbe(Model):
