@@ -4,7 +4,8 @@
 
 Static: the checks that read the layers, over a bare ``docker image save`` of the same image to
 /dev/null, and the peak memory of their process.  Verdict: all checks without a GPU, including the
-server's, by the recipe in the image's label.
+server's, by the recipe in the image's label.  Device: the checks on a simulated card, over all
+other checks; and of the functions of CUDA that the simulator implements, those that were called.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ def measure(image: str, catalog: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "builder", "smoke", image, "--no-gpu", "--json"]
     command.append(f"--catalog={catalog}")
     smoked = subprocess.run(command, cwd=REPOSITORY, check=False, stdout=subprocess.PIPE)
-    checks = json.loads(smoked.stdout)["verdict"]["checks"]
+    verdict = json.loads(smoked.stdout)["verdict"]
+    checks, use = verdict["checks"], verdict["device"] or {"called": {}, "implemented": 0}
+    device = sum(check["seconds"] for check in checks if check["kind"] == "device")
+    others = sum(check["seconds"] for check in checks) - device
     return {
         "image": image,
         "unpacked_mb": round(static["unpacked"] / 1e6),
@@ -72,6 +76,10 @@ def measure(image: str, catalog: Path) -> dict[str, Any]:
         "peak_mib": round(static["peak_mib"]),
         "verdict_s": round(time.monotonic() - started, 1),
         "checks": len(checks),
+        "device_s": round(device, 1),
+        "device_over_others": round(device / others, 2),
+        "functions_called": len(use["called"]),
+        "functions_implemented": use["implemented"],
         "failed": sum(check["passed"] is not True for check in checks),
     }
 
@@ -83,6 +91,10 @@ def rows(figures: dict[str, Any]) -> dict[str, str]:
     return {
         f"static checks of {name}: seconds; over a bare `docker image save`; memory": static,
         f"all checks of {name} without a GPU": f"{figures['verdict_s']} s",
+        f"checks of {name} on a simulated card; over all others": f"{figures['device_s']} s; "
+        f"{figures['device_over_others']}",
+        f"CUDA functions that {name} called; simulated": f"{figures['functions_called']}; "
+        f"{figures['functions_implemented']}",
     }
 
 

@@ -8,7 +8,10 @@ plan       every input of a recipe resolved; the Dockerfile, the key
 sources    the inputs fetched and verified; the source tree laid out
 patches    diffs and scripts applied to that tree, exactly
 images     the context assembled and built; the names and the bases in the engine
+kernels    every kernel of an image: registers, spills, size; two images compared
 servers    how an engine's server is started and asked; the test model
+models     GGUF headers, near or far; files with holes for the weights
+simulator  cards that answer without a GPU
 smoke      the image checked against its recipe: the verdict
 bench      speed, run by run
 records    the record of a build; JUnit and Markdown
@@ -16,6 +19,7 @@ sbom       bills of materials and provenance
 publish    push, tags and their history, attachments, the Docker Hub page, prune
 upstream   the newest of upstream; pins, patches and locks moved to it
 nightly    channels that follow upstream;  bisect finds the commit that broke an engine
+fit        how much context of a model fits on a card
 ci         the matrix of a workflow;  bake writes a bake file;  host prepares a machine
 cli        the only place that prints and exits
 tools      docker, git, registries, the web, Python packages: nothing of recipes

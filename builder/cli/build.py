@@ -100,6 +100,7 @@ def _print_outcome(outcome: Outcome) -> None:
         "digest": record.digest,
         "key": record.key,
         "checks": _checks(record.verdict),
+        "device": record.verdict.device.text if record.verdict.device else "",
         "size": f"{size(download)} to download, {size(unpacked)} unpacked",
         "time": times,
         "log": record.log,

@@ -56,9 +56,10 @@ def describe(
             f"{repository.registry} is not Docker Hub, and only Docker Hub has descriptions",
             "see the labels of the image: docker buildx imagetools inspect --raw",
         )
-    hub = Hub(settings.load().hub_api, log)
+    chosen = settings.load()
+    hub = Hub(chosen.hub_api, log)
     tags = None if dry_run else hub.tags(repository.path)
-    page = hub_page.describe_repository(recipes, name, repository.path, tags)
+    page = hub_page.describe_repository(recipes, name, repository.path, tags, chosen.state_dir)
     if not dry_run:
         hub.describe(repository.path, page.short, page.full)
     if as_json:

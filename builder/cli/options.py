@@ -192,6 +192,7 @@ def build_options(
     offline: bool = False,
     jobs: int | None = None,
     builder: str | None = None,
+    card: str | None = None,
 ) -> BuildOptions:
     """The options of a build with the user's settings; raises ``WorldError`` for invalid ones."""
     from builder import settings
@@ -199,7 +200,8 @@ def build_options(
 
     given = {"jobs": jobs, "buildx": builder}
     update = {name: value for name, value in given.items() if value is not None}
-    return BuildOptions(settings.load().model_copy(update=update), gpu_test, rebuild, offline)
+    found = settings.load().model_copy(update=update)
+    return BuildOptions(found, gpu_test, card, rebuild, offline)
 
 
 def build_session(

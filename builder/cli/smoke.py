@@ -41,6 +41,14 @@ def smoke(
             "builder.recipe; if there is none, only the checks for all images run.",
         ),
     ] = None,
+    card: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CARD",
+            help="Simulated card on which the server is started: 5090, 5090-laptop, ... Default: "
+            "that with the least memory of those that run the recipe's code.",
+        ),
+    ] = None,
     gpu: Annotated[
         bool | None,
         typer.Option(
@@ -101,7 +109,8 @@ def smoke(
     """Smoke-test an image and print every check with its expected and its actual result.
 
     First the image is read without running it. Then its programs run as the image's own user,
-    without network and with a read-only root file system, and its server serves a test model.
+    without network and with a read-only root file system, and its server serves a test model,
+    first on the CPU, then on a simulated card, where its own CUDA code runs.
     With a GPU, the device and the model on it are checked, and the *collapse test* repeats one
     prompt and fails if generation becomes slower.
 
@@ -111,7 +120,7 @@ def smoke(
     from builder.images.check import smoke_error
     from builder.smoke.gpu import GpuTest
 
-    options = build_options(gpu_test=GpuTest(model, draft, runs, warm_ups, gpu))
+    options = build_options(gpu_test=GpuTest(model, draft, runs, warm_ups, gpu), card=card)
     session = build_session(catalog, options, reporter(junit, summary))
     found = lookup.smoke_test(session, target, recipe)
     if as_json:

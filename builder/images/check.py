@@ -22,8 +22,10 @@ from builder.records import record
 from builder.records.record import Record
 from builder.settings import Settings
 from builder.smoke.check import CHECKS_VERSION, Subject, check_image
+from builder.smoke.device import DeviceTest, card_for
 from builder.smoke.verdict import Check, Verdict
 from builder.tools.docker import engine as docker
+from builder.tools.log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,25 @@ def contract_of(recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(contract, sort_keys=True).encode()).hexdigest()
 
 
-def subject_of(image: EngineImage, options: BuildOptions, reference: str, digest: str) -> Subject:
+def subject_of(
+    image: EngineImage, options: BuildOptions, reference: str, digest: str, log: Log
+) -> Subject:
     """An image of the engine and all that its recipe asks of it.
 
-    Raises like ``extended_image``.
+    Raises like ``extended_image`` and ``card_for``.
     """
-    devel = image.base.references.get("devel")
-    recipe, extended = image.plan.recipe, extended_image(image)
-    return Subject(reference, digest, recipe, image.labels, devel, options.gpu_test, extended)
+    recipe = image.plan.recipe
+    card = card_for(image.plan.file.parents[1], recipe, options.card)
+    return Subject(
+        reference,
+        digest,
+        recipe,
+        image.labels,
+        image.base.references.get("devel"),
+        options.gpu_test,
+        DeviceTest(card, options.settings.cache_dir, log),
+        extended_image(image),
+    )
 
 
 def check(image: EngineImage, candidate: Candidate, active: ActiveBuild, work: Path) -> Record:
@@ -62,7 +75,8 @@ def check(image: EngineImage, candidate: Candidate, active: ActiveBuild, work: P
     """
     name = image.plan.name
     with active.seconds.stage("smoke"):
-        subject = subject_of(image, active.options, candidate.reference, candidate.digest)
+        log = active.reporter.log
+        subject = subject_of(image, active.options, candidate.reference, candidate.digest, log)
         verdict = check_image(subject, work)
     active.reporter.on_verdict(name, verdict)
     labels = candidate.labels

@@ -73,7 +73,7 @@ def _subject_of_image(
     image = session.resolve(recipe)
     if found.labels.get(LABEL_KEY) != image.key:
         session.log(f"the image was not built from the current recipe {image.plan.name}")
-    subject = subject_of(image, session.options, reference, found.digest)
+    subject = subject_of(image, session.options, reference, found.digest, session.log)
     key = {LABEL_KEY: found.labels.get(LABEL_KEY, "")}
     return replace(subject, labels={**subject.labels, **key})
 
@@ -106,6 +106,16 @@ def served(session: BuildSession, target: str) -> tuple[str, docker.Image, Recip
     found = _any_image(target)
     recipe = session.catalog.engine(found.labels.get(LABEL_RECIPE, target)).recipe
     return target, found, complete(recipe)
+
+
+def located(session: BuildSession, target: str) -> tuple[str, docker.Image]:
+    """The image of a recipe as it is now, or any image of the engine, with its reference.
+
+    Raises ``WorldError`` where there is no such image.
+    """
+    if _is_recipe(session, target):
+        return _built_image(session.resolve(target))
+    return target, _any_image(target)
 
 
 def _built_image(image: EngineImage) -> tuple[str, docker.Image]:

@@ -41,6 +41,8 @@ class BuildOptions:
     settings: Settings
     gpu_test: GpuTest | None = None
     """The checks on a GPU; None: there are none."""
+    card: str | None = None
+    """The simulated card of the checks on one; None: the smallest that runs the recipe's code."""
     rebuild: bool = False
     """Build an image that exists."""
     offline: bool = False

@@ -1,7 +1,8 @@
 """The page of a repository on Docker Hub, written from the recipes whose images it has.
 
 Docker Hub takes a short text and a long one, in Markdown.  ``hub_page.md.j2`` is the long one:
-everything in it comes from the recipes.
+everything in it comes from the recipes, but for the figures of simulated cards: those are in the
+records of images.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -23,6 +25,7 @@ from builder.publish.markdown import Markdown, code, console, escaped
 from builder.publish.remote_image import REVISION
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import AddPatch, Patch, PullPatch, Recipe, ScriptPatch
+from builder.records.record import newest_good
 from builder.smoke.gpu import capability_of
 from builder.tools.registry.hub import FULL, SHORT
 from builder.tools.web.github import ADDRESS
@@ -79,6 +82,8 @@ class _Version:
 
     recipe: Recipe
     explained: dict[str, Any]
+    device: str = ""
+    """What its server did on a simulated card, by the newest record; empty where none tells."""
 
     @property
     def version_tags(self) -> tuple[str, ...]:
@@ -140,14 +145,19 @@ class _Version:
 
 
 def describe_repository(
-    catalog: Catalog, repository: str, name: str, there: Collection[str] | None = None
+    catalog: Catalog,
+    repository: str,
+    name: str,
+    there: Collection[str] | None = None,
+    state: Path | None = None,
 ) -> Description:
     """The page of the images that recipes call ``repository``, and people ``name``.
 
-    Only versions that have one of the tags ``there`` are listed; None: all.  Raises
+    Only versions that have one of the tags ``there`` are listed; None: all.  ``state`` is the
+    directory of the records, which have the figures of simulated cards.  Raises
     ``RecipeError`` where one of the recipes is wrong, ``RegistryError`` where none is left.
     """
-    versions = _versions(catalog, repository, there)
+    versions = _versions(catalog, repository, there, state)
     if not versions:
         raise RegistryError(
             f"{name} has none of the tags that recipes name",
@@ -192,7 +202,9 @@ def _template() -> Template:
     return environment.get_template("hub_page.md.j2")
 
 
-def _versions(catalog: Catalog, repository: str, there: Collection[str] | None) -> list[_Version]:
+def _versions(
+    catalog: Catalog, repository: str, there: Collection[str] | None, state: Path | None
+) -> list[_Version]:
     names = [
         entry.name
         for entry in catalog.engines.values()
@@ -204,7 +216,9 @@ def _versions(catalog: Catalog, repository: str, there: Collection[str] | None) 
         # The page names what a recipe follows beside its tags, so not among its sources.
         pinned = replace(entry, recipe=entry.recipe.model_copy(update={"track": None}))
         details = explained(replace(catalog, engines={name: pinned}), name)
-        version = _Version(complete(entry.recipe), details)
+        kept = newest_good(state, name) if state is not None else None
+        device = kept.verdict.device if kept is not None else None
+        version = _Version(complete(entry.recipe), details, device.text if device else "")
         if there is None or not set(version.tags).isdisjoint(there):
             found.append(version)
     return sorted(found, key=lambda version: _age(version.recipe.version), reverse=True)

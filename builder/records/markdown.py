@@ -29,6 +29,7 @@ def of_verdict(name: str, verdict: Verdict) -> str:
         f"`{verdict.digest}`",
         "",
     ]
+    lines += [f"On a simulated card: {_cell(verdict.device.text)}", ""] if verdict.device else []
     lines += _check_table(bad) if bad else []
     details = _check_table(verdict.checks)
     lines += ["<details><summary>All checks</summary>", "", *details, "</details>"]

@@ -66,3 +66,16 @@ def read(state: Path, recipe: str, key: str, digest: str = "") -> Record | None:
     except (OSError, ValueError):
         return None
     return record if record.key == key else None
+
+
+def newest_good(state: Path, recipe: str) -> Record | None:
+    """The record of a recipe's newest image with a good verdict; None where there is none."""
+    found = []
+    for path in (state / "records" / recipe).glob("*.json"):
+        try:
+            record = Record.model_validate_json(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if record.verdict.good:
+            found.append(record)
+    return max(found, key=lambda record: record.created, default=None)

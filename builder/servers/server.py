@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.errors import UntriedError
@@ -28,10 +28,20 @@ class NotServingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Mounts:
+    """Directories of the host by their path in the container, and variables that name them."""
+
+    volumes: Mapping[str, Path] = field(default_factory=dict)
+    """Read-only."""
+    writable: Mapping[str, Path] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ServeSpec:
     """The model that a server serves, and how it is started.
 
-    ``model`` and ``draft`` are files of the host, mounted read-only.
+    ``model``, ``draft`` and ``projector`` are files of the host, mounted read-only.
     """
 
     model: Path
@@ -41,10 +51,14 @@ class ServeSpec:
     """More arguments, after those of the recipe."""
     gpus: str | None = None
     driver_stub: Path | None = None
+    simulator: Mounts | None = None
+    """Simulated cards in the place of GPUs; the recipe's arguments for a GPU are added."""
     verbose: bool = False
     """Add the recipe's arguments for a verbose log."""
     limited: bool = True
     """Apply the recipe's memory limit, which is meant for the test model."""
+    projector: Path | None = None
+    """The multimodal projector; the API flavor names its option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +111,12 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
     Raises ``UntriedError`` if no container can be started or reached.
     """
     command = arguments(serve, spec)
+    mounts = spec.simulator or Mounts()
     start = Start(
         arguments=command,
-        env=serve.env,
-        volumes=_volumes(spec),
+        env={**serve.env, **mounts.env},
+        volumes={**_volumes(spec), **mounts.volumes},
+        writable=mounts.writable,
         memory=serve.memory if spec.limited else None,
         locks_memory=LOCK in command,
         driver_stub=spec.driver_stub,
@@ -117,13 +133,17 @@ def arguments(serve: Serve, spec: ServeSpec) -> list[str]:
         "{draft}": f"/draft/{spec.draft.name}" if spec.draft else "",
         "{context}": str(spec.context),
     }
-    return [_filled(argument, places) for argument in arguments_of(serve, spec)] + list(spec.extra)
+    words = [_filled(argument, places) for argument in arguments_of(serve, spec)]
+    option = API_FLAVORS[serve.api_flavor].projector
+    if spec.projector is not None and option is not None:
+        words += [option, f"/projector/{spec.projector.name}"]
+    return words + list(spec.extra)
 
 
 def arguments_of(serve: Serve, spec: ServeSpec) -> list[str]:
     """The recipe's arguments, with their placeholders."""
     words = [*serve.arguments]
-    words += serve.gpu if spec.gpus is not None else []
+    words += serve.gpu if spec.gpus is not None or spec.simulator is not None else []
     words += serve.verbose if spec.verbose else []
     return words + (serve.draft if spec.draft is not None else [])
 
@@ -137,7 +157,8 @@ def _filled(argument: str, places: dict[str, str]) -> str:
 def _volumes(spec: ServeSpec) -> dict[str, Path]:
     """The mounts of the models, links followed: model caches link to files elsewhere."""
     volumes = _parts("/model", spec.model)
-    return volumes | (_parts("/draft", spec.draft) if spec.draft else {})
+    volumes |= _parts("/draft", spec.draft) if spec.draft else {}
+    return volumes | (_parts("/projector", spec.projector) if spec.projector else {})
 
 
 def _parts(folder: str, file: Path) -> dict[str, Path]:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from builder.errors import UntriedError
+from builder.families.layout import LAYOUT
+from builder.kernels.selection import Capability
+from builder.kernels.summary import KernelSummary, summary
 from builder.recipes.schema import (
     Budget,
     FileProbe,
@@ -24,6 +27,7 @@ from builder.smoke import (
     architectures,
     closure,
     contract,
+    device,
     files,
     gpu,
     leftovers,
@@ -36,11 +40,11 @@ from builder.smoke import (
 )
 from builder.smoke.contents import Contents, ExtendedImage
 from builder.smoke.rules import Rules
-from builder.smoke.verdict import Check, Verdict
+from builder.smoke.verdict import Check, Verdict, timed
 from builder.tools.docker import containers
 from builder.tools.docker.blobs import blobs_of
 
-CHECKS_VERSION = 4
+CHECKS_VERSION = 5
 """Raised when checks are added: images whose verdict has fewer are smoke-tested again."""
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 ARCHITECTURES = ("120",)
@@ -61,6 +65,8 @@ class Subject:
     not start without it."""
     gpu_test: gpu.GpuTest | None = None
     """The checks on a GPU; None: none."""
+    device_test: device.DeviceTest | None = None
+    """The checks on a simulated card; None: none."""
     extended: ExtendedImage | None = None
     """The published image that it extends; its own files are not checked."""
 
@@ -77,15 +83,37 @@ def check_image(subject: Subject, work: Path) -> Verdict:
     found = f"{len(contents.layers)} layers, {len(contents.files)} files"
     seconds = round(time.monotonic() - started, 3)
     checks = [Check("image", "its layers", "can be read", found, True, seconds)]
-    checks += _timed(_static(subject, contents))
+    checks += timed(_static(subject, contents))
+    use = None
     if subject.recipe is not None:
-        checks += _timed(_dynamic(subject.recipe, subject, contents, work))
-    return Verdict(subject.digest, tuple(checks), contents.download_size, contents.unpacked_size)
+        checks += timed(_dynamic(subject.recipe, subject, contents, work))
+        result = _on_device(subject.recipe, subject, contents, work)
+        checks += result.checks
+        use = result.use
+    sizes = contents.download_size, contents.unpacked_size
+    return Verdict(subject.digest, tuple(checks), *sizes, _kernels(subject.recipe, contents), use)
+
+
+def _kernels(recipe: Recipe | None, contents: Contents) -> KernelSummary | None:
+    """The engine's own kernels; None where it has none, or they cannot be read: a check says so."""
+    try:
+        found = list(contents.libraries())
+    except UntriedError:
+        return None
+    return summary(found, _card(recipe)) if found and recipe else None
+
+
+def _card(recipe: Recipe) -> Capability:
+    return Capability.of_arch(recipe.cuda.arch[0])
 
 
 def _read(subject: Subject, work: Path) -> Contents:
     """The contents of the image; read twice if the file of a probe is a link."""
     wanted = _wanted(subject.recipe)
+    if subject.recipe is not None:
+        above = subject.extended.layers if subject.extended else 0
+        code = reading.WantedCode(_card(subject.recipe), above, outside=LAYOUT.cuda)
+        wanted = replace(wanted, code=code)
     blobs = blobs_of(subject.reference, work)
     contents = reading.read(blobs, work, wanted)
     more = _behind_links(subject.recipe, contents, wanted)
@@ -107,7 +135,7 @@ def _behind_links(
         for file, _ in architectures.matching(contents, name)
         if file.symbols is None
     }
-    return reading.Wanted(wanted.texts | texts, wanted.symbols | libraries)
+    return replace(wanted, texts=wanted.texts | texts, symbols=wanted.symbols | libraries)
 
 
 def _symbol_probes(recipe: Recipe | None) -> list[LibraryProbe]:
@@ -156,6 +184,7 @@ def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
         vmm = recipe is None or recipe.cuda.vmm
         yield from closure.check(added, rules, vmm=vmm, image=contents)
     yield from leftovers.check(added, rules)
+    yield device.check_absent(contents)
     yield from permissions.check(added, rules)
     yield from contract.check_texts(added, rules)
     yield from sizes.check(added, contents, recipe.budget if recipe else Budget())
@@ -184,6 +213,16 @@ def _dynamic(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -
     if subject.gpu_test is not None and subject.gpu_test.due():
         driver = contract.driver_of(contents)
         yield from gpu.check(recipe, subject.reference, subject.gpu_test, driver, work)
+
+
+def _on_device(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -> device.Result:
+    """The checks on a simulated card."""
+    if subject.device_test is None:
+        return device.Result(())
+    folder = work / "device"
+    folder.mkdir()
+    tried = device.Tried(subject.reference, recipe, contents, subject.devel, subject.extended)
+    return device.check(tried, subject.device_test, folder)
 
 
 def _of_patch(name: str, checks: Iterator[Check]) -> Iterator[Check]:
@@ -224,10 +263,3 @@ def _guarded(checks: Iterator[Check], kind: str, subject: str) -> Iterator[Check
         yield Check(kind, subject, "an answer", str(error), False)
     except UntriedError as error:
         yield Check(kind, subject, "an answer", str(error), None)
-
-
-def _timed(checks: Iterator[Check]) -> Iterator[Check]:
-    started = time.monotonic()
-    for check in checks:
-        yield replace(check, seconds=round(time.monotonic() - started, 3))
-        started = time.monotonic()

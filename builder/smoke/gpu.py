@@ -100,11 +100,11 @@ def _on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:
         yield Check("gpu", "starts", expected, str(error), False)
         return
     yield Check("gpu", "starts", expected, f"after {took:.1f} s", True)
-    yield _placed(server)
+    yield placed(server)
     yield from collapse(server, gpu_test.settings)
 
 
-def _placed(server: Server) -> Check:
+def placed(server: Server) -> Check:
     """Whether the weights are on the GPU, by the server's own report."""
     subject, expected = "model", "all of it on the GPU"
     if server.api_flavor.device_page is not None:

@@ -58,8 +58,8 @@ def _checks(server: Server, serve: Serve, health: str | None) -> Iterator[Check]
     if health is not None:
         yield _health_check(server)
     for subject, expected, send in _requests(server):
-        yield _answered(server, subject, expected, send)
-    yield _stops(server)
+        yield answered(server, subject, expected, send)
+    yield stops(server)
 
 
 Request = tuple[str, str, Callable[[], str]]
@@ -69,7 +69,7 @@ def _requests(server: Server) -> Sequence[Request]:
     """The requests: subject, expectation, and a function that raises if it is not met."""
     requests: list[Request] = [
         ("lists its model", "one model", lambda: _models(server)),
-        ("completes text", f"{TOKENS} tokens of text", lambda: _completes(server)),
+        ("completes text", f"{TOKENS} tokens of text", lambda: completes(server)),
         ("streams", "the same text in pieces, to the end", lambda: _streams(server)),
     ]
     tokenizer = server.api_flavor.tokenizer
@@ -78,12 +78,13 @@ def _requests(server: Server) -> Sequence[Request]:
         requests.append(("tokenizes and back", expected, lambda: _tokenizes(server, tokenizer)))
     requests += [
         ("answers a chat", "text of the assistant", lambda: _chats(server)),
-        ("answers two at once", "both in full", lambda: _two(server)),
+        ("answers two at once", "both in full", lambda: answers_two(server)),
     ]
     return requests
 
 
-def _answered(server: Server, subject: str, expected: str, send: Callable[[], str]) -> Check:
+def answered(server: Server, subject: str, expected: str, send: Callable[[], str]) -> Check:
+    """The check of one request; ``send`` returns what was found, and raises if it is wrong."""
     try:
         return Check("serves", subject, expected, send(), True)
     except (UnansweredError, KeyError, IndexError, TypeError, AttributeError) as error:
@@ -111,8 +112,10 @@ def _models(server: Server) -> str:
     return names[0]
 
 
-def _completes(server: Server) -> str:
-    answer = server.client.post(server.api_flavor.completions, _completion(), ANSWER)
+def completes(server: Server, prompt: str = PROMPT) -> str:
+    """The text that continues a prompt; raises ``UnansweredError`` unless it is ``TOKENS`` long."""
+    body = _completion(prompt=prompt)
+    answer = server.client.post(server.api_flavor.completions, body, ANSWER)
     text = piece_of(answer)
     tokens = answer["usage"]["completion_tokens"]
     if not text or tokens != TOKENS:
@@ -154,9 +157,10 @@ def _chats(server: Server) -> str:
     return repr(text[:SHOWN])
 
 
-def _two(server: Server) -> str:
+def answers_two(server: Server) -> str:
+    """Two texts, asked for at once; raises like ``completes``."""
     with ThreadPoolExecutor(2) as pool:
-        answers = [pool.submit(_completes, server) for _ in range(2)]
+        answers = [pool.submit(completes, server) for _ in range(2)]
         return " and ".join(each.result() for each in answers)
 
 
@@ -174,7 +178,8 @@ def _health_check(server: Server) -> Check:
     return Check("serves", subject, expected, found, done.status == 0)
 
 
-def _stops(server: Server) -> Check:
+def stops(server: Server) -> Check:
+    """Whether SIGTERM ends the server."""
     state, took = server.container.stop(STOP)
     expected = f"SIGTERM ends it with exit status 0 within {STOP} s"
     found = f"exit status {state.status} after {took:.1f} s"

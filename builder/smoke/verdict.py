@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from builder.kernels.summary import KernelSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,51 @@ class Check:
         return f"expected: {self.expected}; found: {self.found}"
 
 
+def timed(checks: Iterable[Check]) -> Iterator[Check]:
+    """The checks, each with the seconds since the one before."""
+    started = time.monotonic()
+    for check in checks:
+        yield replace(check, seconds=round(time.monotonic() - started, 3))
+        started = time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """What a server did with the simulated card; sizes are bytes."""
+
+    card: str
+    memory: int
+    peak: int
+    context: int
+    """The CUDA context's own memory, part of the peak."""
+    by_kind: Mapping[str, int]
+    """Memory at the peak: weights, KV cache, compute, projector, other."""
+    launches: Mapping[str, int]
+    """By kernel, its mangled name."""
+    code: Mapping[str, int]
+    """Launches by the code that the card would run: "sm_120a"."""
+    called: Mapping[str, int]
+    """Functions of CUDA, and how often each was called."""
+    implemented: int
+    """Functions that the simulator implements by hand."""
+
+    @property
+    def text(self) -> str:
+        """The figures in one line."""
+        kinds = ", ".join(f"{kind} {_mib(size)}" for kind, size in self.by_kind.items())
+        code = ", ".join(sorted(self.code)) or "no code"
+        return (
+            f"{sum(self.launches.values())} launches of {len(self.launches)} kernels ({code}); "
+            f"peak {_mib(self.peak)} of {_mib(self.memory)}: "
+            f"{', '.join(filter(None, (kinds, f'context {_mib(self.context)}')))}; "
+            f"simulated {self.card}"
+        )
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """All checks of one image, with its sizes."""
@@ -33,6 +82,10 @@ class Verdict:
     """Bytes of the compressed layers, manifest and configuration."""
     unpacked_size: int
     """Bytes of the files."""
+    kernels: KernelSummary | None = None
+    """The engine's own kernels; None: it has none, or an older builder made the verdict."""
+    device: DeviceUse | None = None
+    """What the server did with a simulated card; None: it was not started on one."""
 
     @property
     def good(self) -> bool:

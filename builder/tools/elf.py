@@ -71,6 +71,23 @@ class Symbols(NamedTuple):
     """What other files must define for this one; weak names, which may be missing, are left out."""
 
 
+class Function(NamedTuple):
+    """A function of a symbol table: its name, and the virtual addresses from ``start`` on."""
+
+    start: int
+    end: int
+    name: str
+
+
+class FatbinSection(NamedTuple):
+    """A section with fat binaries that is loaded with the file."""
+
+    offset: int
+    size: int
+    address: int
+    """Virtual address of its first byte."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Dynamic:
     """The dynamic section: values by tag, and its string table."""
@@ -141,6 +158,40 @@ def read_symbols(stream: BinaryIO) -> Symbols:
                 if each["st_shndx"] == "SHN_UNDEF" and each["st_info"]["bind"] != "STB_WEAK"
             ),
         )
+
+
+def read_functions(stream: BinaryIO) -> list[Function]:
+    """The functions of both symbol tables of the file open in `stream`, by their addresses.
+
+    Those of a size only; empty as with `read_symbols`. Raises as `read` does.
+    """
+    found: set[Function] = set()
+    with _opened(stream) as elf:
+        tables = [elf.get_section_by_name(name) for name in (".symtab", ".dynsym")] if elf else []
+        for table in tables:
+            if elf is not None and isinstance(table, SymbolTableSection):
+                _check_extent(elf, "symbols", table["sh_offset"], table["sh_size"])
+                found |= {
+                    Function(each["st_value"], each["st_value"] + each["st_size"], each.name)
+                    for each in table.iter_symbols()
+                    if each["st_info"]["type"] == "STT_FUNC" and each["st_size"]
+                }
+    return sorted(found)
+
+
+def loaded_fatbins(stream: BinaryIO) -> list[FatbinSection]:
+    """The sections whose fat binaries the program registers when it is loaded.
+
+    Empty when the file is not ELF, or is an object file.  Raises as `read` does.
+    """
+    with _opened(stream) as elf:
+        if elf is None or elf["e_type"] == "ET_REL":
+            return []
+        return [
+            FatbinSection(section["sh_offset"], section["sh_size"], section["sh_addr"])
+            for name, section in _fatbin_sections(elf)
+            if name == fatbin.LOADED
+        ]
 
 
 @contextmanager
@@ -303,7 +354,7 @@ def _file_offset(address: int, loaded: list[Any]) -> int:
 
 
 def _code(elf: ELFFile) -> tuple[Code, ...]:
-    sections = list(_fatbin_sections(elf))
+    sections = [(each["sh_offset"], each["sh_size"]) for _, each in _fatbin_sections(elf)]
     try:
         return tuple(
             code for at, size in sections for code in fatbin.read(elf.stream, at, at + size)
@@ -312,7 +363,7 @@ def _code(elf: ELFFile) -> tuple[Code, ...]:
         raise MalformedElf(str(error)) from error
 
 
-def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[int, int]]:
+def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[bytes, Any]]:
     start = elf["e_shoff"]
     kind = elf.structs.Elf_Shdr
     if start == 0:
@@ -345,4 +396,4 @@ def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[int, int]]:
         if section["sh_type"] != "SHT_NOBITS":
             what = name.partition(b"\0")[0].decode()
             _check_extent(elf, what, section["sh_offset"], section["sh_size"])
-            yield section["sh_offset"], section["sh_size"]
+            yield name[: len(what) + 1], section

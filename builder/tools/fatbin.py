@@ -1,4 +1,4 @@
-"""CUDA fat binaries: the device code in an ELF file's sections.
+"""CUDA fat binaries: the device code in an ELF file's sections, packed or not.
 
 The layout is not specified.  It was found by inspection and checked against `cuobjdump --list-elf`
 and `--list-ptx` with CUDA 12.8, 13.0 and 13.5.  In the sections `.nv_fatbin` and `__nv_relfatbin`,
@@ -7,11 +7,15 @@ little-endian:
 - a region: u32 magic 0xBA55ED50, u16 version (1), u16 header size, u64 size of its entries;
   zeros may pad the space between regions; a region without entries is usual;
 - an entry: u16 kind (1 PTX, 2 ELF, 8 intermediate code for link-time optimization),
-  u16 version, u32 header size, u64 padded payload size, u32 architecture at byte 28, u64 flags
-  at byte 40, of which bit 20 means `a` (sm_120a) and bit 21 `f` (sm_120f).
+  u16 version, u32 header size, u64 padded payload size, u32 payload size where it is compressed,
+  u32 architecture at byte 28, u64 flags at byte 40, u64 size after decompression at byte 56;
+- flags: bit 13 (0x2000) LZ4 block, bit 15 (0x8000) zstd frame, bit 20 `a` (sm_120a), bit 21 `f`
+  (sm_120f).
 
-Headers are never compressed, payloads may be.  The architecture is not taken from the `e_flags` of
-the embedded ELF files: they are equal for 120, 120a and 120f.
+nvcc writes zstd by default since 12.8 and LZ4 before that, and with `--compress-mode=speed`.  All
+modes of CUDA 13.0 were read back and compared with `--compress-mode=none`.  Headers are never
+compressed.  The architecture is not taken from the `e_flags` of the embedded ELF files: they are
+equal for 120, 120a and 120f.
 """
 
 from __future__ import annotations
@@ -21,16 +25,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Literal
 
-SECTIONS = (b".nv_fatbin\0", b"__nv_relfatbin\0")
+LOADED = b".nv_fatbin\0"
+"""The section that a program registers with the driver; the other is input of the device linker."""
+SECTIONS = (LOADED, b"__nv_relfatbin\0")
 _REGION = struct.Struct("<IHHQ")
 _REGION_MAGIC = 0xBA55ED50
 _REGION_VERSION = 1
-_ENTRY = struct.Struct("<H2xIQ12xI8xQ16x")
+_ENTRY = struct.Struct("<H2xIQI8xI8xQ8xQ")
 _KINDS: dict[int, Literal["ptx", "elf"]] = {1: "ptx", 2: "elf"}
 _KIND_LTO = 8
 _FLAG_A = 1 << 20
 _FLAG_F = 1 << 21
+_COMPRESSIONS: dict[int, Literal["lz4", "zstd"]] = {1 << 13: "lz4", 1 << 15: "zstd"}
+_COMPRESSED = 0xF000  # bits 12 and 14 were never met
 _CHUNK = 1 << 20
+_LARGEST = 1 << 30
+"""Bytes of an unpacked payload: far above any met; a damaged size must not take all memory."""
 
 
 class MalformedFatbinError(ValueError):
@@ -52,14 +62,73 @@ class Code:
         return f"{prefix}_{self.arch}{self.suffix}"
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One image of device code, and where its payload is in the file."""
+
+    code: Code
+    offset: int
+    stored: int
+    """Bytes in the file."""
+    size: int
+    """Bytes after decompression; an uncompressed payload may be padded."""
+    compression: Literal["", "lz4", "zstd"] = ""
+
+    def payload(self, stream: IO[bytes]) -> bytes:
+        """The ELF file or the PTX text; raises ``MalformedFatbinError``."""
+        stream.seek(self.offset)
+        data = stream.read(self.stored)
+        where = f"payload at byte {self.offset:#x}"
+        if len(data) < self.stored:
+            raise MalformedFatbinError(f"{where}: the file ends before its {self.stored} bytes")
+        return _unpacked(data, self, where) if self.compression else data
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """What one module registers with the driver: the same code for several architectures."""
+
+    offset: int
+    """Of its header in the file."""
+    entries: tuple[Entry, ...]
+
+
 def read(stream: IO[bytes], offset: int, end: int) -> Iterator[Code]:
     """The device code in the section between two bytes of the file, in file order.
 
     Raises ``MalformedFatbinError``.
     """
+    for region in regions(stream, offset, end):
+        yield from (entry.code for entry in region.entries)
+
+
+def regions(stream: IO[bytes], offset: int, end: int) -> Iterator[Region]:
+    """The regions in the section between two bytes of the file; no payload is read.
+
+    Raises ``MalformedFatbinError``.
+    """
     while (offset := _after_zeros(stream, offset, end)) < end:
-        first, offset = _region(stream, offset, end)
-        yield from _entries(stream, first, offset)
+        start = offset
+        first, offset = _region(stream, start, end)
+        yield Region(start, tuple(_entries(stream, first, offset)))
+
+
+def _unpacked(data: bytes, entry: Entry, where: str) -> bytes:
+    import lz4.block
+    from backports.zstd import ZstdDecompressor, ZstdError
+
+    if entry.size > _LARGEST:
+        raise MalformedFatbinError(f"{where}: {entry.size} bytes unpacked are too many")
+    try:
+        if entry.compression == "lz4":
+            found: bytes = lz4.block.decompress(data, uncompressed_size=entry.size)
+        else:
+            found = ZstdDecompressor().decompress(data, entry.size + 1)
+    except (lz4.block.LZ4BlockError, ZstdError) as error:
+        raise MalformedFatbinError(f"{where}: damaged {entry.compression}: {error}") from error
+    if len(found) != entry.size:
+        raise MalformedFatbinError(f"{where}: {len(found)} bytes unpacked instead of {entry.size}")
+    return found
 
 
 def _after_zeros(stream: IO[bytes], offset: int, end: int) -> int:
@@ -90,24 +159,34 @@ def _region(stream: IO[bytes], offset: int, end: int) -> tuple[int, int]:
     return first, last
 
 
-def _entries(stream: IO[bytes], offset: int, end: int) -> Iterator[Code]:
+def _entries(stream: IO[bytes], offset: int, end: int) -> Iterator[Entry]:
     while offset < end:
         where = f"fat binary entry at byte {offset:#x}"
-        kind, header, size, arch, flags = _unpack(stream, _ENTRY, where, offset, end)
-        if header < _ENTRY.size or size == 0:
-            raise MalformedFatbinError(f"{where}: header of {header} bytes, payload of {size}")
+        kind, header, padded, stored, arch, flags, size = _unpack(
+            stream, _ENTRY, where, offset, end
+        )
+        if header < _ENTRY.size or padded == 0:
+            raise MalformedFatbinError(f"{where}: header of {header} bytes, payload of {padded}")
         payload = offset + header
-        offset = payload + size
+        offset = payload + padded
         if offset > end:
             raise MalformedFatbinError(
-                f"{where}: {size} bytes run past the region's end at {end:#x}"
+                f"{where}: {padded} bytes run past the region's end at {end:#x}"
             )
         # Input of a later link: it runs nowhere, and cuobjdump does not list it either.
         if kind == _KIND_LTO:
             continue
         if kind not in _KINDS:
             raise MalformedFatbinError(f"{where}: unknown kind {kind}")
-        yield Code(_KINDS[kind], arch, _suffix(flags, where))
+        code = Code(_KINDS[kind], arch, _suffix(flags, where))
+        if not flags & _COMPRESSED:
+            yield Entry(code, payload, padded, padded)
+            continue
+        if flags & _COMPRESSED not in _COMPRESSIONS or not 0 < stored <= padded:
+            raise MalformedFatbinError(
+                f"{where}: unknown compression: flags {flags:#x}, {stored} of {padded} bytes"
+            )
+        yield Entry(code, payload, stored, size, _COMPRESSIONS[flags & _COMPRESSED])
 
 
 def _suffix(flags: int, where: str) -> Literal["", "a", "f"]:

@@ -198,6 +198,8 @@ class Serve(Model):
     """Time limit until it is healthy, with a model of half a megabyte."""
     memory: Annotated[float, Field(gt=0, le=1024)] = 2.0
     """Memory limit in GiB, with that model."""
+    no_device: Text | None = None
+    """Why the smoke test does not start it on a simulated card; default: it does."""
 
 
 class Budget(Model):

@@ -73,6 +73,8 @@ class Start:
     env: Mapping[str, str] = field(default_factory=dict)
     volumes: Mapping[str, Path] = field(default_factory=dict)
     """Files of the host by their path in the container; read-only."""
+    writable: Mapping[str, Path] = field(default_factory=dict)
+    """Directories of the host that the container may write to, by their path in it."""
     memory: float | None = None
     """GiB."""
     locks_memory: bool = False
@@ -190,13 +192,16 @@ def _finished(call: Sequence[str], timeout: float) -> Finished:
 
 def copy_out(reference: str, path: str, target: Path) -> None:
     """Copy a file of an image to ``target``, following links.  Raises ``UntriedError``."""
+    copy_all_out(reference, {path: target})
+
+
+def copy_all_out(reference: str, targets: Mapping[str, Path]) -> None:
+    """Copy files of an image, each to its target, following links.  Raises ``UntriedError``."""
     name = f"builder-{uuid4().hex[:12]}"
-    steps = (
-        ["create", f"--name={name}", f"--label={OWNER}={owner()}", reference, "true"],
-        ["cp", "-L", f"{name}:{path}", str(target)],
-    )
+    create = ["create", f"--name={name}", f"--label={OWNER}={owner()}", reference, "true"]
+    copies = {path: ["cp", "-L", f"{name}:{path}", str(to)] for path, to in targets.items()}
     try:
-        for step in steps:
+        for path, step in {"its files": create, **copies}.items():
             done = _finished([executable(), *step], ENGINE_TIMEOUT)
             if done.status != 0:
                 raise UntriedError(f"cannot read {path} of {reference}", done.output.strip())
@@ -260,6 +265,7 @@ def started(reference: str, start: Start) -> Iterator[Container]:
     name = f"builder-{uuid4().hex[:12]}"
     options = ["--detach", "--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
     options += [f"--volume={file}:{place}:ro" for place, file in start.volumes.items()]
+    options += [f"--volume={folder}:{place}:rw" for place, folder in start.writable.items()]
     options += [f"--env={variable}={value}" for variable, value in start.env.items()]
     options += _stub_options(start.driver_stub)
     if start.memory is not None:

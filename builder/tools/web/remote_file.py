@@ -23,19 +23,21 @@ class PartialReadError(Exception):
 
 
 class RemoteFile(io.RawIOBase):
-    """A seekable file at ``url``; ``size`` in bytes.
+    """A seekable file at ``url``; ``size`` in bytes, ``received`` those that were transferred.
 
-    Raises ``PartialReadError``, and ``requests``' errors where the server does not answer.
+    A zip's directory is at its end, so the end is fetched first, unless ``forwards``: a header is
+    at the beginning.  Raises ``PartialReadError``, and ``requests``' errors where the server does
+    not answer.
     """
 
-    def __init__(self, session: Session, url: str) -> None:
+    def __init__(self, session: Session, url: str, *, forwards: bool = False) -> None:
         self._session = session
         self._url = url
         self._at = 0
         self._blocks: list[tuple[int, bytes]] = []
         self.size = 0
-        # A zip's directory is at its end, and only the response says where that is.
-        self._fetch(f"-{BLOCK}")
+        self.received = 0
+        self._fetch(f"0-{BLOCK - 1}" if forwards else f"-{BLOCK}")
 
     def readable(self) -> bool:
         """It is."""
@@ -79,6 +81,7 @@ class RemoteFile(io.RawIOBase):
         if self.size not in {0, size} or (self.size and start != self._at):
             raise PartialReadError("the server gives parts of another file")
         self.size = size
+        self.received += len(block)
         self._blocks = [*self._blocks[-KEPT + 1 :], (start, block)]
 
     def _request(self, wanted: str) -> tuple[int, bytes, int]:

@@ -14,6 +14,9 @@ import pytest
 
 from builder.errors import FetchError, RegistryError
 from builder.publish.hub_page import CUT, cut_page, describe_repository, shortened
+from builder.records import record
+from builder.records.record import Record
+from builder.smoke.verdict import Check, DeviceUse, Verdict
 from builder.tools.registry.hub import Hub
 from builder.tools.registry.hub_responses import Grant, Shown, TagPage, checked, error_text
 from builder.tools.web import github
@@ -137,6 +140,24 @@ def test_what_a_page_says(recipes: Path) -> None:
         assert said in text
     # What holds for all is said once, without the versions.
     assert text.count("has greedy, random") == 1
+
+
+def test_a_page_has_the_figures_of_the_simulated_card(recipes: Path, tmp_path: Path) -> None:
+    use = DeviceUse("RTX 5090", 1 << 30, 1 << 21, 1 << 20, {}, {"k": 3}, {"sm_120": 3}, {}, 1)
+    check = Check("runs", "x", "y", "z", True)
+    kept = Record(
+        recipe="hello-sm120-0.1.0",
+        key="k" * 64,
+        contract="",
+        references=(),
+        digest="sha256:x",
+        verdict=Verdict("sha256:x", (check,), 1, 1, use),
+        created="",
+        seconds={},
+    )
+    record.write(tmp_path, kept)
+    text = describe_repository(load(recipes), "hello-sm120", NAME, state=tmp_path).full
+    assert text.count("- on a simulated card: 3 launches of 1 kernels") == 1
 
 
 def test_the_catalogs_own_pages_are_within_the_limits() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 from builder.records import junit as junit_xml
 from builder.records import markdown
-from builder.smoke.verdict import Check, Verdict
+from builder.smoke.verdict import Check, DeviceUse, Verdict
 
 GOOD = Check("runs", "server --version", "exit status 0", "0", True, 0.25)
 
@@ -26,6 +27,13 @@ def test_a_summary_names_what_is_wrong_first_and_is_no_markup() -> None:
     assert r"has \<mtp\> \| x" in text
     assert r"\[a\](b) \`c\`" in text
     assert "### a-1: verified" in markdown.of_verdict("a-1", verdict(GOOD))
+
+
+def test_a_summary_has_the_figures_of_the_simulated_card() -> None:
+    use = DeviceUse("RTX_5090", 1 << 30, 1 << 21, 1 << 20, {}, {"k": 3}, {"sm_120": 3}, {}, 1)
+    text = markdown.of_verdict("a-1", replace(verdict(GOOD), device=use))
+    assert "On a simulated card: 3 launches of 1 kernels (sm\\_120); peak 2.0 MiB" in text
+    assert "simulated RTX\\_5090" in text
 
 
 def test_summaries_are_added_to(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder.records import record
+from builder.smoke.verdict import DeviceUse
 
 KEY = "0123456789ab" + "c" * 52
 UNTRIED = {"subject": "x", "expected": "y", "found": "z", "passed": None, "seconds": 0.0}
@@ -34,6 +36,8 @@ RECORD: dict[str, Any] = {
         ],
         "download_size": 10,
         "unpacked_size": 20,
+        "kernels": None,
+        "device": None,
     },
     "created": "2026-11-20T03:10:00+00:00",
     "seconds": {"plan": 1, "smoke": 2.5},
@@ -72,6 +76,43 @@ def test_a_record_of_a_pulled_image_has_its_own_file(tmp_path: Path) -> None:
     pulled = record.read(tmp_path, "x-1", KEY, found.digest)
     assert pulled is not None
     assert pulled.log == "other"
+
+
+DEVICE = DeviceUse(
+    card="NVIDIA GeForce RTX 5090",
+    memory=32120 << 20,
+    peak=12 << 20,
+    context=10 << 20,
+    by_kind={"weights": 1 << 20, "KV cache": 1 << 20},
+    launches={"_Z5scalePf": 3, "_Z4meanPf": 4},
+    code={"sm_120a": 7},
+    called={"cudaMalloc": 2},
+    implemented=200,
+)
+
+
+def test_the_figures_of_a_card_are_kept_with_the_newest_good_record(tmp_path: Path) -> None:
+    assert record.newest_good(tmp_path, "x-1") is None
+    stored(tmp_path, RECORD)
+    untried = record.read(tmp_path, "x-1", KEY)
+    assert untried is not None
+    assert record.newest_good(tmp_path, "x-1") is None
+    good = replace(untried.verdict, checks=untried.verdict.checks[:1], device=DEVICE)
+    for key, created, verdict in (
+        ("1", "2026-11-21T00:00:00+00:00", good),
+        ("2", "2026-11-20T00:00:00+00:00", replace(good, device=None)),
+        ("3", "2026-11-22T00:00:00+00:00", untried.verdict),
+    ):
+        changed = {"key": key * 64, "created": created, "verdict": verdict}
+        record.write(tmp_path, untried.model_copy(update=changed))
+    (tmp_path / "records" / "x-1" / "damaged.json").write_text("{")
+    found = record.newest_good(tmp_path, "x-1")
+    assert found is not None
+    assert found.verdict.device == DEVICE
+    assert DEVICE.text == (
+        "7 launches of 2 kernels (sm_120a); peak 12.0 MiB of 32120.0 MiB: weights 1.0 MiB, "
+        "KV cache 1.0 MiB, context 10.0 MiB; simulated NVIDIA GeForce RTX 5090"
+    )
 
 
 @pytest.mark.parametrize(

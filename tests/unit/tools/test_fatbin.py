@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from builder.tools import fatbin
 from builder.tools.fatbin import MalformedFatbinError
-from support.fatbins import ELF, FLAG_A, FLAG_F, LTO, PTX, entry, region
+from support.fatbins import ELF, FLAG_A, FLAG_F, LTO, LZ4, PTX, ZSTD, entry, region
 
 
 def names(*section: bytes) -> list[str]:
@@ -85,6 +85,8 @@ def test_intermediate_code_is_passed_over() -> None:
         (region(struct.pack("<HHIQ48x", ELF, 0, 64, 2**64 - 1)), "past the region's end"),
         (region(entry(77, 120)), "unknown kind 77"),
         (region(entry(ELF, 120, FLAG_A | FLAG_F)), "both a and f"),
+        (region(entry(ELF, 120, 1 << 12)), "unknown compression: flags 0x1011"),
+        (region(entry(ELF, 120, LZ4).replace(b"\x11\x20", b"\x11\xa0", 1)), "unknown compression"),
     ],
 )
 def test_a_damaged_fat_binary_is_located(data: bytes, fault: str) -> None:
@@ -95,11 +97,50 @@ def test_a_damaged_fat_binary_is_located(data: bytes, fault: str) -> None:
     assert len(sound) <= offset <= len(sound + data)
 
 
+def payloads(data: bytes) -> list[bytes]:
+    stream = io.BytesIO(data)
+    found = fatbin.regions(stream, 0, len(data))
+    return [entry.payload(stream) for region in found for entry in region.entries]
+
+
+@pytest.mark.parametrize("size", [9, 64, 100_000])
+def test_payloads_are_unpacked(size: int) -> None:
+    text = (b".entry kernel();\n" * size)[:size]
+    data = region(*(entry(ELF, 120, flags, text) for flags in (0, LZ4, ZSTD)))
+    assert payloads(region() + data) == [text, text, text]
+
+
+def test_regions_and_where_they_begin() -> None:
+    first, second = region(entry(ELF, 90), entry(PTX, 90)), region(entry(ELF, 120))
+    data = bytes(16) + first + bytes(8) + second
+    found = list(fatbin.regions(io.BytesIO(data), 0, len(data)))
+    assert [region.offset for region in found] == [16, 16 + len(first) + 8]
+    assert [[each.code.name for each in region.entries] for region in found] == [
+        ["sm_90", "compute_90"],
+        ["sm_120"],
+    ]
+
+
+@pytest.mark.parametrize("flag", [LZ4, ZSTD])
+def test_a_damaged_payload_is_located(flag: int) -> None:
+    text = b"".join(struct.pack("<I", number * number) for number in range(4000))
+    sound = entry(ELF, 120, flag, text)
+    packed = sound[64:]
+    # The size after decompression: one too few, one too many, and more than a machine has.
+    for size, fault in ((15_999, ""), (16_001, ""), (1 << 62, "too many")):
+        data = region(sound[:56] + struct.pack("<Q", size) + packed)
+        with pytest.raises(MalformedFatbinError, match=f"payload at byte 0x50.*{fault}"):
+            payloads(data)
+    with pytest.raises(MalformedFatbinError, match="payload at byte 0x50: damaged"):
+        payloads(region(sound[:64] + b"\xff" * len(packed)))
+
+
 @settings(deadline=5000, max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6))
 def test_no_damage_is_another_error(damage: list[tuple[int, int]]) -> None:
-    section = bytearray(region() + region(entry(ELF, 120, FLAG_A), entry(PTX, 120)) + bytes(8))
+    packed = [entry(ELF, 120, flag, b"kernel" * 20) for flag in (LZ4, ZSTD)]
+    section = bytearray(region() + region(entry(ELF, 120, FLAG_A), *packed) + bytes(8))
     for place, value in damage:
         section[place % len(section)] = value
     with suppress(MalformedFatbinError):
-        names(bytes(section))
+        payloads(bytes(section))

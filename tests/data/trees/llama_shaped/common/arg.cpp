@@ -45,11 +45,11 @@ std::function<void(const std::string&)> one_of(const strings& allowed, std::stri
     };
 }
 
-int port_of(const std::string& text) {
+int number_of(const std::string& text, const char* what) {
     char* end = nullptr;
     const long number = std::strtol(text.c_str(), &end, 10);
     if (text.empty() || *end != '\0' || number < 0 || number > 65535) {
-        throw std::invalid_argument(text + " is no port");
+        throw std::invalid_argument(text + " is no " + what);
     }
     return static_cast<int>(number);
 }
@@ -74,7 +74,12 @@ std::vector<option> options_of(common_params& params) {
         {"", "--host", "HOST", "LLAMA_ARG_HOST", "address to listen on (default: 127.0.0.1)",
          [&](const std::string& value) { params.host = value; }},
         {"", "--port", "PORT", "LLAMA_ARG_PORT", "port to listen on (default: 8080)",
-         [&](const std::string& value) { params.port = port_of(value); }},
+         [&](const std::string& value) { params.port = number_of(value, "port"); }},
+        {"-ngl", "--n-gpu-layers", "N", "LLAMA_ARG_N_GPU_LAYERS",
+         "layers to put on the GPU (default: all)",
+         [&](const std::string& value) { params.gpu_layers = number_of(value, "number"); }},
+        {"-lv", "--verbosity", "N", "LLAMA_LOG_VERBOSITY", "how much is logged",
+         [](const std::string&) {}},
     };
 }
 

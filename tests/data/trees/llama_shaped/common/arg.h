@@ -7,6 +7,7 @@
 struct common_params {
     std::string host = "127.0.0.1";
     int port = 8080;
+    int gpu_layers = 99;
     std::string model;
     std::string prompt = "hello";
     std::string cache_type_k = "f16";

@@ -28,6 +28,7 @@ float ggml_query_scale(int head);
 
 // The first GPU that works, else the CPU. Says on stderr why there is no GPU.
 const struct ggml_backend* ggml_backend_best(void);
+const struct ggml_backend* ggml_backend_host(void);
 // The longest head that the GPU's kernel takes; 0 without the CUDA backend.
 int ggml_backend_largest_head(void);
 

@@ -11,6 +11,10 @@ const ggml_backend* ggml_backend_best() {
     return ggml_backend_cpu();
 }
 
+const ggml_backend* ggml_backend_host() {
+    return ggml_backend_cpu();
+}
+
 int ggml_backend_largest_head() {
 #ifdef GGML_USE_CUDA
     return ggml_cuda_largest_head();

@@ -56,6 +56,14 @@ std::string part(const std::string& request, const std::string& before, const st
     return request.substr(from, request.find(after, from) - from);
 }
 
+// A request's text goes through the model; what is answered does not depend on it. False where
+// the device failed.
+bool generated(const std::string& request) {
+    std::string prompt = part(request, "\"prompt\": \"", "\"");
+    if (prompt.empty()) prompt = part(request, "\"content\": \"", "\"");
+    return !llama_next_word(prompt).empty();
+}
+
 std::string completion() {
     return std::string(R"({"choices":[{"text":")") + text +
            R"("}],"usage":{"completion_tokens":12}})";
@@ -89,6 +97,9 @@ std::string page(const std::string& path, const std::string& request) {
     if (path == "/v1/models") return R"({"data":[{"id":"tiny"}]})";
     if (path == "/tokenize") return tokens(part(request, "\"content\": \"", "\""));
     if (path == "/detokenize") return characters(part(request, "\"tokens\": [", "]"));
+    if (path == "/v1/completions" || path == "/v1/chat/completions") {
+        if (!generated(request)) return R"({"error":"the device failed"})";
+    }
     if (path == "/v1/completions") {
         return request.find("\"stream\": true") == std::string::npos ? completion() : stream();
     }
@@ -101,6 +112,7 @@ std::string page(const std::string& path, const std::string& request) {
 std::string answer_to(const std::string& request) {
     std::string body = page(part(request, " ", " "), request);
     const char* status = body.empty() ? "404 Not Found" : "200 OK";
+    if (body.find("{\"error\"") == 0) status = "500 Internal Server Error";
     if (body.empty()) body = R"({"error":"no such page"})";
     return std::string("HTTP/1.1 ") + status +
            "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " +
@@ -138,6 +150,7 @@ int main(int argc, char** argv) {
     const int stop = stop_descriptor();
     common_params params;
     if (const auto status = common_params_parse(argc, argv, params)) return *status;
+    llama_load(params.gpu_layers);
     const int listener = listen_on(params.host, params.port);
     if (listener < 0) {
         std::perror(("cannot listen on " + params.host).c_str());

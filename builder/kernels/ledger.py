@@ -1,0 +1,107 @@
+"""The kernels of a library: its fat binaries, and what a card takes of each.
+
+Only the code that the card takes is unpacked, one fat binary after the other: a library of 159 MB
+with 6,731 kernels for 12.0 takes 1.7 s and 40 MB of memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from builder.kernels.selection import Capability, taken
+from builder.tools import cubin, elf, fatbin
+from builder.tools.cubin import Kernel
+from builder.tools.elf import MalformedElf
+
+NONE = "none"
+_PTX_KERNEL = re.compile(rb"\.entry\s+([\w$.]+)[^{]*")
+_PTX_LIMIT = re.compile(rb"\.(?:max|req)ntid\s+([\d,\s]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class FatBinary:
+    """What one module of a library registers with the driver, as a card sees it."""
+
+    address: int
+    """Virtual address of its region: in memory, it is added to where the library is loaded."""
+    code: str
+    """The code that the card takes: ``sm_120a``; ``compute_90``: PTX, which the driver compiles at
+    the first use; ``none``."""
+    kernels: tuple[Kernel, ...] = ()
+    """Those of that code.  Of PTX, only name and threads are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A file with device code."""
+
+    path: str
+    fat_binaries: tuple[FatBinary, ...]
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Those of all its modules; modules that use the same template have one each."""
+        return tuple(kernel for binary in self.fat_binaries for kernel in binary.kernels)
+
+    @property
+    def codes(self) -> dict[str, int]:
+        """What the card takes, with the number of fat binaries."""
+        return dict(Counter(binary.code for binary in self.fat_binaries))
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The libraries of an image, as a card sees them."""
+
+    image: str
+    digest: str
+    card: Capability
+    libraries: tuple[Library, ...]
+
+
+def read(stream: BinaryIO, card: Capability) -> Iterator[FatBinary]:
+    """The fat binaries of the ELF file open in ``stream``, in file order; none if it has no code.
+
+    Raises ``MalformedElf`` with the byte of the file where it is damaged.
+    """
+    for section in elf.loaded_fatbins(stream):
+        end = section.offset + section.size
+        try:
+            for region in fatbin.regions(stream, section.offset, end):
+                if region.entries:
+                    address = section.address + region.offset - section.offset
+                    yield _fat_binary(stream, region, address, card)
+        except fatbin.MalformedFatbinError as error:
+            raise MalformedElf(str(error)) from error
+
+
+def _fat_binary(
+    stream: BinaryIO, region: fatbin.Region, address: int, card: Capability
+) -> FatBinary:
+    entry = taken(region.entries, card)
+    if entry is None:
+        return FatBinary(address, NONE)
+    payload = entry.payload(stream)
+    if entry.code.kind == "ptx":
+        return FatBinary(address, entry.code.name, tuple(_of_ptx(payload)))
+    try:
+        found = tuple(cubin.kernels(payload, entry.code.arch))
+    except cubin.MalformedCubinError as error:
+        raise MalformedElf(
+            f"cubin for {entry.code.name} at byte {entry.offset:#x}: {error}"
+        ) from error
+    return FatBinary(address, entry.code.name, found)
+
+
+def _of_ptx(text: bytes) -> Iterator[Kernel]:
+    """The kernels of a PTX text (PTX ISA, "Kernel and Function Directives: .entry")."""
+    for found in _PTX_KERNEL.finditer(text):
+        limit = _PTX_LIMIT.search(found[0])
+        threads = 1 if limit else 0
+        for size in limit[1].split(b",") if limit else ():
+            threads *= int(size)
+        yield Kernel(found[1].decode(), 0, 0, 0, None, None, threads, 0, 0, "")

@@ -1,0 +1,221 @@
+"""The header of a GGUF file: values, tensors, and where the weights begin.
+
+Format: ``docs/gguf.md`` in ggml's repository, versions 2 and 3.  Names of types and sizes of blocks
+are those of llama.cpp's ``gguf`` package.  Its reader is not used: it maps a complete file, makes
+objects of each of 300,000 tokens and merges, and knows no tensor types of forks; here a stream is
+read once, forwards, as it comes from a server.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+ALIGNMENT = 32  # bytes, unless general.alignment says otherwise
+KEPT = 4096  # elements of an array that are kept
+LONGEST_TEXT = 64 << 20  # bytes: a chat template has some thousand
+MOST_VALUES = 1 << 16
+MOST_TENSORS = 1 << 20
+MOST_DIMENSIONS = 4  # GGML_MAX_DIMS
+MOST_ELEMENTS = 1 << 28
+STRING, ARRAY = 8, 9
+SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
+"""The ``struct`` format of each scalar value type, by its number."""
+
+
+class Readable(Protocol):
+    """A stream whose ``read`` returns fewer bytes at the end of the file alone."""
+
+    def read(self, count: int, /) -> bytes:
+        """The next bytes."""
+
+
+class NotGgufError(Exception):
+    """A file is no GGUF that llama.cpp loads; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array: its length, and its first elements, ``KEPT`` at most."""
+
+    count: int
+    first: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor; ``kind`` is ggml's number of its type, ``offset`` bytes after the header."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+    @property
+    def size(self) -> int | None:
+        """Its bytes; None where the type is that of a fork."""
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+        known = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
+        if self.kind not in known or self.kind not in {int(each) for each in GGMLQuantizationType}:
+            return None
+        elements, size = known[self.kind]
+        count = 1
+        for length in self.shape:
+            count *= length
+        return count // elements * size
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a GGUF file says before its weights; ``size`` is where these begin, in bytes."""
+
+    version: int
+    values: Mapping[str, object]
+    tensors: tuple[Tensor, ...]
+    size: int
+
+    @property
+    def architecture(self) -> str:
+        """``llama``, ``qwen3``, ``clip``; empty where the file does not tell."""
+        return self.text("general.architecture")
+
+    @property
+    def end(self) -> int:
+        """The least size in bytes of the file; tensors of unknown types count one byte."""
+        ends = (self.size + tensor.offset + (tensor.size or 1) for tensor in self.tensors)
+        return max(ends, default=self.size)
+
+    @property
+    def parts(self) -> int:
+        """The number of files that the model was split into; 1 where it was not."""
+        return self.number("split.count") or 1
+
+    def text(self, key: str) -> str:
+        """A text; empty where there is none."""
+        value = self.values.get(key)
+        return value if isinstance(value, str) else ""
+
+    def number(self, key: str) -> int | None:
+        """A whole number; None where there is none."""
+        value = self.values.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def of_architecture(self, name: str) -> int | None:
+        """A whole number of the architecture: ``context_length`` of ``qwen3.context_length``."""
+        return self.number(f"{self.architecture}.{name}")
+
+    def array(self, key: str) -> Array | None:
+        """An array; None where there is none."""
+        value = self.values.get(key)
+        return value if isinstance(value, Array) else None
+
+
+def read(stream: Readable) -> Header:
+    """Read the header from the beginning of a file.
+
+    Raises ``NotGgufError`` where it is none, is cut, or is of another byte order or version.
+    """
+    reader = _Reader(stream)
+    magic = reader.take(4)
+    if magic != MAGIC:
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in magic)
+        raise NotGgufError(f"it begins with {shown!r}, not with 'GGUF'")
+    version = reader.scalar("I")
+    if version & 0xFFFF == 0 and version:  # as llama.cpp tells it: gguf_init_from_file
+        raise NotGgufError("it is big-endian: this machine needs a little-endian file")
+    if version not in VERSIONS:
+        raise NotGgufError(f"it has version {version} of the format; llama.cpp reads 2 and 3")
+    tensors, values = reader.scalar("Q"), reader.scalar("Q")
+    if tensors > MOST_TENSORS or values > MOST_VALUES:
+        raise NotGgufError(f"it announces {tensors} tensors and {values} values: it is damaged")
+    found: dict[str, object] = {}
+    for _ in range(values):
+        key = reader.text()
+        found[key] = reader.value(reader.scalar("I"))
+    listed = tuple(reader.tensor() for _ in range(tensors))
+    alignment = found.get("general.alignment", ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+        raise NotGgufError(f"its alignment is {alignment}, which is no power of two")
+    return Header(version, found, listed, -(-reader.at // alignment) * alignment)
+
+
+class _Reader:
+    """Reads a stream forwards and counts its bytes."""
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream = stream
+        self.at = 0
+
+    def take(self, count: int) -> bytes:
+        """The next bytes; raises ``NotGgufError`` at the end of the file."""
+        found = self._stream.read(count)
+        if len(found) != count:
+            raise NotGgufError(
+                f"it is cut: it ends after {self.at + len(found)} bytes, within its header"
+            )
+        self.at += count
+        return found
+
+    def scalar(self, kind: str) -> int:
+        """A whole number of this ``struct`` format."""
+        (value,) = struct.unpack(f"<{kind}", self.take(struct.calcsize(kind)))
+        return int(value)
+
+    def text(self) -> str:
+        """A string."""
+        length = self.scalar("Q")
+        if length > LONGEST_TEXT:
+            raise NotGgufError(f"it has a text of {length} bytes: it is damaged")
+        return self.take(length).decode("utf-8", "replace")
+
+    def value(self, kind: int) -> object:
+        """A value of the numbered type."""
+        if kind == STRING:
+            return self.text()
+        if kind == ARRAY:
+            return self._array()
+        if kind not in SCALARS:
+            raise NotGgufError(f"it has a value of the unknown type {kind}: it is damaged")
+        form = SCALARS[kind]
+        found: tuple[object, ...] = struct.unpack(
+            f"<{form}", self.take(struct.calcsize(f"<{form}"))
+        )
+        return found[0]
+
+    def _array(self) -> Array:
+        kind, count = self.scalar("I"), self.scalar("Q")
+        if count > MOST_ELEMENTS:
+            raise NotGgufError(f"it has an array of {count} elements: it is damaged")
+        if kind == STRING:
+            return self._texts(count)
+        if kind not in SCALARS:
+            raise NotGgufError(f"it has an array of the unknown type {kind}: it is damaged")
+        size = struct.calcsize(f"<{SCALARS[kind]}")
+        first = struct.unpack(
+            f"<{min(count, KEPT)}{SCALARS[kind]}", self.take(min(count, KEPT) * size)
+        )
+        self._skip((count - len(first)) * size)
+        return Array(count, first)
+
+    def _texts(self, count: int) -> Array:
+        first = tuple(self.text() for _ in range(min(count, KEPT)))
+        for _ in range(count - len(first)):
+            self.text()
+        return Array(count, first)
+
+    def _skip(self, count: int) -> None:
+        while count:
+            count -= len(self.take(min(count, 1 << 20)))
+
+    def tensor(self) -> Tensor:
+        """A tensor's name, shape, type and place."""
+        name, dimensions = self.text(), self.scalar("I")
+        if dimensions > MOST_DIMENSIONS:
+            raise NotGgufError(f"its tensor {name[:64]} has {dimensions} dimensions: it is damaged")
+        shape = tuple(self.scalar("Q") for _ in range(dimensions))
+        return Tensor(name, shape, self.scalar("I"), self.scalar("Q"))

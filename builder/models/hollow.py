@@ -1,0 +1,140 @@
+"""Models without their weights: the real headers, then holes of the right length.
+
+An engine that loads one allocates and computes as with the real model.  A hole takes no space on
+the disk, and no download; it reads as zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from builder.errors import FetchError, WorldError
+from builder.models import gguf
+from builder.models.gguf import Header, NotGgufError
+from builder.models.location import PART, Location, locate
+from builder.tools.log import Log
+
+HOLE = 64 << 20  # bytes of the hole by which a file system is tried
+MOST_PARTS = 999
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model whose files have holes for weights; ``file`` is the first, the others are beside."""
+
+    file: Path
+    header: Header
+    """That of the first file: the only one that describes the model."""
+    size: int
+    """Bytes of all its real files."""
+    weights: int
+    """Bytes of all tensors, but for those of types that only a fork knows."""
+    tensors: int
+    read: int
+    """Bytes that were read of the real files."""
+
+
+def write(text: str, folder: Path, log: Log) -> Model:
+    """Write the hollow files of the model that ``text`` names into ``folder``.
+
+    Of a split model, the headers of all parts are read.  Raises ``FetchError`` where the model
+    cannot be read, is cut or is no GGUF; ``WorldError`` where the file system keeps no holes.
+    """
+    location = locate(text)
+    require_holes(folder)
+    if location.remote:
+        log(f"reading the header of {location.shown}")
+    found = PART.search(location.name)
+    if found and int(found[1]) != 1:
+        raise FetchError(
+            f"{location.shown} is part {int(found[1])} of a split model",
+            "engines load the first part, and find the others beside it",
+            f"name {location.part(1, int(found[2])).shown}",
+        )
+    first, size = _write(location, folder)
+    sizes, headers = [size], [first]
+    count = _parts(location, first, int(found[2]) if found else 1)
+    for number in range(2, count + 1):
+        header, size = _write(location.part(number, count), folder)
+        sizes.append(size)
+        headers.append(header)
+    return _model(folder / location.name, headers, sizes)
+
+
+def _model(file: Path, headers: Sequence[Header], sizes: Sequence[int]) -> Model:
+    tensors = [tensor for header in headers for tensor in header.tensors]
+    weights = sum(tensor.size or 0 for tensor in tensors)
+    read = sum(header.size for header in headers)
+    return Model(file, headers[0], sum(sizes), weights, len(tensors), read)
+
+
+def _parts(location: Location, header: Header, named: int) -> int:
+    """The number of a model's files; raises ``FetchError`` where its name and it differ."""
+    if header.parts == named and named <= MOST_PARTS:
+        return named
+    raise FetchError(
+        f"{location.shown} has the wrong name for a part of a split model",
+        f"its header says {header.parts} parts, its name {named}",
+        "give it the name that llama-gguf-split gave it: NAME-00001-of-00003.gguf",
+    )
+
+
+def _write(location: Location, folder: Path) -> tuple[Header, int]:
+    """Write one hollow file; its header, and the size of the real file."""
+    target = folder / location.name
+    with location.opened() as real, target.open("wb") as sink:
+        try:
+            header = gguf.read(_Copying(real.stream, sink))
+        except NotGgufError as error:
+            raise FetchError(
+                f"{location.shown} is not a GGUF file for llama.cpp", str(error)
+            ) from error
+        if header.end > real.size:
+            raise FetchError(
+                f"{location.shown} is cut",
+                f"it has {real.size} bytes; with its weights it would have {header.end}",
+                "download it again",
+            )
+        sink.truncate(real.size)
+    target.chmod(0o644)  # the image's own user reads it
+    return header, real.size
+
+
+class _Copying:
+    """A stream of which each byte that is read is also written elsewhere."""
+
+    def __init__(self, stream: BinaryIO, sink: BinaryIO) -> None:
+        self._stream = stream
+        self._sink = sink
+
+    def read(self, count: int) -> bytes:
+        """The next bytes; fewer at the end of the file alone."""
+        found = self._stream.read(count)
+        self._sink.write(found)
+        return found
+
+
+def require_holes(folder: Path) -> None:
+    """Raise ``WorldError`` where a hole takes space in ``folder``."""
+    trial = folder / ".hole"
+    try:
+        with trial.open("wb") as stream:
+            stream.truncate(HOLE)
+        kept = is_hole(trial)
+    finally:
+        trial.unlink(missing_ok=True)
+    if not kept:
+        raise WorldError(
+            f"the file system of {folder} keeps no holes in files",
+            "a model of 17 GB would take 17 GB there",
+            "set BUILDER_CACHE_DIR to a directory on ext4, XFS, Btrfs or ZFS",
+        )
+
+
+def is_hole(file: Path) -> bool:
+    """Whether most of a file takes no space (stat(2): st_blocks counts 512 bytes)."""
+    found = file.stat()
+    return found.st_blocks * 512 < found.st_size / 2

@@ -1,0 +1,147 @@
+"""Cards that can be simulated: ``cards/NAME.toml``, each figure with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, model_validator
+
+from builder.errors import RecipeError
+from builder.farm import installed
+from builder.recipes.parse import parse, read_text, suggestion
+from builder.recipes.schema.fields import Model, Text
+
+PREFIXES = ("nvidia-", "geforce-", "rtx-")
+
+
+def _capability(value: str) -> str:
+    major, _, minor = value.partition(".")
+    if not (major.isdigit() and minor.isdigit()):
+        raise ValueError("must be a compute capability: 12.0")
+    return value
+
+
+Count = Annotated[int, Field(gt=0)]
+
+
+class Source(Model):
+    """Where figures of a card were published."""
+
+    title: Text
+    url: Text
+    figures: tuple[str, ...] = Field(strict=False)
+
+
+class Card(Model):
+    """A card; each figure is named by one source, or is told to be unverified."""
+
+    name: Text
+    """As ``cudaDeviceProp.name`` has it."""
+    capability: Annotated[str, AfterValidator(_capability)]
+    multiprocessors: Count
+    memory: Count
+    """Bytes: the total that ``cudaMemGetInfo`` tells, less than what is on the box."""
+    context: Count
+    """Bytes that a process's CUDA context itself takes."""
+    shared_per_block: Count
+    """Bytes of shared memory without ``cudaFuncSetAttribute``."""
+    shared_per_block_optin: Count
+    """Bytes of shared memory with it."""
+    shared_per_multiprocessor: Count
+    registers_per_block: Count
+    registers_per_multiprocessor: Count
+    threads_per_block: Count
+    threads_per_multiprocessor: Count
+    l2: Count
+    """Bytes."""
+    bus_width: Count
+    """Bits."""
+    memory_clock_khz: Count
+    clock_khz: Count
+    peer: bool
+    """Whether cards of this kind reach each other's memory."""
+    source: tuple[Source, ...] = Field(strict=False)
+    unverified: dict[str, Text] = Field(default_factory=dict)
+    """Figures that no log or specification was found for, and what is known of them."""
+
+    @model_validator(mode="after")
+    def _each_figure_has_a_source(self) -> Card:
+        named = [*self.unverified, *(name for each in self.source for name in each.figures)]
+        twice = sorted({name for name in named if named.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)}: named by more than one source")
+        lacking = [name for name in FIGURES if name not in named]
+        if lacking:
+            raise ValueError(f"{', '.join(lacking)}: without a source, and not in [unverified]")
+        unknown = [name for name in named if name not in FIGURES]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: a source of no figure")
+        if self.context >= self.memory:
+            raise ValueError("the context takes more than the card has")
+        return self
+
+
+FIGURES = tuple(name for name in Card.model_fields if name not in {"source", "unverified"})
+
+
+def folder(root: Path) -> Path:
+    """The cards of the farm at ``root``; a catalog without any uses the installed ones."""
+    own = root / "cards"
+    return own if own.is_dir() else installed() / "cards"
+
+
+def names(root: Path) -> tuple[str, ...]:
+    """The names of all cards."""
+    return tuple(sorted(file.stem for file in folder(root).glob("*.toml")))
+
+
+def load(root: Path, name: str) -> Card:
+    """The card of that name; ``RTX 5090 Laptop`` is 5090-laptop, too.
+
+    Raises ``RecipeError`` where there is none, with the name that is meant, or its file is invalid.
+    """
+    known = names(root)
+    wanted = _plain_name(name)
+    if wanted not in known:
+        near = suggestion(wanted, list(known))
+        raise RecipeError(f"no card is named {name}{near}", f"the cards: {', '.join(known)}")
+    file = folder(root) / f"{wanted}.toml"
+    card, problems = parse(read_text(file), file, Card)
+    if card is None:
+        raise RecipeError(f"the card {wanted} is invalid", problems=problems)
+    return card
+
+
+def _plain_name(name: str) -> str:
+    """A name as files have it."""
+    plain = "-".join(name.lower().replace("_", " ").split()).removesuffix("-gpu")
+    for prefix in PREFIXES:
+        plain = plain.removeprefix(prefix)
+    return plain
+
+
+def text(
+    cards: Sequence[Card], *, vocabulary: int = 0, tokens: Sequence[int] = (), copy_limit: int = 0
+) -> str:
+    """The file ``cards`` of the simulator's configuration (``dockerfiles/simulator``).
+
+    ``vocabulary`` is the number of the model's tokens, 0: unknown; ``tokens`` are those that win
+    in turns; copies to a card of more than ``copy_limit`` bytes are counted and not made, 0: the
+    simulator's own limit.
+    """
+    lines = [f"vocabulary {vocabulary}"]
+    if tokens:
+        lines.append("tokens " + " ".join(str(token) for token in tokens))
+    if copy_limit:
+        lines.append(f"copy_limit {copy_limit}")
+    for number, card in enumerate(cards):
+        lines += [f"card {number}", *_lines(card)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(card: Card) -> Iterator[str]:
+    for name in FIGURES:
+        value = getattr(card, name)
+        yield f"{name} {int(value) if isinstance(value, bool) else value}"

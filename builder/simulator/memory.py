@@ -1,0 +1,98 @@
+"""Device memory by what it is for, from the functions that asked for it and from engines' logs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from builder.simulator.frames import Frame
+from builder.simulator.report import Report
+
+Kind = Literal["weights", "KV cache", "compute", "projector", "other"]
+KINDS: tuple[Kind, ...] = ("weights", "KV cache", "compute", "projector", "other")
+MIB = 1 << 20
+BLOCK = 2 * MIB  # what a large allocation is rounded up to
+
+# Functions of llama.cpp (src/llama-model.cpp, src/llama-kv-cache.cpp, src/llama-memory-*.cpp,
+# ggml/src/ggml-alloc.c, ggml/src/ggml-backend.cpp, ggml/src/ggml-cuda/, tools/mtmd/clip.cpp) and
+# its forks.  The first pattern that the innermost frame matches decides, else the next frame's.
+FUNCTIONS: Sequence[tuple[str, Kind]] = (
+    (r"^(clip|mtmd)_", "projector"),
+    (r"^llama_(kv_cache|memory_|kv_self|ssm)", "KV cache"),
+    (r"load_tensors|^llama_model_load|^llama_model_loader|^llama_adapter", "weights"),
+    (r"^ggml_(gallocr|backend_sched|cuda_|backend_cuda_graph|backend_graph)", "compute"),
+    (r"^llama_context|^llama_(de|en)code", "compute"),
+)
+# llama.cpp's logs: "CUDA0 model buffer size = 10038.14 MiB"; RS: the state of recurrent layers.
+LOGGED = re.compile(r"CUDA\d+ +(model|KV|RS|compute) buffer size *= *([0-9.]+) MiB")
+OF_LOG: Mapping[str, Kind] = {
+    "model": "weights",
+    "KV": "KV cache",
+    "RS": "KV cache",
+    "compute": "compute",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Bytes of one kind; ``count`` is the number of allocations."""
+
+    at_peak: int = 0
+    live: int = 0
+    count: int = 0
+
+
+def kind_of(frames: Sequence[Frame]) -> Kind:
+    """What an allocation of this stack is for."""
+    for frame in frames:
+        for pattern, kind in FUNCTIONS:
+            if re.search(pattern, frame.function):
+                return kind
+    return "other"
+
+
+def by_kind(report: Report, stacks: Sequence[Sequence[Frame]]) -> dict[Kind, Use]:
+    """The memory of all cards by kind, without the contexts; ``stacks`` are the report's, named."""
+    found: dict[Kind, Use] = dict.fromkeys(KINDS, Use())
+    for each in report.allocations:
+        kind = kind_of(stacks[each.stack])
+        if kind == "other" and each.function.startswith("cublas"):
+            kind = "compute"  # the workspace of a handle
+        before = found[kind]
+        found[kind] = Use(
+            before.at_peak + each.at_peak, before.live + each.live, before.count + each.count
+        )
+    return {kind: use for kind, use in found.items() if use.count}
+
+
+def logged(log: str) -> dict[Kind, int]:
+    """Bytes by kind, as an engine's own log states them; empty where it states none."""
+    found: dict[Kind, int] = {}
+    for name, size in LOGGED.findall(log):
+        kind = OF_LOG[name]
+        found[kind] = found.get(kind, 0) + round(float(size) * MIB)
+    return found
+
+
+def disagreements(found: Mapping[Kind, Use], stated: Mapping[Kind, int]) -> list[str]:
+    """Where the log states more than was allocated, or, for weights and cache, less.
+
+    Each allocation may be rounded up to a block.  More than the stated memory for computing is no
+    disagreement: buffers are replaced, and pools grow at run time.
+    """
+    wrong = []
+    for kind, size in stated.items():
+        use = found.get(kind, Use())
+        most = size + (use.count + 1) * BLOCK
+        fixed = kind in {"weights", "KV cache"}
+        if use.at_peak < size - MIB // 100 or (fixed and use.at_peak > most):
+            wrong.append(f"{kind}: {mib(use.at_peak)}, its log states {mib(size)}")
+    return wrong
+
+
+def mib(size: int) -> str:
+    """``10038 MiB``; below 10 MiB with one decimal."""
+    value = size / MIB
+    return f"{value:.0f} MiB" if value >= 10 else f"{value:.1f} MiB"

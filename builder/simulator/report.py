@@ -1,0 +1,246 @@
+"""The reports of the simulator's libraries: what the processes of a container did with the cards.
+
+Each process writes one JSON file, anew while something changes (dockerfiles/simulator).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from builder.errors import UntriedError
+
+SETTLE = 0.6  # seconds until a report has what happened before: twice the pause of its thread
+Shape = tuple[int, int, int]
+"""Threads or blocks along x, y and z."""
+
+
+class Part(BaseModel):
+    """The base class of all parts of a report; sizes are bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class CardUse(Part):
+    """The memory of one card."""
+
+    name: str
+    memory: int
+    context: int
+    """The context's own memory, which is part of ``used`` and ``peak``."""
+    used: int
+    peak: int
+
+
+class Allocation(Part):
+    """The allocations of one place in the code."""
+
+    stack: int
+    """Index into ``Report.stacks``."""
+    card: int
+    function: str
+    count: int
+    live: int
+    """Bytes that are not freed."""
+    at_peak: int
+    """Bytes that were not freed when the card's use was at its peak."""
+    largest: int
+
+
+class Failed(Part):
+    """An allocation for which the card had no room."""
+
+    stack: int
+    card: int
+    function: str
+    requested: int
+    free: int
+
+
+class Launch(Part):
+    """The launches of one kernel; the shapes are the largest."""
+
+    kernel: str
+    file: str
+    code: str
+    """What the driver would run: "sm_120a"; "compute_120": PTX, which it would compile."""
+    card: int
+    count: int
+    grid: Shape
+    block: Shape
+    shared: int
+    """Dynamic shared memory."""
+
+
+class Violation(Part):
+    """A launch that the card refuses."""
+
+    kernel: str
+    error: str
+    why: str
+    grid: Annotated[tuple[int, ...], Field(max_length=3)] = ()
+    block: Annotated[tuple[int, ...], Field(max_length=3)] = ()
+    shared: int = 0
+    stack: int
+    count: int
+
+
+class Unsupported(Part):
+    """A function that was called and is not implemented."""
+
+    function: str
+    count: int
+    stack: int
+
+
+class UnknownCode(Part):
+    """Device code that no file of the image has."""
+
+    file: str
+    kernels: tuple[str, ...]
+
+
+class Copies(Part):
+    """Copies in one direction; ``kept`` are the bytes that can be read back."""
+
+    count: int = 0
+    bytes: int = 0
+    kept: int = 0
+
+
+Placed = TypeVar("Placed", Allocation, Failed, Violation, Unsupported)
+"""The parts that a stack belongs to."""
+
+
+class AllCopies(Part):
+    """The copies by direction."""
+
+    to_device: Copies = Copies()
+    to_host: Copies = Copies()
+    device: Copies = Copies()
+
+
+class Report(Part):
+    """What one process did, or all processes of a container."""
+
+    version: Literal[1]
+    command: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    """The CUDA libraries that were loaded, by path."""
+    cards: tuple[CardUse, ...] = ()
+    stacks: tuple[tuple[str, ...], ...] = ()
+    """Frames "FILE+0xOFFSET SYMBOL", innermost first; the symbol may be missing."""
+    allocations: tuple[Allocation, ...] = ()
+    failed: tuple[Failed, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    violations: tuple[Violation, ...] = ()
+    unsupported: tuple[Unsupported, ...] = ()
+    unknown_code: tuple[UnknownCode, ...] = ()
+    called: dict[str, int] = {}
+    """Functions of CUDA, and how often each was called."""
+    implemented: tuple[str, ...] = ()
+    copies: AllCopies = AllCopies()
+
+    @property
+    def live(self) -> int:
+        """Bytes that are allocated and not freed, without the contexts."""
+        return sum(each.live for each in self.allocations)
+
+    @property
+    def peak(self) -> int:
+        """The peak of all cards together, with their contexts."""
+        return sum(card.peak for card in self.cards)
+
+    @property
+    def launched(self) -> int:
+        """How many kernels were launched, each launch counted."""
+        return sum(each.count for each in self.launches)
+
+    @property
+    def kernels(self) -> set[str]:
+        """The kernels that were launched."""
+        return {each.kernel for each in self.launches}
+
+
+def read(folder: Path) -> Report | None:
+    """All reports of a directory as one; None where no process called a function of CUDA.
+
+    Raises ``UntriedError`` for a file that is no report.
+    """
+    found = [_parsed(file) for file in sorted(folder.glob("*.json"))]
+    used = [report for report in found if report.called]
+    return _merged(used) if used else None
+
+
+def settled(folder: Path) -> Report | None:
+    """As ``read``, with all that happened until now: the processes may be writing it."""
+    time.sleep(SETTLE)
+    return read(folder)
+
+
+def _parsed(file: Path) -> Report:
+    try:
+        return Report.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UntriedError(f"{file.name} is not a report of the simulator", str(error)) from error
+
+
+def _merged(reports: Sequence[Report]) -> Report:
+    """Several processes as one: the use of each card is added up."""
+    first, *others = reports
+    for other in others:
+        first = _added(first, other)
+    return first
+
+
+def _added(one: Report, other: Report) -> Report:
+    shift = len(one.stacks)
+    return Report(
+        version=1,
+        command=one.command,
+        libraries=tuple(dict.fromkeys(one.libraries + other.libraries)),
+        cards=_cards(one.cards, other.cards),
+        stacks=one.stacks + other.stacks,
+        allocations=one.allocations + _shifted(other.allocations, shift),
+        failed=one.failed + _shifted(other.failed, shift),
+        launches=one.launches + other.launches,
+        violations=one.violations + _shifted(other.violations, shift),
+        unsupported=one.unsupported + _shifted(other.unsupported, shift),
+        unknown_code=tuple(dict.fromkeys(one.unknown_code + other.unknown_code)),
+        called=dict(Counter(one.called) + Counter(other.called)),
+        implemented=tuple(dict.fromkeys(one.implemented + other.implemented)),
+        copies=AllCopies(
+            to_device=_copies(one.copies.to_device, other.copies.to_device),
+            to_host=_copies(one.copies.to_host, other.copies.to_host),
+            device=_copies(one.copies.device, other.copies.device),
+        ),
+    )
+
+
+def _shifted(parts: tuple[Placed, ...], shift: int) -> tuple[Placed, ...]:
+    return tuple(part.model_copy(update={"stack": part.stack + shift}) for part in parts)
+
+
+def _cards(one: Sequence[CardUse], other: Sequence[CardUse]) -> tuple[CardUse, ...]:
+    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    both = [
+        card.model_copy(
+            update={
+                name: getattr(card, name) + getattr(also, name)
+                for name in ("context", "used", "peak")
+            }
+        )
+        for card, also in zip(longer, shorter, strict=False)
+    ]
+    return (*both, *longer[len(shorter) :])
+
+
+def _copies(one: Copies, other: Copies) -> Copies:
+    return Copies(
+        count=one.count + other.count, bytes=one.bytes + other.bytes, kept=one.kept + other.kept
+    )

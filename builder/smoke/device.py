@@ -1,0 +1,197 @@
+"""Check on a simulated card: the image's server offloads its model, answers, and keeps within it.
+
+The server runs its own CUDA code on libraries that stand in for CUDA's (``builder.simulator``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import BuilderError, RecipeError
+from builder.kernels.code_table import code_table
+from builder.models import gguf
+from builder.recipes.schema import Recipe, Serve
+from builder.servers import test_model
+from builder.servers.server import ServeSpec, launched
+from builder.simulator import build, cards, config, run
+from builder.simulator.cards import Card
+from builder.smoke import gpu
+from builder.smoke.contents import Contents, ExtendedImage
+from builder.smoke.device_trial import DeviceTrial
+from builder.smoke.verdict import Check, DeviceUse, timed
+from builder.tools.docker import containers
+from builder.tools.docker.containers import NotRunnableError
+from builder.tools.log import Log
+
+CONTEXT = 2048  # tokens: a server may divide it among four requests at once
+MARK = "libsimulator.so"  # what every library of the simulator is, or needs
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTest:
+    """The checks on a simulated card, and where its libraries are kept."""
+
+    card: Card | None
+    """None: no card that is known runs the recipe's code."""
+    cache: Path
+    log: Log
+
+
+def card_for(root: Path, recipe: Recipe, name: str | None) -> Card | None:
+    """The card of that name; without one, that with the least memory of those that run the code.
+
+    ``root`` is the farm.  Raises ``RecipeError`` for an unknown name, for a card that does not run
+    the code, or where a card's file is invalid.
+    """
+    wanted = {gpu.capability_of(arch) for arch in recipe.cuda.arch}
+    if name is not None:
+        card = cards.load(root, name)
+        if card.capability in wanted:
+            return card
+        raise RecipeError(
+            f"the {card.name} does not run the code of {recipe.name}",
+            f"it has compute capability {card.capability}, the recipe asks for "
+            f"{' and '.join(sorted(wanted))}",
+        )
+    known = [cards.load(root, each) for each in cards.names(root)]
+    fitting = [card for card in known if card.capability in wanted]
+    return min(fitting, key=lambda card: card.memory, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """An image and what it is made from; ``devel`` is the base's image to compile in."""
+
+    reference: str
+    recipe: Recipe
+    contents: Contents
+    devel: str | None
+    extended: ExtendedImage | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a server needs to start on a card."""
+
+    serve: Serve
+    port: int
+    devel: str
+    card: Card
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The checks, and what the server did with the card; None: it did not run."""
+
+    checks: tuple[Check, ...]
+    use: DeviceUse | None = None
+
+
+def check_absent(contents: Contents) -> Check:
+    """No layer has a library of the simulator, not even one that a later layer hides."""
+    found = [
+        file.path
+        for layer in contents.layers
+        for file in layer.files
+        if file.elf is not None and MARK in {file.elf.soname, *file.elf.needed}
+    ]
+    named = ", ".join(found) or "none"
+    return Check("leftovers", "no library of the simulated cards", "none", named, not found)
+
+
+def check(subject: Tried, device: DeviceTest, work: Path) -> Result:
+    """Start the server with all layers on the simulated card, send requests, and stop it.
+
+    ``work`` is an empty directory.  Where the server cannot be tried, the only check states the
+    reason; it counts as passed.
+    """
+    started = _start_of(subject, device)
+    if isinstance(started, str):
+        # A kind of its own, so that no count of passed checks takes it for one on a device.
+        return Result((Check("not tried", "a simulated card", "the reason", started, True),))
+    use: list[DeviceUse | None] = []
+    checks = tuple(timed(_checks(subject, started, device, work, use.append)))
+    return Result(checks, *use)
+
+
+def _checks(
+    subject: Tried,
+    start: _Start,
+    device: DeviceTest,
+    work: Path,
+    on_use: Callable[[DeviceUse | None], None],
+) -> Iterator[Check]:
+    """The checks of a server that can be tried; ``on_use`` gets what it did with the card."""
+    try:
+        with _launched(subject, start, device, work) as trial:
+            yield from trial.checks()
+            on_use(trial.use())
+    except NotRunnableError as error:
+        yield Check("device", "starts", "its program runs", str(error), False)
+    except BuilderError as error:
+        yield Check("device", "a server on a simulated card", "starts", str(error), None)
+
+
+def _start_of(subject: Tried, device: DeviceTest) -> _Start | str:
+    """How the server starts; or why it cannot run on a simulated card."""
+    recipe, serve, port = subject.recipe, subject.recipe.serve, subject.recipe.image.port
+    if serve is None or port is None:
+        return "the recipe describes no server"
+    if serve.no_device is not None:
+        return serve.no_device
+    if subject.extended is not None:
+        return "the image extends another one, with a CUDA of its own"
+    if subject.devel is None:
+        return "the base has no image to compile in"
+    if not any(parsed.soname == run.RUNTIME for _, parsed in subject.contents.elves()):
+        return f"the image has no {run.RUNTIME}"
+    if device.card is None:
+        return f"no card is known for {' '.join(recipe.cuda.arch)}"
+    return _Start(serve, port, subject.devel, device.card)
+
+
+@contextmanager
+def _launched(
+    subject: Tried, start: _Start, device: DeviceTest, work: Path
+) -> Iterator[DeviceTrial]:
+    """The image's server, started on the card with the test model.  Raises ``BuilderError``."""
+    model = work / f"{test_model.NAME}.gguf"
+    test_model.write(model)
+    model.chmod(0o644)  # the image's own user reads it
+    with model.open("rb") as stream:
+        header = gguf.read(stream)
+    code = code_table({each.path: each.fat_binaries for each in subject.contents.libraries()})
+    simulation = run.prepare(
+        build.libraries(device.cache, start.devel, device.log),
+        config.files([start.card], header, code),
+        work / "simulator",
+        search_path={**subject.contents.environment, **start.serve.env}.get("LD_LIBRARY_PATH", ""),
+        preload=needs_preload(subject.contents),
+    )
+    spec = ServeSpec(model, CONTEXT, simulator=simulation.mounts, verbose=True)
+    with launched(subject.reference, start.serve, start.port, spec) as server:
+        yield DeviceTrial(server, start.serve, simulation, start.card)
+
+
+def copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]:
+    """Copies of the image's files with device code, by path, without CUDA's own: those are
+    replaced."""
+    paths = [
+        file.path
+        for file, parsed in contents.elves()
+        if parsed.code and not file.shares and parsed.soname not in run.STAND_INS
+    ]
+    targets = {path: folder / f"{number}.elf" for number, path in enumerate(paths)}
+    containers.copy_all_out(reference, targets)
+    return targets
+
+
+def needs_preload(contents: Contents) -> bool:
+    """Whether a file looks for the runtime in its DT_RPATH, before LD_LIBRARY_PATH."""
+    return any(
+        parsed.rpath and not parsed.runpath and set(parsed.needed) & set(run.STAND_INS)
+        for _, parsed in contents.elves()
+    )

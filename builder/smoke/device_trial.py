@@ -1,0 +1,210 @@
+"""A started server on a simulated card: its requests, and what the simulator reports of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from builder.recipes.schema import Serve
+from builder.servers.client import UnansweredError
+from builder.servers.server import NotServingError, Server
+from builder.simulator import frames, memory
+from builder.simulator.cards import Card
+from builder.simulator.frames import Frame
+from builder.simulator.memory import mib
+from builder.simulator.report import Allocation, Report
+from builder.simulator.run import Simulation
+from builder.smoke import gpu, serves
+from builder.smoke.verdict import Check, DeviceUse
+from builder.tools.demangle import function_of
+
+ROUNDS, REQUESTS = 2, 2  # rounds of equal requests, and how many in each
+LONG = 20 * "twenty bytes of text "  # a token a byte, with the test model
+GROWTH = memory.BLOCK  # bytes that the long prompt may take more than a short one
+NAMED = 4  # kernels or functions that a check names
+PTX = "compute_"  # how the code of a launch begins that the driver would compile
+Stacks = Sequence[Sequence[Frame]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTrial:
+    """A started server on a simulated card."""
+
+    server: Server
+    serve: Serve
+    simulation: Simulation
+    card: Card
+
+    def use(self) -> DeviceUse | None:
+        """What the server has done with the card; None where it did nothing."""
+        report = self.simulation.report()
+        if report is None:
+            return None
+        kinds = memory.by_kind(report, self._stacks(report))
+        return DeviceUse(
+            card=self.card.name,
+            memory=sum(card.memory for card in report.cards),
+            peak=report.peak,
+            context=sum(card.context for card in report.cards),
+            by_kind={kind: use.at_peak for kind, use in kinds.items()},
+            launches=dict(_counts(report, "kernel")),
+            code=dict(_counts(report, "code")),
+            called=dict(report.called),
+            implemented=len(report.implemented),
+        )
+
+    def checks(self) -> Iterator[Check]:
+        """All checks, from the server's start to its end."""
+        expected = f"healthy within {self.serve.seconds} s on the simulated {self.card.name}"
+        try:
+            took = self.server.wait(self.serve.seconds)
+        except NotServingError as error:
+            yield Check("device", "starts", expected, str(error), False)
+            report = self.simulation.report()
+            yield from _refusals(report, self._stacks(report)) if report else ()
+            return
+        yield Check("device", "starts", expected, f"after {took:.1f} s", True)
+        yield replace(gpu.placed(self.server), kind="device")
+        log = self.server.container.log()  # requests follow, which fill it
+        yield from self._requests()
+        yield replace(serves.stops(self.server), kind="device")
+        report = self.simulation.settled()
+        if report is None:
+            none = "it called no function of CUDA"
+            yield Check("device", "kernels", "launched on the card", none, False)
+            return
+        yield _kernels(report)
+        yield from _refusals(report, self._stacks(report))
+        yield _memory(report, self._stacks(report), log)
+
+    def _requests(self) -> Iterator[Check]:
+        """The checks of requests, up to the first that is not answered."""
+        prompt = f"a prompt of {len(LONG)} tokens takes at most {mib(GROWTH)} more"
+        text = f"{serves.TOKENS} tokens of text"
+        requests: list[tuple[str, str, Callable[[], str]]] = [
+            ("completes text", text, lambda: serves.completes(self.server)),
+            ("answers two at once", "both in full", lambda: serves.answers_two(self.server)),
+            ("memory over requests", "equal requests take no more", self._leak),
+            ("memory over prompts", prompt, self._growth),
+        ]
+        for request in requests:
+            check = serves.answered(self.server, *request)
+            yield replace(check, kind="device")
+            if not check.passed and "memory" not in check.subject:
+                return  # those that follow would fail likewise
+
+    def _stacks(self, report: Report) -> Stacks:
+        return frames.named(report)
+
+    def _settled(self) -> Report:
+        report = self.simulation.settled()
+        if report is None:
+            raise UnansweredError("it called no function of CUDA")
+        return report
+
+    def _leak(self) -> str:
+        """Nothing grows from round to round; raises ``UnansweredError`` where something does."""
+        serves.completes(self.server)
+        reports = [self._settled()]
+        for _ in range(ROUNDS):
+            for _ in range(REQUESTS):
+                serves.completes(self.server)
+            reports.append(self._settled())
+        growth = min(after.live - before.live for before, after in pairwise(reports))
+        if growth <= 0:
+            return f"{mib(reports[-1].live)} after each"
+        by = self._grown(reports[0], reports[-1], "live")
+        raise UnansweredError(f"{mib(growth // REQUESTS)} more after each request, by {by}")
+
+    def _growth(self) -> str:
+        """The peak does not follow the prompt; raises ``UnansweredError`` where it does."""
+        before = self._settled()
+        serves.completes(self.server, LONG)
+        after = self._settled()
+        growth = after.peak - before.peak
+        if growth <= 0:
+            return "no more"
+        found = f"{mib(growth)} more, by {self._grown(before, after, 'at_peak')}"
+        if growth > GROWTH:
+            raise UnansweredError(found)
+        return found
+
+    def _grown(self, before: Report, after: Report, figure: str) -> str:
+        """The function whose allocations grew most."""
+        known = {_place(before, each): getattr(each, figure) for each in before.allocations}
+
+        def grown(each: Allocation) -> int:
+            return int(getattr(each, figure)) - int(known.get(_place(after, each), 0))
+
+        most = max(after.allocations, key=grown)
+        return frames.caller_of(self._stacks(after)[most.stack])
+
+
+def _place(report: Report, allocation: Allocation) -> tuple[object, ...]:
+    return allocation.function, allocation.card, report.stacks[allocation.stack]
+
+
+def _counts(report: Report, name: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for launch in report.launches:
+        found[getattr(launch, name)] += launch.count
+    return found
+
+
+def _kernels(report: Report) -> Check:
+    """How many kernels were launched, and from which code: the card runs it as it is."""
+    codes = _counts(report, "code")
+    found = f"{report.launched} launches of {len(report.kernels)} kernels"
+    found += f" from {', '.join(sorted(codes))}" if codes else ""
+    compiled = sorted({each.kernel for each in report.launches if each.code.startswith(PTX)})
+    if compiled:
+        found += f"; the driver would compile {_listed(map(function_of, compiled))} at first use"
+    unknown = [kernel for code in report.unknown_code for kernel in code.kernels]
+    if unknown:
+        found += f"; made at run time: {_listed(map(function_of, unknown))}"
+    expected = "launched on the card, as machine code"
+    return Check("device", "kernels", expected, found, bool(report.launches) and not compiled)
+
+
+def _refusals(report: Report, stacks: Stacks) -> Iterator[Check]:
+    """What the card, or the simulator, refused."""
+    refused = [
+        f"{function_of(each.kernel)}: {each.why} ({each.error})" for each in report.violations
+    ]
+    yield _none("launches", "the card refuses none", refused)
+    failed = [
+        f"{mib(each.requested)} by {frames.caller_of(stacks[each.stack])}, {mib(each.free)} free"
+        for each in report.failed
+    ]
+    yield _none("allocations", "the card has room for all", failed)
+    lacking = [
+        f"{each.function} by {frames.caller_of(stacks[each.stack])}" for each in report.unsupported
+    ]
+    if lacking:
+        found = f"not simulated: {_listed(lacking)}"
+        yield Check("device", "functions", "all that it calls are simulated", found, None)
+
+
+def _none(subject: str, expected: str, faults: Sequence[str]) -> Check:
+    return Check("device", subject, expected, _listed(faults) or "none refused", not faults)
+
+
+def _memory(report: Report, stacks: Stacks, log: str) -> Check:
+    """The memory by kind, compared with what the engine's own log states."""
+    kinds, stated = memory.by_kind(report, stacks), memory.logged(log)
+    parts = [f"{kind} {mib(use.at_peak)}" for kind, use in kinds.items()]
+    context = sum(card.context for card in report.cards)
+    total = sum(card.memory for card in report.cards)
+    found = f"{', '.join([*parts, f'context {mib(context)}'])}; peak {mib(report.peak)}"
+    found += f" of {mib(total)}"
+    wrong = memory.disagreements(kinds, stated)
+    expected = "as its own log states" if stated else "counted by function"
+    return Check("device", "memory", expected, "; ".join([*wrong, found]), not wrong)
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(dict.fromkeys(names))
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return "; ".join(found[:NAMED]) + more

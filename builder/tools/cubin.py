@@ -1,0 +1,287 @@
+"""Cubins: the ELF files of CUDA device code, and the resources that each kernel in them takes.
+
+The layout is not specified.  It was found by inspection, and compared with `cuobjdump -elf`,
+`cuobjdump --dump-resource-usage` and `ptxas -v` of CUDA 12.0 to 13.2:
+
+- a kernel is a function symbol with bit 4 of `st_other` set; its section has its SASS;
+- `.nv.info` has records for many symbols, `.nv.info.NAME` those of one kernel, whose code section
+  is its `sh_info`.  A record is a byte of format, a byte of attribute, and 16 bits: the value, or
+  with format 4 the number of bytes that follow;
+- `.nv.shared.NAME` has the size of the kernel's static shared memory.  For compute capability 9.0
+  and higher the kilobyte is added that the driver reserves in each block: `ptxas -v` prints 40000
+  where the section has 41024;
+- the attribute 0x55, which cuobjdump calls "SpillRefill", lists the instructions that spill
+  registers to local memory and refill them.  Added up, their sizes are the bytes of spill stores
+  and loads that `ptxas -v` prints.  CUDA 12.4 does not write it yet, 12.6 does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+_HEADER = struct.Struct("<18xH20xQ10xHHH")  # Elf64_Ehdr, System V gABI
+_SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
+_SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
+_RECORD = struct.Struct("<BBH")
+_WORD = struct.Struct("<I")
+_IDENT = b"\x7fELF\x02\x01"  # 64 bits, little-endian
+_EM_CUDA = 190
+_NOBITS, _SYMTAB, _SYMTAB_SHNDX = 8, 2, 18
+_XINDEX = 0xFFFF
+_FUNC, _ENTRY = 2, 0x10
+_INFO = 0x70000000  # SHT_CUDA_INFO
+_SIZED = 4  # the format of a record with a payload
+_MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
+_STACK, _REGISTERS = 0x12, 0x2F
+_CLUSTER, _ANNOTATIONS = 0x3D, 0x55
+_SPILL = 1  # kind of annotation
+_STORE, _LOAD = 0x387, 0x983  # STL and LDL: the low 12 bits of an instruction since Volta
+_INSTRUCTION = 16  # bytes
+_WIDTHS = (1, 1, 2, 2, 4, 8, 16)  # bytes, by bits 73 to 75 of a load or store
+_ANNOTATED_ABI = 8
+"""EI_ABIVERSION of CUDA 13, which always annotates spills."""
+_RESERVED = 1024  # bytes of shared memory, since compute capability 9.0
+
+
+class MalformedCubinError(ValueError):
+    """A cubin is truncated or damaged; the text says where (byte offset in the cubin) and how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel as compiled for one architecture."""
+
+    name: str
+    """Mangled."""
+    registers: int
+    """Of a thread."""
+    shared: int
+    """Bytes of static shared memory of a block."""
+    local: int
+    """Bytes of local memory of a thread: arrays, spilled registers and called functions."""
+    spill_stores: int | None
+    """Bytes of the instructions that spill registers; None where the compiler did not mark them."""
+    spill_loads: int | None
+    threads: int
+    """Threads of a block at most (``.maxntid``), or exactly (``.reqntid``); 0: not limited."""
+    cluster: int
+    """Blocks of a cluster (``__cluster_dims__``); 0: none required."""
+    size: int
+    """Bytes of its SASS."""
+    digest: str
+    """sha256 of its SASS."""
+
+    @property
+    def spills(self) -> int | None:
+        """Bytes of spill stores and loads together."""
+        if self.spill_stores is None or self.spill_loads is None:
+            return None
+        return self.spill_stores + self.spill_loads
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    name: str
+    type: int
+    offset: int
+    size: int
+    link: int
+    info: int
+
+
+@dataclass(slots=True)
+class _Attributes:
+    """What the records of one kernel say."""
+
+    threads: int = 0
+    cluster: int = 0
+    spills: tuple[int, ...] = ()
+    """Offsets of instructions."""
+    shared: int = 0
+
+
+def kernels(data: bytes, arch: int) -> list[Kernel]:
+    """The kernels of a cubin for an architecture (120: 12.0), in the order of its symbols.
+
+    Raises ``MalformedCubinError``.
+    """
+    return _Cubin(data, arch).kernels()
+
+
+class _Cubin:
+    def __init__(self, data: bytes, arch: int) -> None:
+        self.data, self.arch = data, arch
+        (machine, table, step, count, names) = self._unpack(_HEADER, 0, "header")
+        if not data.startswith(_IDENT) or machine != _EM_CUDA:
+            raise MalformedCubinError(f"byte 0x0: no cubin: ELF machine {machine}")
+        self.abi = data[8]
+        self.sections = self._sections(table, step, count, names)
+
+    def _unpack(self, layout: struct.Struct, at: int, what: str) -> tuple[int, ...]:
+        if at + layout.size > len(self.data):
+            raise MalformedCubinError(f"byte {at:#x}: {what} runs past the end ({len(self.data)})")
+        return layout.unpack_from(self.data, at)
+
+    def _slice(self, section: _Section) -> bytes:
+        end = section.offset + section.size
+        if end > len(self.data):
+            raise MalformedCubinError(
+                f"byte {section.offset:#x}: section {section.name!r} of {section.size} bytes runs "
+                f"past the end ({len(self.data)})"
+            )
+        return self.data[section.offset : end]
+
+    def _sections(self, table: int, step: int, count: int, names: int) -> list[_Section]:
+        if step != _SECTION.size:
+            raise MalformedCubinError(f"byte {table:#x}: section headers of {step} bytes")
+        first = self._unpack(_SECTION, table, "section header")
+        # gABI, "ELF header": large numbers are in the first section header.
+        count = count or first[5]
+        names = first[6] if names == _XINDEX else names
+        if table + count * step > len(self.data) or names >= count:
+            raise MalformedCubinError(f"byte {table:#x}: {count} section headers, names in {names}")
+        rows = list(_SECTION.iter_unpack(self.data[table : table + count * step]))
+        text = self._slice(_section(rows[names], ""))
+        return [_section(row, self._text(text, row[0], "section name")) for row in rows]
+
+    def _text(self, text: bytes, at: int, what: str) -> str:
+        end = text.find(b"\0", at)
+        if end < 0:
+            raise MalformedCubinError(f"{what} at byte {at:#x} of its table has no end")
+        return text[at:end].decode(errors="replace")
+
+    def kernels(self) -> list[Kernel]:
+        found: dict[int, tuple[str, int]] = {}
+        for section in self.sections:
+            if section.type == _SYMTAB:
+                found.update(self._entries(section))
+        if not found:
+            return []
+        registers, stacks = self._of_symbols()
+        attributes = self._of_sections()
+        return [
+            self._kernel(name, place, registers.get(number), stacks.get(number, 0), attributes)
+            for number, (name, place) in found.items()
+        ]
+
+    def _entries(self, table: _Section) -> Iterator[tuple[int, tuple[str, int]]]:
+        """The number of each kernel's symbol, its name and its code section."""
+        if table.link >= len(self.sections) or table.size % _SYMBOL.size:
+            raise MalformedCubinError(f"byte {table.offset:#x}: damaged symbol table")
+        names = self._slice(self.sections[table.link])
+        extended = next((each for each in self.sections if each.type == _SYMTAB_SHNDX), None)
+        places = self._slice(extended) if extended else b""
+        for number, row in enumerate(_SYMBOL.iter_unpack(self._slice(table))):
+            name, info, other, place, _, _ = row
+            if info & 0xF != _FUNC or not other & _ENTRY or place == 0:
+                continue
+            if place == _XINDEX and len(places) >= 4 * (number + 1):
+                (place,) = _WORD.unpack_from(places, 4 * number)
+            if place >= len(self.sections):
+                raise MalformedCubinError(f"byte {table.offset:#x}: symbol {number} in {place}")
+            yield number, (self._text(names, name, "symbol name"), place)
+
+    def _records(self, section: _Section) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The attributes of a section with their payload as words of 32 bits."""
+        data, at = self._slice(section), 0
+        while at < len(data):
+            where = f"byte {section.offset + at:#x}: a record of {section.name!r}"
+            if at + _RECORD.size > len(data):
+                raise MalformedCubinError(f"{where} is cut off")
+            form, attribute, size = _RECORD.unpack_from(data, at)
+            at += _RECORD.size
+            if form != _SIZED:
+                continue
+            if at + size > len(data):
+                raise MalformedCubinError(f"{where} of {size} bytes is cut off")
+            yield attribute, struct.unpack_from(f"<{size // 4}I", data, at)
+            at += size
+
+    def _of_symbols(self) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        """Registers and bytes of stack, by the number of the symbol."""
+        registers: dict[int, int] = {}
+        stacks: dict[int, int] = {}
+        for section in self.sections:
+            if section.type == _INFO and section.name == ".nv.info":
+                for attribute, words in self._records(section):
+                    if attribute in (_REGISTERS, _STACK) and len(words) == 2:
+                        of = registers if attribute == _REGISTERS else stacks
+                        of[words[0]] = words[1]
+        return registers, stacks
+
+    def _of_sections(self) -> dict[int, _Attributes]:
+        """The attributes of kernels by the number of their code section."""
+        found: dict[int, _Attributes] = {}
+        for section in self.sections:
+            if section.type == _INFO and section.name.startswith(".nv.info."):
+                of = found.setdefault(section.info, _Attributes())
+                for attribute, words in self._records(section):
+                    _note(of, attribute, words)
+            elif section.type == _NOBITS and section.name.startswith(".nv.shared."):
+                reserved = _RESERVED if self.arch >= 90 else 0
+                size = max(0, section.size - reserved)
+                found.setdefault(section.info, _Attributes()).shared = size
+        return found
+
+    def _kernel(
+        self,
+        name: str,
+        place: int,
+        registers: int | None,
+        stack: int,
+        attributes: Mapping[int, _Attributes],
+    ) -> Kernel:
+        section = self.sections[place]
+        code = self._slice(section)
+        of = attributes.get(place, _Attributes())
+        known = (
+            self.abi >= _ANNOTATED_ABI
+            or stack == 0
+            or any(each.spills for each in attributes.values())
+        )
+        stores, loads = self._spilled(section, code, of.spills) if known else (None, None)
+        return Kernel(
+            name=name,
+            # Before CUDA 9 the upper byte of the section's sh_info had them.
+            registers=section.info >> 24 if registers is None else registers,
+            shared=of.shared,
+            local=stack,
+            spill_stores=stores,
+            spill_loads=loads,
+            threads=of.threads,
+            cluster=of.cluster,
+            size=len(code),
+            digest=hashlib.sha256(code).hexdigest(),
+        )
+
+    def _spilled(self, section: _Section, code: bytes, offsets: tuple[int, ...]) -> tuple[int, int]:
+        """Bytes that the instructions at these offsets store to local memory, and load from it."""
+        bytes_of = {_STORE: 0, _LOAD: 0}
+        for at in offsets:
+            if at + _INSTRUCTION > len(code):
+                raise MalformedCubinError(
+                    f"byte {section.offset + at:#x}: a spill outside of {section.name!r}"
+                )
+            word = int.from_bytes(code[at : at + _INSTRUCTION], "little")
+            if word & 0xFFF in bytes_of:
+                bytes_of[word & 0xFFF] += _WIDTHS[min(word >> 73 & 7, 6)]
+        return bytes_of[_STORE], bytes_of[_LOAD]
+
+
+def _section(row: tuple[int, ...], name: str) -> _Section:
+    _, kind, _, _, offset, size, link, info, _, _ = row
+    return _Section(name, kind, offset, size, link, info)
+
+
+def _note(of: _Attributes, attribute: int, words: tuple[int, ...]) -> None:
+    if attribute in (_MAX_THREADS, _REQUIRED_THREADS):
+        of.threads = math.prod(words)
+    elif attribute == _CLUSTER:
+        of.cluster = math.prod(words)
+    elif attribute == _ANNOTATIONS:
+        pairs = zip(words[::2], words[1::2], strict=False)
+        of.spills = tuple(at for kind, at in pairs if kind == _SPILL)

@@ -1,0 +1,236 @@
+// What is in the cards' memory: small writes are kept, the rest is defined but not stored.
+#include <algorithm>
+#include <cstring>
+
+#include "internal.h"
+
+namespace simulator {
+
+namespace {
+
+constexpr std::uint64_t kBudget = 64 << 20;  // bytes kept in all: then the older half is dropped
+
+struct Kept {
+    std::vector<unsigned char> bytes;
+    std::uint64_t turn = 0;  // when it was written
+};
+
+struct Contents {
+    std::map<std::uintptr_t, Kept> kept;  // ranges that do not overlap
+    std::uint64_t total = 0, turn = 0;
+    std::size_t next_token = 0;
+};
+
+Contents& contents() {
+    static auto* const all = new Contents;
+    return *all;
+}
+
+void drop_older_half() {
+    std::vector<std::uint64_t> turns;
+    for (const auto& [address, kept] : contents().kept) turns.push_back(kept.turn);
+    const auto middle = turns.begin() + static_cast<std::ptrdiff_t>(turns.size() / 2);
+    std::nth_element(turns.begin(), middle, turns.end());
+    std::erase_if(contents().kept, [limit = *middle](const auto& entry) {
+        if (entry.second.turn > limit) return false;
+        contents().total -= entry.second.bytes.size();
+        return true;
+    });
+}
+
+void keep(std::uintptr_t address, std::vector<unsigned char> bytes) {
+    contents().total += bytes.size();
+    contents().kept[address] = {std::move(bytes), ++contents().turn};
+    if (contents().total > kBudget) drop_older_half();
+}
+
+// Calls `act(kept address, kept, from, to)` for every kept range that overlaps, in order.
+template <typename Act>
+void each_overlap(std::uintptr_t address, std::uint64_t size, Act act) {
+    auto next = contents().kept.upper_bound(address);
+    if (next != contents().kept.begin()) --next;
+    while (next != contents().kept.end() && next->first < address + size) {
+        const auto here = next++;
+        const std::uintptr_t end = here->first + here->second.bytes.size();
+        if (end > address) {
+            act(here, std::max(address, here->first), std::min(address + size, end));
+        }
+    }
+}
+
+// Whether all of the range was kept; then its bytes are in `to`.
+bool gather(std::uintptr_t address, std::uint64_t size, unsigned char* to) {
+    std::uintptr_t done = address;
+    each_overlap(address, size, [&](auto here, std::uintptr_t from, std::uintptr_t until) {
+        if (from == done) done = until;
+        std::memcpy(to + (from - address), here->second.bytes.data() + (from - here->first),
+                    until - from);
+    });
+    return done == address + size;
+}
+
+bool is_logits(std::uint64_t size) {
+    const std::uint64_t row = config().vocabulary * sizeof(float);
+    return row != 0 && size % row == 0;
+}
+
+// One row for each position: the next of the configured tokens wins.
+void write_logits(unsigned char* to, std::uint64_t size) {
+    const std::uint64_t row = config().vocabulary * sizeof(float);
+    std::memset(to, 0, size);
+    if (config().tokens.empty()) return;
+    for (std::uint64_t offset = 0; offset < size; offset += row) {
+        const std::uint32_t token =
+            config().tokens[contents().next_token++ % config().tokens.size()];
+        const float one = 1;
+        if (token < config().vocabulary) {
+            std::memcpy(to + offset + token * sizeof one, &one, sizeof one);
+        }
+    }
+}
+
+void read(std::uintptr_t address, std::uint64_t size, unsigned char* to, CopyCount& count) {
+    const auto whole = contents().kept.find(address);
+    const bool same = whole != contents().kept.end() && whole->second.bytes.size() == size;
+    if (is_logits(size) && !same) {
+        write_logits(to, size);
+    } else if (gather(address, size, to)) {
+        count.kept += size;
+    } else {
+        std::memset(to, 0, size);
+    }
+}
+
+void write(std::uintptr_t address, std::uint64_t size, const unsigned char* from,
+           CopyCount& count) {
+    forget_contents(address, size);
+    if (size >= config().copy_limit) return;
+    keep(address, {from, from + size});
+    count.kept += size;
+}
+
+void move(std::uintptr_t to, std::uintptr_t from, std::uint64_t size, CopyCount& count) {
+    std::vector<unsigned char> bytes(size < config().copy_limit ? size : 0);
+    const bool whole = !bytes.empty() && gather(from, size, bytes.data());
+    forget_contents(to, size);
+    if (!whole) return;
+    keep(to, std::move(bytes));
+    count.kept += size;
+}
+
+// Where an address is: on a card, or (also managed memory) on the host.
+enum class Side { host, card, outside };
+
+Side side_of(const void* pointer, std::uint64_t size) {
+    Range range;
+    if (!find_range(pointer, &range) || range.kind != Kind::device) return Side::host;
+    const auto end = reinterpret_cast<std::uintptr_t>(pointer) + size;
+    // VMM: a range may be mapped in several pieces that follow each other.
+    while (range.address + range.size < end) {
+        const auto next = reinterpret_cast<const void*>(range.address + range.size);
+        if (!find_range(next, &range)) {
+            violate("", cudaErrorInvalidValue,
+                    "a copy of " + std::to_string(size) + " bytes leaves its allocation by " +
+                        std::to_string(end - reinterpret_cast<std::uintptr_t>(next)) + " bytes");
+            return Side::outside;
+        }
+    }
+    return Side::card;
+}
+
+CopyCount& counter(Side to, Side from) {
+    if (to == Side::card) return from == Side::card ? facts().on_device : facts().to_device;
+    return facts().to_host;
+}
+
+void copy_row(unsigned char* to, const unsigned char* from, std::uint64_t size, Side to_side,
+              Side from_side, CopyCount& count) {
+    const auto to_address = reinterpret_cast<std::uintptr_t>(to);
+    const auto from_address = reinterpret_cast<std::uintptr_t>(from);
+    count.bytes += size;
+    if (to_side == Side::card && from_side == Side::card) {
+        move(to_address, from_address, size, count);
+    } else if (to_side == Side::card) {
+        write(to_address, size, from, count);
+    } else {
+        read(from_address, size, to, count);
+    }
+}
+
+}  // namespace
+
+void forget_contents(std::uintptr_t address, std::uint64_t size) {
+    std::vector<std::pair<std::uintptr_t, Kept>> rest;
+    std::vector<std::uintptr_t> gone;
+    each_overlap(address, size, [&](auto here, std::uintptr_t from, std::uintptr_t until) {
+        const auto& [start, kept] = *here;
+        const auto at = [&](std::uintptr_t where) {
+            return kept.bytes.begin() + static_cast<std::ptrdiff_t>(where - start);
+        };
+        if (from > start) rest.push_back({start, {{kept.bytes.begin(), at(from)}, kept.turn}});
+        if (at(until) != kept.bytes.end()) {
+            rest.push_back({until, {{at(until), kept.bytes.end()}, kept.turn}});
+        }
+        contents().total -= until - from;
+        gone.push_back(start);
+    });
+    for (const std::uintptr_t start : gone) contents().kept.erase(start);
+    for (auto& [start, kept] : rest) contents().kept[start] = std::move(kept);
+}
+
+cudaError_t copy_2d(void* destination, std::uint64_t destination_pitch, const void* source,
+                    std::uint64_t source_pitch, std::uint64_t width, std::uint64_t height) {
+    if (width == 0 || height == 0) return cudaSuccess;
+    if (destination == nullptr || source == nullptr) return cudaErrorInvalidValue;
+    if (height > 1 && (destination_pitch < width || source_pitch < width)) {
+        return cudaErrorInvalidPitchValue;
+    }
+    auto* to = static_cast<unsigned char*>(destination);
+    const auto* from = static_cast<const unsigned char*>(source);
+    const Lock lock(mutex());
+    const Side to_side = side_of(to, (height - 1) * destination_pitch + width);
+    const Side from_side = side_of(from, (height - 1) * source_pitch + width);
+    if (to_side == Side::outside || from_side == Side::outside) return cudaErrorInvalidValue;
+    const bool rows = height > 1 && (destination_pitch != width || source_pitch != width);
+    const std::uint64_t count = rows ? height : 1, size = rows ? width : width * height;
+    if (to_side == Side::host && from_side == Side::host) {
+        for (std::uint64_t row = 0; row < count; ++row) {
+            std::memmove(to + row * destination_pitch, from + row * source_pitch, size);
+        }
+        return cudaSuccess;
+    }
+    CopyCount& copies = counter(to_side, from_side);
+    ++copies.count;
+    for (std::uint64_t row = 0; row < count; ++row) {
+        copy_row(to + row * destination_pitch, from + row * source_pitch, size, to_side, from_side,
+                 copies);
+    }
+    changed();
+    return cudaSuccess;
+}
+
+cudaError_t copy(void* destination, const void* source, std::uint64_t size) {
+    return copy_2d(destination, size, source, size, size, 1);
+}
+
+cudaError_t fill(void* destination, unsigned value, std::uint64_t size, unsigned element) {
+    if (element != 1 && element != 2 && element != 4) return cudaErrorInvalidValue;
+    if (size == 0) return cudaSuccess;
+    const Lock lock(mutex());
+    const Side side = side_of(destination, size);
+    Range range;  // the card cannot set pageable memory of the host
+    if (side == Side::outside || !find_range(destination, &range)) return cudaErrorInvalidValue;
+    const bool on_host = side == Side::host;
+    const auto address = reinterpret_cast<std::uintptr_t>(destination);
+    if (!on_host) forget_contents(address, size);
+    if (!on_host && size >= config().copy_limit) return cudaSuccess;
+    std::vector<unsigned char> bytes(on_host ? 0 : size);
+    auto* const to = on_host ? static_cast<unsigned char*>(destination) : bytes.data();
+    for (std::uint64_t offset = 0; offset < size; ++offset) {
+        to[offset] = static_cast<unsigned char>(value >> (8 * (offset % element)));
+    }
+    if (!on_host) keep(address, std::move(bytes));
+    return cudaSuccess;
+}
+
+}  // namespace simulator

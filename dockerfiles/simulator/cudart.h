@@ -1,0 +1,24 @@
+// What the files of libcudart.so share: the runtime API's declarations, exported.
+#pragma once
+
+#pragma GCC visibility push(default)
+#include <cuda_profiler_api.h>
+#include <cuda_runtime_api.h>
+#pragma GCC visibility pop
+
+#include "memory.h"
+#include "streams.h"
+
+namespace cudart {
+
+// Whether `device` is a card; else the error to return.
+inline cudaError_t check_device(int device) {
+    if (const cudaError_t error = simulator::start()) return error;
+    const bool known = device >= 0 && device < static_cast<int>(simulator::cards().size());
+    return known ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+// What is true of all simulated cards, as of every card since compute capability 7.0.
+constexpr int kWarp = 32, kLeastPriority = 0, kGreatestPriority = -5;
+
+}  // namespace cudart

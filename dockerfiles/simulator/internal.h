@@ -1,0 +1,121 @@
+// What the files of libsimulator.so share with each other only.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels.h"
+#include "memory.h"
+
+namespace simulator {
+
+// One lock for all state. Recursive: public functions call each other.
+SIMULATOR_API std::recursive_mutex& mutex();
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+// ---- The code table (code.cpp) ----
+
+// A fat binary in the image, and its kernels' attributes for the card.
+struct Code {
+    std::string file;            // resolved path
+    std::uint64_t address = 0;   // virtual address in the file
+    std::string code;            // sm_…, compute_… or none
+    std::map<std::string, Attributes, std::less<>> kernels;
+};
+// Reads the file `code` at the first call. Null: not in the table.
+const Code* find_code(const std::string& file, std::uint64_t address);
+
+// ---- Where an address belongs (stacks.cpp) ----
+
+// The file that holds an address, resolved, and the address within it as its ELF headers count.
+// An empty path: no loaded file.
+struct Place {
+    std::string file, symbol;
+    std::uint64_t offset = 0;
+};
+Place place_of(const void* address);
+// All stacks seen, by their number; each frame as the report shows it.
+const std::vector<std::vector<std::string>>& stacks();
+
+// ---- What the report shows besides (report.cpp writes, the others fill) ----
+
+struct AllocationCount {
+    std::uint64_t count = 0, live = 0, at_peak = 0, largest = 0;
+};
+struct Failure {
+    int stack = 0, card = 0;
+    std::string function;
+    std::uint64_t requested = 0, free = 0;
+};
+struct Violation {
+    std::string kernel, error, why;
+    dim3 grid, block;
+    std::uint64_t shared = 0;
+    int stack = 0;
+    std::uint64_t count = 0;
+};
+struct LaunchCount {
+    std::string kernel, file, code;
+    int card = 0;
+    std::uint64_t count = 0;
+    dim3 grid{0, 0, 0}, block{0, 0, 0};  // the largest seen, by volume
+    std::uint64_t shared = 0;
+};
+struct CopyCount {
+    std::uint64_t count = 0, bytes = 0, kept = 0;
+};
+struct CardUse {
+    std::uint64_t used = 0, peak = 0;  // with the context
+    bool started = false;              // the context's memory is taken
+};
+
+// All that the report shows, under the lock.
+struct Facts {
+    std::map<std::string, int> unsupported_stacks;
+    std::map<std::string, std::uint64_t> unsupported;
+    std::map<std::tuple<int, int, std::string>, AllocationCount> allocations;  // stack, card, function
+    std::vector<Failure> failed;
+    std::vector<Violation> violations;
+    std::map<std::pair<const Kernel*, int>, LaunchCount> launches;  // kernel, card
+    std::map<std::string, std::vector<std::string>> unknown_code;  // file: kernels
+    CopyCount to_device, to_host, on_device;
+    std::vector<CardUse> cards;
+};
+Facts& facts();
+
+// ---- Accounting (accounts.cpp) ----
+
+// Whose memory it is: stack, card and function of the allocation.
+using Account = std::tuple<int, int, std::string>;
+// Takes `bytes` of the card for an allocation of `requested` bytes, and books it.
+// cudaErrorMemoryAllocation: the card is full, which the report says before this returns.
+cudaError_t charge(int card, std::uint64_t bytes, std::uint64_t requested, const char* function,
+                   Account* account);
+void refund(int card, std::uint64_t bytes, std::uint64_t requested, const Account& account);
+std::uint64_t free_bytes(int card);
+
+// ---- Address space (vmm.cpp) ----
+
+// Addresses without pages; 0: there are none left.
+std::uintptr_t reserve(std::uint64_t size, std::uint64_t alignment);
+void unreserve(std::uintptr_t address, std::uint64_t size);
+constexpr std::uint64_t round_up(std::uint64_t size, std::uint64_t unit) {
+    return (size + unit - 1) / unit * unit;
+}
+// The VMM mapping that holds the address; false: none (vmm.cpp).
+bool find_mapping(std::uintptr_t address, Range* range);
+// The pool that `address` was allocated from takes it back; false: no pool's (pools.cpp).
+bool pool_release(std::uintptr_t address);
+bool find_pooled(std::uintptr_t address, Range* range);
+// Says in the report that a call was wrong; writes it at the first time.
+void violate(const std::string& kernel, cudaError_t error, const std::string& why,
+             const dim3& grid = {0, 0, 0}, const dim3& block = {0, 0, 0}, std::uint64_t shared = 0);
+
+
+// Every hand-written function of the loaded libraries.
+const std::vector<Entry*>& entries();
+
+}  // namespace simulator

@@ -1,0 +1,236 @@
+"""Servers on a simulated card: the good ones pass, and each fault with a card is named.
+
+All faults are those of one image: ``SHAPED_FAULT`` chooses them (tests/data/trees/faulty_card).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.families import llama_cpp
+from builder.families.layout import LAYOUT
+from builder.kernels.selection import Capability
+from builder.recipes.schema import Recipe
+from builder.simulator import cards
+from builder.smoke import reading
+from builder.smoke.contents import Contents
+from builder.smoke.device import DeviceTest, Result, Tried, check, check_absent
+from builder.smoke.verdict import Check
+from builder.tools.docker.blobs import blobs_of
+from support.commands import Builder
+from support.environment import REPOSITORY, SHARED_CACHE
+from support.smoke_tests import docker, hello_recipe
+
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
+
+TREES = REPOSITORY / "tests/data/trees"
+SHAPED = "builder-test/shaped-card:1"
+FLAGS = [
+    *("GGML_CUDA=ON", "GGML_CUDA_NO_VMM=ON", "GGML_NATIVE=OFF", "GGML_CUDA_NCCL=OFF"),
+    *("LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_EXAMPLES=OFF", "LLAMA_BUILD_UI=OFF"),
+    *("LLAMA_OPENSSL=OFF", "LLAMA_BUILD_NUMBER=1", "LLAMA_BUILD_COMMIT=x"),
+    *("CMAKE_BUILD_WITH_INSTALL_RPATH=ON", "CMAKE_INSTALL_RPATH=\\$ORIGIN"),
+]
+# The library with the kernels three times: machine code for 12.0, for 9.0, and PTX for 9.0.
+DOCKERFILE = """
+FROM {devel} AS build
+COPY . /src
+COPY --from=faulty fattn.cu /src/ggml/src/ggml-cuda/
+RUN --network=none cmake -S /src -B /b {flags} -DCMAKE_CUDA_ARCHITECTURES=120 \
+ && cmake --build /b --target llama-server --parallel && cp -r /b/bin /out
+RUN --network=none for arch in 90-real 90-virtual; do \
+ cmake -S /src -B /b -DCMAKE_CUDA_ARCHITECTURES=$arch && cmake --build /b --target ggml-cuda \
+ && mkdir /out/$arch && cp -a /b/bin/libggml-cuda.so* /out/$arch/ || exit 1; done
+FROM {runtime}
+COPY --from=build /out /opt/engine/bin
+ENV LLAMA_ARG_HOST=0.0.0.0 LLAMA_ARG_PORT=8080
+EXPOSE 8080
+USER 10001:10001
+ENTRYPOINT ["/opt/engine/bin/llama-server"]
+"""
+TryServer = Callable[..., tuple[Result, dict[str, Check]]]
+
+
+@pytest.fixture(scope="module")
+def bases(hello: dict[str, Any]) -> dict[str, str]:
+    key = hello["plan"]["base"]["key"][:12]
+    return {stage: f"builder-base/cuda-13.0:{stage}-{key}" for stage in ("devel", "runtime")}
+
+
+@pytest.fixture(scope="module")
+def shaped(bases: dict[str, str], made: set[str]) -> str:
+    made.add(SHAPED)
+    flags = " ".join(f"-D{flag}" for flag in FLAGS)
+    docker(
+        *("buildx", "build", "--provenance=false", f"--tag={SHAPED}", "--file=-"),
+        f"--build-context=faulty={TREES / 'faulty_card'}",
+        str(TREES / "llama_shaped"),
+        text=DOCKERFILE.format(flags=flags, **bases),
+    )
+    return SHAPED
+
+
+@pytest.fixture(scope="module")
+def contents(shaped: str, tmp_path_factory: pytest.TempPathFactory) -> Contents:
+    work = tmp_path_factory.mktemp("shaped")
+    code = reading.WantedCode(Capability(12, 0), outside=LAYOUT.cuda)
+    return reading.read(blobs_of(shaped, work), work, reading.Wanted(code=code))
+
+
+def recipe_of(env: Mapping[str, str], gpu: list[str] | None = None) -> Recipe:
+    """A recipe of the shaped server, which gets these variables."""
+    serve = llama_cpp.SERVE.model_copy(update={"env": dict(env), "seconds": 20})
+    if gpu is not None:
+        serve = serve.model_copy(update={"gpu": gpu})
+    return hello_recipe().model_copy(update={"serve": serve})
+
+
+@pytest.fixture
+def try_server(
+    shaped: str, contents: Contents, bases: dict[str, str], tmp_path: Path
+) -> Iterator[TryServer]:
+    """The result of a server on a simulated card, and its checks by subject."""
+    card = cards.load(REPOSITORY, "5060-ti-16gb")
+    device = DeviceTest(card, SHARED_CACHE, lambda _: None)
+
+    def run(
+        gpu: list[str] | None = None, reference: str = shaped, **env: str
+    ) -> tuple[Result, dict[str, Check]]:
+        tried = Tried(reference, recipe_of(env, gpu), contents, bases["devel"], None)
+        work = tmp_path / "device"
+        work.mkdir()
+        result = check(tried, device, work)
+        return result, {each.subject: each for each in result.checks}
+
+    yield run
+    left = docker("ps", "--all", "--quiet", "--filter=volume=/simulator/lib")
+    assert left == ""
+
+
+def failed(found: Mapping[str, Check]) -> set[str]:
+    return {subject for subject, each in found.items() if not each.passed}
+
+
+SUBJECTS = [
+    *("starts", "model", "completes text", "answers two at once", "memory over requests"),
+    *("memory over prompts", "stops", "kernels", "launches", "allocations", "memory"),
+]
+
+
+def test_a_good_server_passes_every_check(try_server: TryServer) -> None:
+    result, found = try_server()
+    assert failed(found) == set(), found
+    assert list(found) == SUBJECTS
+    assert found["model"].found == "offloaded 1/1 layers to GPU"
+    use = result.use
+    assert use is not None
+    assert set(use.launches) == {
+        "_ZN9ggml_cuda20weighted_mean_kernelEPKfS1_Pfi",
+        "_ZN9ggml_cuda12scale_kernelEPffi",
+    }
+    assert set(use.code) == {"sm_120a"}
+    assert use.card == "NVIDIA GeForce RTX 5060 Ti"
+    assert use.context < use.peak < use.memory
+    assert use.called["cudaLaunchKernel"] == sum(use.launches.values())
+    assert result.checks[0].seconds > 0
+
+
+def test_launches_that_no_card_takes_are_each_named(try_server: TryServer) -> None:
+    _, found = try_server(SHAPED_FAULT="shared,threads,registers,unimplemented")
+    assert failed(found) == {"launches", "functions"}, found
+    launches = found["launches"].found
+    assert "204800" in launches  # dynamic shared memory of 200 KiB
+    assert "2048 threads" in launches
+    assert "ggml_cuda::many_registers" in launches
+    assert "168 registers" in launches
+    assert "cudaMallocMipmappedArray" in found["functions"].found
+    assert found["functions"].passed is None  # this says nothing of the image
+
+
+def test_memory_that_is_lost_or_follows_the_prompt_is_named(try_server: TryServer) -> None:
+    _, found = try_server(SHAPED_FAULT="leak,prompt")
+    assert failed(found) == {"memory over requests", "memory over prompts"}, found
+    assert found["memory over requests"].found.startswith("1.0 MiB more after each request")
+    assert "26 MiB more" in found["memory over prompts"].found
+    assert "ggml_cuda" in found["memory over prompts"].found
+
+
+def test_machine_code_for_another_card_is_refused(try_server: TryServer) -> None:
+    _, found = try_server(LD_LIBRARY_PATH="/opt/engine/bin/90-real")
+    assert {"completes text", "kernels", "launches"} <= failed(found), found
+    assert "cudaErrorNoKernelImageForDevice" in found["launches"].found
+
+
+def test_ptx_alone_fails_though_the_driver_would_compile_it(try_server: TryServer) -> None:
+    _, found = try_server(LD_LIBRARY_PATH="/opt/engine/bin/90-virtual")
+    assert failed(found) == {"kernels"}, found
+    assert "from compute_90; the driver would compile" in found["kernels"].found
+
+
+def test_a_server_that_ignores_the_card_fails(try_server: TryServer) -> None:
+    result, found = try_server(gpu=["--n-gpu-layers", "0"])
+    assert {"model", "kernels"} <= failed(found), found
+    assert found["model"].found == "offloaded 0/1 layers to GPU"
+    assert found["completes text"].passed  # it serves, from the CPU
+    assert result.use is None or result.use.launches == {}
+
+
+def test_a_log_that_the_launches_do_not_confirm_fails(
+    try_server: TryServer, shaped: str, made: set[str]
+) -> None:
+    name = "builder-test/shaped-card:boasts"
+    made.add(name)
+    boast = "echo offloaded 1/1 layers to GPU; exec /opt/engine/bin/llama-server --n-gpu-layers 0"
+    dockerfile = f'FROM {shaped}\nENTRYPOINT ["bash", "-c", "{boast} $0 $@"]\n'
+    docker("buildx", "build", "--provenance=false", f"--tag={name}", "-", text=dockerfile)
+    _, found = try_server(gpu=[], reference=name)
+    assert found["model"].passed
+    assert found["kernels"].passed is False
+
+
+def test_an_image_with_the_simulators_libraries_fails(
+    try_server: TryServer, contents: Contents, shaped: str, tmp_path: Path, made: set[str]
+) -> None:
+    try_server()  # they are compiled
+    assert check_absent(contents).passed
+    newest = max((SHARED_CACHE / "simulator").iterdir(), key=lambda each: each.stat().st_mtime)
+    name = "builder-test/shaped-card:simulated"
+    made.add(name)
+    dockerfile = f"FROM {shaped}\nCOPY --from=libraries libcudart.so.13 /opt/engine/lib/\n"
+    docker(
+        *("buildx", "build", "--provenance=false", f"--tag={name}", "--file=-"),
+        *(f"--build-context=libraries={newest}", str(TREES / "faulty_card")),
+        text=dockerfile,
+    )
+    work = tmp_path / "read"
+    work.mkdir()
+    found = check_absent(reading.read(blobs_of(name, work), work))
+    assert (found.passed, found.found) == (False, "/opt/engine/lib/libcudart.so.13")
+
+
+def test_the_verdict_on_hello_has_the_figures_of_the_card(hello: dict[str, Any]) -> None:
+    device = hello["verdict"]["device"]
+    assert device["code"].keys() == {"sm_120"}
+    assert len(device["launches"]) == 2
+    checks = {c["subject"]: c for c in hello["verdict"]["checks"] if c["kind"] == "device"}
+    assert checks["model"]["found"] == "it runs on cuda"
+    assert all(each["passed"] for each in checks.values())
+    assert device["context"] < device["peak"] < device["memory"]
+
+
+def test_a_card_of_another_name_is_an_error_with_the_known_ones(builder: Builder) -> None:
+    done = builder("smoke", "hello-sm120", "--card", "5099")
+    assert done.returncode == 3
+    assert "no card is named 5099" in done.stderr
+    assert "5090-laptop" in done.stderr
+
+
+def test_a_server_on_a_named_card(builder: Builder, hello: dict[str, Any]) -> None:
+    done = builder("smoke", hello["references"][0], "--card", "RTX 5090", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verdict"]["device"]["card"] == "NVIDIA GeForce RTX 5090"

@@ -1,0 +1,87 @@
+"""Cards: data with sources, found by name, written for the simulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.errors import RecipeError
+from builder.simulator import cards
+from support.environment import REPOSITORY
+
+ALL = cards.names(REPOSITORY)
+
+
+def copied(root: Path, name: str, old: str, new: str) -> Path:
+    """A farm with one card, whose file was edited."""
+    text = (REPOSITORY / "cards" / f"{name}.toml").read_text()
+    assert old in text
+    (root / "cards").mkdir()
+    (root / "cards" / f"{name}.toml").write_text(text.replace(old, new))
+    return root
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_shipped_card_is_valid_and_near_its_nominal_memory(name: str) -> None:
+    card = cards.load(REPOSITORY, name)
+    nominal = {"5090": 32, "5090-laptop": 24, "3090": 24, "4090": 24}.get(name, 16) << 30
+    assert 0.95 * nominal < card.memory < nominal
+    assert 64 << 20 < card.context < 640 << 20
+    assert all(each.url.startswith("https://") for each in card.source)
+
+
+def test_the_cards_that_people_have_are_there() -> None:
+    wanted = {"5090", "5090-laptop", "5080", "5070-ti", "5060-ti-16gb", "3090", "4090"}
+    assert wanted <= set(ALL)
+
+
+@pytest.mark.parametrize("name", ["RTX 5090 Laptop", "NVIDIA GeForce RTX 5090 Laptop GPU"])
+def test_a_card_is_found_by_its_full_name(name: str) -> None:
+    assert cards.load(REPOSITORY, name) == cards.load(REPOSITORY, "5090-laptop")
+
+
+def test_a_typo_is_told_with_the_card_that_is_meant() -> None:
+    with pytest.raises(RecipeError, match="no card is named 5090-latpop; did you mean 5090-lap"):
+        cards.load(REPOSITORY, "5090-latpop")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("bus_width = 512", 'bus_width = "512"', "bus_width: input should be a valid integer"),
+        ("bus_width = 512", "bus_wdth = 512", "unknown key; did you mean bus_width"),
+        ('capability = "12.0"', 'capability = "sm_120"', "must be a compute capability: 12.0"),
+        ('"peer"', '"l2"', "l2: named by more than one source"),
+        ('figures = ["peer"]', "figures = []", "peer: without a source, and not in"),
+        ('figures = ["peer"]', 'figures = ["peer", "pear"]', "pear: a source of no figure"),
+        ("context = 5", "context = 99999999", "the context takes more than the card has"),
+    ],
+)
+def test_a_broken_card_is_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
+    root = copied(tmp_path, "5090", old, new)
+    with pytest.raises(RecipeError, match="the card 5090 is invalid") as caught:
+        cards.load(root, "5090")
+    assert words in str(caught.value)
+
+
+def test_a_farm_without_cards_has_the_installed_ones(tmp_path: Path) -> None:
+    assert cards.names(tmp_path) == ALL
+
+
+def test_the_configuration_has_a_line_for_each_figure_of_each_card() -> None:
+    pair = [cards.load(REPOSITORY, name) for name in ("5090", "5090-laptop")]
+    lines = cards.text(pair, vocabulary=151936, tokens=(264, 279), copy_limit=1 << 20).splitlines()
+    assert lines[:4] == ["vocabulary 151936", "tokens 264 279", "copy_limit 1048576", "card 0"]
+    first, second = lines.index("card 0"), lines.index("card 1")
+    described = dict(line.split(" ", 1) for line in lines[first + 1 : second])
+    assert described["name"] == "NVIDIA GeForce RTX 5090"
+    assert described["memory"] == "33680457728"
+    assert described["shared_per_block_optin"] == "101376"
+    assert described["peer"] == "0"
+    assert [line.split(" ", 1)[0] for line in lines[second + 1 :]] == list(described)
+
+
+def test_what_is_not_known_of_the_model_is_left_out() -> None:
+    lines = cards.text([cards.load(REPOSITORY, "3090")]).splitlines()
+    assert lines[:2] == ["vocabulary 0", "card 0"]

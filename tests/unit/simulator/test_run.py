@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from builder.errors import UntriedError
+from builder.models import gguf
+from builder.servers import test_model
+from builder.simulator import cards, config, run
+
+CARD = cards.load(Path(__file__).parents[3], "5090")
+
+
+def test_a_container_finds_the_libraries_first_and_may_write_its_report(tmp_path: Path) -> None:
+    found = run.prepare(tmp_path / "lib", {"code": "x\n"}, tmp_path / "run", search_path="/a:/b")
+    assert found.mounts.env == {
+        "BUILDER_SIMULATOR": "/simulator/config",
+        "LD_LIBRARY_PATH": "/simulator/lib:/a:/b",
+    }
+    assert found.mounts.volumes["/simulator/lib"] == tmp_path / "lib"
+    assert (found.mounts.volumes["/simulator/config"] / "code").read_text() == "x\n"
+    assert found.mounts.writable == {"/simulator/report": found.reports}
+    assert stat.S_IMODE(found.reports.stat().st_mode) == 0o777
+    assert found.report() is None
+
+
+def test_files_with_rpath_get_the_libraries_by_preloading(tmp_path: Path) -> None:
+    found = run.prepare(tmp_path / "lib", {}, tmp_path / "run", preload=True)
+    names = found.mounts.env["LD_PRELOAD"].split(":")
+    assert names[0] == "/simulator/lib/libcudart.so.13"
+    assert found.mounts.env["LD_LIBRARY_PATH"] == "/simulator/lib"
+
+
+def test_the_configuration_has_the_cards_and_the_vocabulary_of_the_model(tmp_path: Path) -> None:
+    test_model.write(tmp_path / "tiny.gguf")
+    with (tmp_path / "tiny.gguf").open("rb") as stream:
+        files = config.files([CARD], gguf.read(stream), "kernel x\n")
+    lines = files["cards"].splitlines()
+    assert f"vocabulary {3 + 256 + 95}" in lines
+    [tokens] = [line.split()[1:] for line in lines if line.startswith("tokens ")]
+    # After the control and byte tokens: a space, then the printable characters from "!" on.
+    assert [chr(int(token) - 260 + ord("!")) for token in tokens] == list("ABCDEFGH")
+    assert "name NVIDIA GeForce RTX 5090" in lines
+    assert files["code"] == "kernel x\n"
+
+
+def test_damaged_device_code_is_named_by_its_path_in_the_image(tmp_path: Path) -> None:
+    (tmp_path / "0.elf").write_bytes(b"\x7fELF")
+    with pytest.raises(UntriedError, match=r"of /opt/engine/lib/libk\.so cannot be read"):
+        config.code_table({"/opt/engine/lib/libk.so": tmp_path / "0.elf"}, CARD)
