@@ -174,6 +174,12 @@ class StaleError(BuilderError):
     exit_code = 14
 
 
+class FitError(BuilderError):
+    """A model does not fit on a card with any context that was tried."""
+
+    exit_code = 15
+
+
 class Interrupted(BaseException):
     """SIGINT or SIGTERM.  Not an ``Exception``, so that no handler on the way swallows it."""
 
@@ -196,6 +202,7 @@ EXIT_CODES: dict[int, str] = {
     RegistryError.exit_code: "a registry refuses, or a tag may not be moved",
     NightError.exit_code: "a nightly run could not move some channels",
     StaleError.exit_code: "a channel is behind for longer than its limit",
+    FitError.exit_code: "the model does not fit on the card",
     INTERNAL: "a bug in builder (a report is written)",
     INTERRUPTED: "interrupted",
 }

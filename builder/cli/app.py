@@ -19,7 +19,9 @@ from builder.cli import (
     build,
     ci,
     doctor,
+    fit,
     hub,
+    kernels,
     nightly,
     patch,
     pin,
@@ -51,6 +53,7 @@ EVERYDAY: dict[str, Command] = {
     "nightly": nightly.nightly,
     "status": nightly.status,
     "bench": bench.group,
+    "fit": fit.fit,
     "bisect": bisect.bisect,
     "doctor": doctor.doctor,
 }
@@ -61,6 +64,7 @@ OTHERS: dict[str, Command] = {
     "tag": tag.group,
     "hub": hub.group,
     "sbom": sbom.sbom,
+    "kernels": kernels.kernels,
     "bake": bake.bake,
     "ci": ci.group,
 }

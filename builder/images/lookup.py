@@ -108,6 +108,16 @@ def served(session: BuildSession, target: str) -> tuple[str, docker.Image, Recip
     return target, found, complete(recipe)
 
 
+def located(session: BuildSession, target: str) -> tuple[str, docker.Image]:
+    """The image of a recipe as it is now, or any image of the engine, with its reference.
+
+    Raises ``WorldError`` where there is no such image.
+    """
+    if _is_recipe(session, target):
+        return _built_image(session.resolve(target))
+    return target, _any_image(target)
+
+
 def _built_image(image: EngineImage) -> tuple[str, docker.Image]:
     """The image of a recipe as it is now; raises ``WorldError`` where it is not there."""
     found = find_image(image)

@@ -7,6 +7,7 @@ with 6,731 kernels for 12.0 takes 1.7 s and 40 MB of memory.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -32,6 +33,34 @@ class FatBinary:
     the first use; ``none``."""
     kernels: tuple[Kernel, ...] = ()
     """Those of that code.  Of PTX, only name and threads are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A file with device code."""
+
+    path: str
+    fat_binaries: tuple[FatBinary, ...]
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Those of all its modules; modules that use the same template have one each."""
+        return tuple(kernel for binary in self.fat_binaries for kernel in binary.kernels)
+
+    @property
+    def codes(self) -> dict[str, int]:
+        """What the card takes, with the number of fat binaries."""
+        return dict(Counter(binary.code for binary in self.fat_binaries))
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The libraries of an image, as a card sees them."""
+
+    image: str
+    digest: str
+    card: Capability
+    libraries: tuple[Library, ...]
 
 
 def read(stream: BinaryIO, card: Capability) -> Iterator[FatBinary]:

@@ -14,6 +14,7 @@ Code of the family has the same major version, so that one rule covers it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import NamedTuple
 
 from builder.tools.fatbin import Code, Entry
@@ -35,6 +36,12 @@ class Capability(NamedTuple):
         if not (dot and major.isdecimal() and minor.isdecimal() and len(minor) == 1):
             raise ValueError(f"{text!r} is no compute capability, for example 12.0")
         return cls(int(major), int(minor))
+
+    @classmethod
+    def of_arch(cls, text: str) -> Capability:
+        """That of an architecture as nvcc and cmake name it: ``120a``, ``120-real``."""
+        digits = "".join(takewhile(str.isdecimal, text))
+        return cls(*divmod(int(digits), 10))
 
     @property
     def arch(self) -> int:

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from builder.errors import GoneError, RegistryError
+from builder.kernels.summary import KernelSummary
 from builder.publish import referrers
 from builder.tools.registry.client import Repository
 from builder.tools.web.json_model import first_error
@@ -51,6 +52,10 @@ class NightlyRun(BaseModel):
     digest: str = ""
     """The digest that the channel pointed to afterwards, where that is known."""
     reason: str = ""
+    """Why it failed or was held; or what is worth knowing of a run that did not."""
+    kernels: KernelSummary | None = None
+    """The kernels of the image that the channel pointed to afterwards, where they are known; of
+    those that spill, the worst."""
 
     @property
     def good(self) -> bool:

@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from builder import pipeline
-from builder.errors import BuilderError, NightError, PatchError
+from builder.errors import BuilderError, NightError, PatchError, RegistryError
 from builder.images.release import Release, release
 from builder.images.session import BuildSession
 from builder.images.verified import find_published
+from builder.kernels.summary import KernelSummary, worse
 from builder.nightly import channels, history
 from builder.nightly.channels import Channel
 from builder.nightly.history import NightlyRun, Outcome
@@ -29,6 +30,7 @@ from builder.publish.verdicts import require_signing, trust_of
 from builder.recipes.catalog import BrokenEntry
 from builder.recipes.edit import Target
 from builder.records import crashes
+from builder.records.record import Record
 from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, workspace
 from builder.tools.registry.client import Repository
@@ -39,6 +41,8 @@ from builder.upstream.snapshot import FrozenRecipe
 
 KEPT = 2
 """Images of a channel that stay in the engine, the newest ones."""
+WORST = 10
+"""Spilling kernels of each library that a run keeps."""
 
 
 @dataclass
@@ -49,6 +53,8 @@ class _Progress:
     digest: str = ""
     outcome: Outcome = "failed"
     reason: str = ""
+    kernels: KernelSummary | None = None
+    """Those of the image that the channel points to."""
 
 
 def run_channels(session: BuildSession, names: Sequence[str] = ()) -> Iterator[NightlyRun]:
@@ -123,6 +129,7 @@ def _run_channel(session: BuildSession, channel: Channel) -> NightlyRun:
         commit=progress.target.commit,
         digest=progress.digest,
         reason=progress.reason,
+        kernels=progress.kernels,
     )
     return _finished(session, channel, writable, done) if writable is not None else done
 
@@ -145,6 +152,7 @@ def _finished(
     A run that cannot be recorded has failed; a failed clean-up only adds to its reason.
     """
     try:
+        done = _compared(repository, done)
         history.write(repository, done)
     except Exception as error:
         reason = _joined(f"the run could not be recorded: {_reason(session, error)}", done.reason)
@@ -156,6 +164,23 @@ def _finished(
         reason = _joined(done.reason, f"old images are not removed: {_reason(session, error)}")
         return done.model_copy(update={"reason": reason})
     return done
+
+
+def _compared(repository: Repository, done: NightlyRun) -> NightlyRun:
+    """The run; if its new image spills more than the last good one, its reason says so.
+
+    Raises ``FetchError``.
+    """
+    if done.outcome != "moved" or done.kernels is None:
+        return done
+    try:
+        known = history.nightly_runs(repository, done.channel)
+    except RegistryError:
+        return done  # it is started anew
+    before = next((run.kernels for run in known if run.good and run.kernels), None)
+    found = worse(before, done.kernels) if before else []
+    reason = _joined(done.reason, *(f"more spills: {each}" for each in found))
+    return done.model_copy(update={"reason": reason})
 
 
 def _joined(*parts: str) -> str:
@@ -173,9 +198,9 @@ def _update_channel(
     before = progress.digest
     progress.target = channels.newest(channel, sources.repositories)
     frozen = _frozen(session, channel, sources, progress.target)
-    digest = _image(session, frozen, repository, sources.context.work)
+    digest, kernels = _image(session, frozen, repository, sources.context.work)
     if digest == before:
-        progress.outcome = "unchanged"
+        progress.outcome, progress.kernels = "unchanged", kernels
         return
     held = _held(repository, channel.tag, digest)
     if held:
@@ -186,7 +211,7 @@ def _update_channel(
         done = tags.move(repository, channel.tag, digest, reason, "night", before)
     # It is unchanged where another machine has moved it to the same image in the meantime.
     progress.outcome = "moved" if done.before != digest else "unchanged"
-    progress.digest = digest
+    progress.digest, progress.kernels = digest, kernels
 
 
 def _lock_tags(session: BuildSession) -> AbstractContextManager[None]:
@@ -217,8 +242,13 @@ def _line(found: Finding) -> str:
     return f"{found.patch}: {found.state}: {'; '.join((*found.details, *found.commits))}"
 
 
-def _image(session: BuildSession, frozen: FrozenRecipe, repository: Repository, work: Path) -> str:
-    """The digest of a frozen recipe's image in the registry: the verified one, or a new one."""
+def _image(
+    session: BuildSession, frozen: FrozenRecipe, repository: Repository, work: Path
+) -> tuple[str, KernelSummary | None]:
+    """The digest of a frozen recipe's image in the registry: the verified one, or a new one.
+
+    With its kernels, where this machine has its record.
+    """
     frozen_session = replace(session, catalog=frozen.catalog)
     image = frozen_session.resolve(frozen.name)
     there = find_published(frozen_session, image, repository, work)
@@ -227,16 +257,22 @@ def _image(session: BuildSession, frozen: FrozenRecipe, repository: Repository, 
             trust = trust_of(session.settings, work)
             attachments = attachments_of(image, there.record, frozen.files, work)
             push.vouch(repository, there.record, trust, attachments, session.log)
-        return there.digest
+        return there.digest, _kernels(there.record)
     record = pipeline.build(image, session.options, session.reporter).record
     folder = work / "release"
     folder.mkdir()
     with _lock_tags(session):
-        return release(
+        published = release(
             frozen_session,
             Release(image, record, tags.Tags(image.immutable_tag, (), ()), frozen.files),
             folder,
-        ).digest
+        )
+    return published.digest, _kernels(record)
+
+
+def _kernels(record: Record | None) -> KernelSummary | None:
+    found = record.verdict.kernels if record else None
+    return found.shortened(WORST) if found else None
 
 
 def _held(repository: Repository, tag: str, digest: str) -> str:

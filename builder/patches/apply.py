@@ -62,7 +62,7 @@ def attempt(
     if doubtful:
         relaxed = _relaxed(scratch, tree, files, "merged", 0) if three_way else None
         return relaxed or Attempt("conflicts", tree, conflicts=tuple(doubtful))
-    leaving = _leaving(scratch, tree, done)
+    leaving = _leaving(scratch, tree, files, done)
     if leaving:
         return Attempt("conflicts", tree, conflicts=tuple(leaving))
     return Attempt("offset" if done.offsets else "applies", done.tree, done.offsets)
@@ -108,7 +108,7 @@ def _relaxed(
         return None  # git lacks the files that the diff was made for, and applied it exactly
     if done.tree == tree:
         return Attempt("upstream", tree)
-    leaving = _leaving(scratch, tree, done)
+    leaving = _leaving(scratch, tree, files, done)
     if leaving:
         return Attempt("conflicts", tree, conflicts=tuple(leaving))
     return Attempt(state, done.tree, done.offsets)
@@ -141,8 +141,10 @@ def targets_of(files: Sequence[FileDiff]) -> list[str]:
 
 
 def is_absent(scratch: Scratch, tree: str, paths: Sequence[str]) -> bool:
-    """Whether a tree has none of these files."""
-    return bool(paths) and not any(True for _ in scratch.items(tree, *paths))
+    """Whether a tree has none of these files or directories."""
+    if not paths or any(scratch.entry(tree, path) for path in paths):
+        return False
+    return not any(True for _ in scratch.items(tree, *paths))
 
 
 def _reasons(reason: str) -> str:
@@ -152,9 +154,13 @@ def _reasons(reason: str) -> str:
     return "; ".join(line for line in lines if not line.startswith("while searching")) or reason
 
 
-def _leaving(scratch: Scratch, tree: str, done: Application) -> list[Conflict]:
+def _leaving(
+    scratch: Scratch, tree: str, files: Sequence[FileDiff], done: Application
+) -> list[Conflict]:
     """Symbolic links that the applied diff makes lead out of the tree."""
-    if not any(SYMLINK in (old.mode, new.mode) for old, new in scratch.changes(tree, done.tree)):
+    paths = {path for file in files for path in file.paths}
+    entries = (scratch.entry(each, path) for each in (tree, done.tree) for path in paths)
+    if not any(entry is not None and entry.mode == SYMLINK for entry in entries):
         return []
     before = links.leaving(scratch.symlinks(tree))
     return [

@@ -39,6 +39,7 @@ class CommitsSince:
         self._until = until
         self._pin = pin
         self._shared: dict[str, str | None] = {}
+        self._known_changes: dict[tuple[str, ...], list[Block]] = {}
         repositories.walk(url, *filter(None, (pin, until)))
 
     def name(self, commit: str) -> str:
@@ -72,13 +73,15 @@ class CommitsSince:
         self, commits: Sequence[str], paths: Sequence[str], url: str
     ) -> dict[str, list[Block]]:
         """The blocks that each of these commits of a repository changes in some files."""
-        if not commits:
-            return {}
-        self._repositories.contents(url, self._scratch.blobs_of(commits, paths))
-        return {
-            commit: blocks_of(_parsed(text))
-            for commit, text in self._scratch.diffs_of(commits, paths).items()
-        }
+        known = self._known_changes
+        unread = [commit for commit in commits if (commit, *paths) not in known]
+        if unread:
+            self._repositories.contents(url, self._scratch.blobs_of(unread, paths))
+            texts = self._scratch.diffs_of(unread, paths)
+            known |= {
+                (commit, *paths): blocks_of(_parsed(texts.get(commit, b""))) for commit in unread
+            }
+        return {commit: known[commit, *paths] for commit in commits}
 
     def _lines(self, blob: str) -> list[bytes]:
         return diff.lines_of(self._scratch.read(blob))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ def quoted(value: object) -> str:
     return '"' + re.sub(r'([\\"$])', r"\\\1", str(value)) + '"'
 
 
-def render_template(folder: Path, name: str, **variables: Any) -> str:
-    """The text of a template of ``folder``; commands and values are written as data."""
+@cache
+def _templates(folder: Path) -> Environment:
+    """The templates of ``folder``; each is compiled once, and again if its file changes."""
     environment = Environment(
         loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
@@ -50,7 +52,12 @@ def render_template(folder: Path, name: str, **variables: Any) -> str:
     )
     environment.globals["layout"] = LAYOUT
     environment.filters |= {"exec": exec_form, "quoted": quoted}
-    return environment.get_template(name).render(**variables)
+    return environment
+
+
+def render_template(folder: Path, name: str, **variables: Any) -> str:
+    """The text of a template of ``folder``; commands and values are written as data."""
+    return _templates(folder).get_template(name).render(**variables)
 
 
 def render(plan: Plan, namespace: str = "") -> EngineImage:

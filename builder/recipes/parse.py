@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,9 +26,14 @@ def suggestion(word: str, known: list[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+@cache
+def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema()
+
+
 def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """The keys that the model knows at ``path``, through nested models, lists and unions."""
-    schema = model.model_json_schema()
+    schema = _schema_of(model)
 
     def resolve(node: dict[str, Any]) -> list[dict[str, Any]]:
         if "$ref" in node:

@@ -31,14 +31,18 @@ class ApiFlavor:
     chat: str = "/v1/chat/completions"
     device_page: str | None = None
     """Page with the compute backend; None if only the log shows it."""
+    projector: str | None = None
+    """Option that names the file of a multimodal projector; None: it takes none."""
 
 
 LLAMA = Tokenizer("/tokenize", "content", "/detokenize", "content")
 
 API_FLAVORS: Mapping[str, ApiFlavor] = {
-    "llama-server": ApiFlavor("/health", LLAMA),
+    "llama-server": ApiFlavor("/health", LLAMA, projector="--mmproj"),
     "llama-cpp-python": ApiFlavor(
-        "/v1/models", Tokenizer("/extras/tokenize", "input", "/extras/detokenize", "text")
+        "/v1/models",
+        Tokenizer("/extras/tokenize", "input", "/extras/detokenize", "text"),
+        projector="--clip_model_path",
     ),
     "hello": ApiFlavor("/health", LLAMA, device_page="/props"),
     "openai": ApiFlavor("/v1/models", None),

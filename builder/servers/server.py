@@ -41,7 +41,7 @@ class Mounts:
 class ServeSpec:
     """The model that a server serves, and how it is started.
 
-    ``model`` and ``draft`` are files of the host, mounted read-only.
+    ``model``, ``draft`` and ``projector`` are files of the host, mounted read-only.
     """
 
     model: Path
@@ -57,6 +57,8 @@ class ServeSpec:
     """Add the recipe's arguments for a verbose log."""
     limited: bool = True
     """Apply the recipe's memory limit, which is meant for the test model."""
+    projector: Path | None = None
+    """The multimodal projector; the API flavor names its option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,11 @@ def arguments(serve: Serve, spec: ServeSpec) -> list[str]:
         "{draft}": f"/draft/{spec.draft.name}" if spec.draft else "",
         "{context}": str(spec.context),
     }
-    return [_filled(argument, places) for argument in arguments_of(serve, spec)] + list(spec.extra)
+    words = [_filled(argument, places) for argument in arguments_of(serve, spec)]
+    option = API_FLAVORS[serve.api_flavor].projector
+    if spec.projector is not None and option is not None:
+        words += [option, f"/projector/{spec.projector.name}"]
+    return words + list(spec.extra)
 
 
 def arguments_of(serve: Serve, spec: ServeSpec) -> list[str]:
@@ -151,7 +157,8 @@ def _filled(argument: str, places: dict[str, str]) -> str:
 def _volumes(spec: ServeSpec) -> dict[str, Path]:
     """The mounts of the models, links followed: model caches link to files elsewhere."""
     volumes = _parts("/model", spec.model)
-    return volumes | (_parts("/draft", spec.draft) if spec.draft else {})
+    volumes |= _parts("/draft", spec.draft) if spec.draft else {}
+    return volumes | (_parts("/projector", spec.projector) if spec.projector else {})
 
 
 def _parts(folder: str, file: Path) -> dict[str, Path]:

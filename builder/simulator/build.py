@@ -44,6 +44,7 @@ def libraries(cache: Path, devel: str, log: Log) -> Path:
         log("compiling the simulator of the cards, once for this base")
         made = work / "libraries"
         _compile(devel, _cross(image), made)
+        made.chmod(0o755)  # buildx makes it private; the image's own user reads it
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             made.rename(folder)

@@ -58,6 +58,8 @@ def by_kind(report: Report, stacks: Sequence[Sequence[Frame]]) -> dict[Kind, Use
     found: dict[Kind, Use] = dict.fromkeys(KINDS, Use())
     for each in report.allocations:
         kind = kind_of(stacks[each.stack])
+        if kind == "other" and each.function.startswith("cublas"):
+            kind = "compute"  # the workspace of a handle
         before = found[kind]
         found[kind] = Use(
             before.at_peak + each.at_peak, before.live + each.live, before.count + each.count

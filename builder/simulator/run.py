@@ -57,8 +57,10 @@ def prepare(
     """
     configuration, reports = work / "config", work / "report"
     configuration.mkdir(parents=True)
+    configuration.chmod(0o755)  # the image's own user reads it
     for name, text in files.items():
         (configuration / name).write_text(text, "utf-8")
+        (configuration / name).chmod(0o644)
     reports.mkdir()
     reports.chmod(0o777)  # the image's own user writes there
     preloaded = (PAGES, *(STAND_INS if preload else ()))

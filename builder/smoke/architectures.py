@@ -66,8 +66,8 @@ def check(architectures: Sequence[str], contents: Contents, rules: Rules) -> Ite
         offenders = [] if complete else [(file.path, summary)]
         yield rules.check("architectures", file.path, " ".join(names), offenders, summary)
     for file in contents.files.values():
-        if file.malformed:
-            damage = [(file.path, file.malformed)]
+        if file.malformed or file.unread_code:
+            damage = [(file.path, file.malformed or file.unread_code)]
             yield rules.check("architectures", file.path, "a readable ELF file", damage)
 
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from builder.errors import UntriedError
+from builder.families.layout import LAYOUT
+from builder.kernels.selection import Capability
+from builder.kernels.summary import KernelSummary, summary
 from builder.recipes.schema import (
     Budget,
     FileProbe,
@@ -88,12 +91,29 @@ def check_image(subject: Subject, work: Path) -> Verdict:
         checks += result.checks
         use = result.use
     sizes = contents.download_size, contents.unpacked_size
-    return Verdict(subject.digest, tuple(checks), *sizes, use)
+    return Verdict(subject.digest, tuple(checks), *sizes, _kernels(subject.recipe, contents), use)
+
+
+def _kernels(recipe: Recipe | None, contents: Contents) -> KernelSummary | None:
+    """The engine's own kernels; None where it has none, or they cannot be read: a check says so."""
+    try:
+        found = list(contents.libraries())
+    except UntriedError:
+        return None
+    return summary(found, _card(recipe)) if found and recipe else None
+
+
+def _card(recipe: Recipe) -> Capability:
+    return Capability.of_arch(recipe.cuda.arch[0])
 
 
 def _read(subject: Subject, work: Path) -> Contents:
     """The contents of the image; read twice if the file of a probe is a link."""
     wanted = _wanted(subject.recipe)
+    if subject.recipe is not None:
+        above = subject.extended.layers if subject.extended else 0
+        code = reading.WantedCode(_card(subject.recipe), above, outside=LAYOUT.cuda)
+        wanted = replace(wanted, code=code)
     blobs = blobs_of(subject.reference, work)
     contents = reading.read(blobs, work, wanted)
     more = _behind_links(subject.recipe, contents, wanted)
@@ -115,7 +135,7 @@ def _behind_links(
         for file, _ in architectures.matching(contents, name)
         if file.symbols is None
     }
-    return reading.Wanted(wanted.texts | texts, wanted.symbols | libraries)
+    return replace(wanted, texts=wanted.texts | texts, symbols=wanted.symbols | libraries)
 
 
 def _symbol_probes(recipe: Recipe | None) -> list[LibraryProbe]:

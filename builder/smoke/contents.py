@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from builder.errors import UntriedError
+from builder.kernels.ledger import FatBinary, Library
 from builder.tools import elf
 
 
@@ -31,6 +33,10 @@ class File:
     """Symbols that a library defines; kept only for libraries in ``Wanted``."""
     secrets: tuple[str, ...] = ()
     """Kinds of secret that its text seems to contain."""
+    fat_binaries: tuple[FatBinary, ...] = ()
+    """Its device code; kept only for files in ``WantedCode``."""
+    unread_code: str = ""
+    """Why its device code could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,22 @@ class Contents:
         for file in self.files.values():
             if file.elf is not None:
                 yield file, file.elf
+
+    def libraries(self) -> Iterator[Library]:
+        """Every file with device code that was read, each content once.
+
+        Raises ``UntriedError`` where that of one could not be read.
+        """
+        for file in self.files.values():
+            if file.unread_code:
+                raise UntriedError(
+                    f"the GPU code of {file.path} cannot be read",
+                    file.unread_code,
+                    "the file is damaged, or has a format of a newer CUDA; `cuobjdump --list-elf` "
+                    "of that CUDA tells which",
+                )
+            if file.fat_binaries and not file.shares:
+                yield Library(file.path, file.fat_binaries)
 
     def resolve(self, path: str) -> str | None:
         """``path`` with all links followed, or None if it does not exist."""

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import BuilderError
+from builder.errors import BuilderError, RecipeError
+from builder.kernels.code_table import code_table
 from builder.models import gguf
 from builder.recipes.schema import Recipe, Serve
 from builder.servers import test_model
@@ -42,11 +43,19 @@ class DeviceTest:
 def card_for(root: Path, recipe: Recipe, name: str | None) -> Card | None:
     """The card of that name; without one, that with the least memory of those that run the code.
 
-    ``root`` is the farm.  Raises ``RecipeError`` for an unknown name, or where a card is invalid.
+    ``root`` is the farm.  Raises ``RecipeError`` for an unknown name, for a card that does not run
+    the code, or where a card's file is invalid.
     """
-    if name is not None:
-        return cards.load(root, name)
     wanted = {gpu.capability_of(arch) for arch in recipe.cuda.arch}
+    if name is not None:
+        card = cards.load(root, name)
+        if card.capability in wanted:
+            return card
+        raise RecipeError(
+            f"the {card.name} does not run the code of {recipe.name}",
+            f"it has compute capability {card.capability}, the recipe asks for "
+            f"{' and '.join(sorted(wanted))}",
+        )
     known = [cards.load(root, each) for each in cards.names(root)]
     fitting = [card for card in known if card.capability in wanted]
     return min(fitting, key=lambda card: card.memory, default=None)
@@ -154,20 +163,20 @@ def _launched(
     model.chmod(0o644)  # the image's own user reads it
     with model.open("rb") as stream:
         header = gguf.read(stream)
-    files = _copied(subject.reference, subject.contents, work)
+    code = code_table({each.path: each.fat_binaries for each in subject.contents.libraries()})
     simulation = run.prepare(
         build.libraries(device.cache, start.devel, device.log),
-        config.files([start.card], header, config.code_table(files, start.card)),
+        config.files([start.card], header, code),
         work / "simulator",
         search_path={**subject.contents.environment, **start.serve.env}.get("LD_LIBRARY_PATH", ""),
-        preload=_needs_preload(subject.contents),
+        preload=needs_preload(subject.contents),
     )
     spec = ServeSpec(model, CONTEXT, simulator=simulation.mounts, verbose=True)
     with launched(subject.reference, start.serve, start.port, spec) as server:
-        yield DeviceTrial(server, start.serve, simulation, start.card, files)
+        yield DeviceTrial(server, start.serve, simulation, start.card)
 
 
-def _copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]:
+def copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]:
     """Copies of the image's files with device code, by path, without CUDA's own: those are
     replaced."""
     paths = [
@@ -180,7 +189,7 @@ def _copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]
     return targets
 
 
-def _needs_preload(contents: Contents) -> bool:
+def needs_preload(contents: Contents) -> bool:
     """Whether a file looks for the runtime in its DT_RPATH, before LD_LIBRARY_PATH."""
     return any(
         parsed.rpath and not parsed.runpath and set(parsed.needed) & set(run.STAND_INS)

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from builder.errors import UntriedError
+from builder.kernels import ledger
+from builder.kernels.selection import Capability
 from builder.smoke import secrets
 from builder.smoke.contents import Contents, File, Layer
 from builder.tools import elf
@@ -44,13 +46,27 @@ BROKEN = (
 
 
 @dataclass(frozen=True, slots=True)
+class WantedCode:
+    """Which device code is unpacked while reading."""
+
+    card: Capability
+    """What this card takes."""
+    above: int = 0
+    """Not that of so many lowest layers."""
+    outside: str = ""
+    """Not that of files below this directory."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which texts and symbols are kept while reading."""
+    """Which texts, symbols and kernels are kept while reading."""
 
     texts: frozenset[str] = frozenset()
     """Paths of files whose text is kept; ``*`` is a wildcard."""
     symbols: frozenset[str] = frozenset()
     """Prefixes of libraries whose symbols are kept."""
+    code: WantedCode | None = None
+    """None: no kernels are kept."""
 
     def text(self, path: str) -> bool:
         """Whether the text of a file is kept."""
@@ -85,7 +101,8 @@ def read(blobs: Blobs, work: Path, wanted: Wanted | None = None) -> Contents:
         digests = [part["digest"] for part in manifest["layers"]]
         # Unpacking and hashing leave Python's lock: two layers at a time.
         with ThreadPoolExecutor(2) as pool:
-            scans = list(pool.map(lambda digest: scanner.layer(blobs.file(digest)), digests))
+            files = map(blobs.file, digests)
+            scans = list(pool.map(scanner.layer, files, range(len(digests))))
         return _composed(manifest, image, scans)
     except (*BROKEN, ZstdError) as error:
         reason = f"{type(error).__name__}: {error}"
@@ -129,10 +146,13 @@ class _Scanner:
     work: Path
     wanted: Wanted
 
-    def layer(self, blob: Path) -> list[_Entry]:
-        """The entries of a layer, in its order."""
+    def layer(self, blob: Path, number: int) -> list[_Entry]:
+        """The entries of a layer, in its order; the lowest has the number 0."""
         from backports.zstd import ZstdFile
 
+        code = self.wanted.code
+        if code is not None and number < code.above:
+            return replace(self, wanted=replace(self.wanted, code=None)).layer(blob, number)
         with blob.open("rb") as file:
             head = file.read(4)
             file.seek(0)
@@ -203,9 +223,21 @@ class _Scanner:
             try:
                 kept = self.wanted.symbol(file.path)
                 symbols = elf.read_symbols(library).defined if kept else None
-                return replace(file, elf=elf.read(library), symbols=symbols)
+                file = replace(file, elf=elf.read(library), symbols=symbols)
             except elf.MalformedElf as error:
                 return replace(file, malformed=str(error))
+            return self.with_kernels(library, file)
+
+    def with_kernels(self, library: BinaryIO, file: File) -> File:
+        code = self.wanted.code
+        if code is None or not (file.elf and file.elf.code):
+            return file
+        if code.outside and file.path.startswith(code.outside + "/"):
+            return file
+        try:
+            return replace(file, fat_binaries=tuple(ledger.read(library, code.card)))
+        except elf.MalformedElf as error:
+            return replace(file, unread_code=str(error))
 
 
 def _composed(

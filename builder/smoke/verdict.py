@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from builder.kernels.summary import KernelSummary
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -75,6 +77,8 @@ class Verdict:
     """Bytes of the compressed layers, manifest and configuration."""
     unpacked_size: int
     """Bytes of the files."""
+    kernels: KernelSummary | None = None
+    """The engine's own kernels; None: it has none, or an older builder made the verdict."""
     device: DeviceUse | None = None
     """What the server did with a simulated card; None: it was not started on one."""
 

@@ -1,56 +1,68 @@
-"""C++ names as people write them, by the ABI function of the C++ library of this machine."""
+"""C++ names as people write them, by the C++ library that NumPy needs as well."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 
-LIBRARY = "libstdc++.so.6"
+_LIBRARY = "libstdc++.so.6"
 
 
-@cache
 def demangled(name: str) -> str:
-    """``foo(int)`` of ``_Z3fooi``; the name itself where it is not mangled.
+    """The name of a kernel with its template arguments and parameters.
 
-    Also where this machine has no C++ library.  Itanium C++ ABI, 3.4: ``__cxa_demangle``.
+    A name that is not mangled, or where the library is missing, stays as it is.  Functions with
+    internal linkage have a prefix in relocatable device code: ``__nv_static_25__..._Z4mainv``.
     """
-    libraries = _libraries()
-    if libraries is None or not name.startswith("_Z"):
-        return name
-    cxx, libc = libraries
-    status = ctypes.c_int()
-    found = cxx.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
-    if not found:
-        return name
-    try:
-        return (ctypes.string_at(found)).decode(errors="replace")
-    finally:
-        libc.free(ctypes.c_void_p(found))
+    if name.startswith("__nv_static_"):
+        name = name[max(0, name.find("_Z")) :]
+    demangle = _demangler() if name.startswith("_Z") else None
+    return demangle(name) if demangle else name
 
 
-@cache
-def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
-    try:
-        cxx, libc = ctypes.CDLL(LIBRARY), ctypes.CDLL(None)
-    except OSError:
-        return None
-    cxx.__cxa_demangle.restype = ctypes.c_void_p
-    cxx.__cxa_demangle.argtypes = [
-        ctypes.c_char_p,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.POINTER(ctypes.c_int),
-    ]
-    return cxx, libc
+def short(name: str) -> str:
+    """A demangled name without what it returns and without its parameters."""
+    depth, start, end = 0, 0, len(name)
+    for at, character in enumerate(name):
+        if character in "<([{":
+            # The last parenthesis outside of all others opens the parameters.
+            if character == "(" and depth == 0 and at > start:
+                end = at
+            depth += 1
+        elif character in ">)]}":
+            depth -= 1
+        elif character == " " and depth == 0:
+            start, end = at + 1, len(name)
+    return name[start:end]
 
 
 def function_of(name: str) -> str:
-    """A demangled name without its parameters and template arguments: ``f`` of ``f<int>(char)``."""
+    """The demangled name of a function without its template arguments and parameters: ``ns::f``."""
     kept, depth = "", 0
-    for character in demangled(name).replace("(anonymous namespace)::", ""):
-        depth += character in "<("
-        if depth == 0:
-            kept += character
-        depth -= character in ">)"
-    # What comes before a template's name is its return type.
-    return kept.strip().rpartition(" ")[2] or name
+    for character in short(demangled(name)).replace("(anonymous namespace)::", ""):
+        depth += character == "<"
+        kept += character if depth == 0 else ""
+        depth -= character == ">"
+    return kept or name
+
+
+@cache
+def _demangler() -> Callable[[str], str] | None:
+    """``__cxa_demangle`` (Itanium C++ ABI, 3.4 "Demangler API")."""
+    try:
+        function = ctypes.CDLL(_LIBRARY)["__cxa_demangle"]
+    except (OSError, AttributeError):
+        return None
+    function.restype = ctypes.c_void_p
+    free = ctypes.CDLL(None)["free"]
+    free.argtypes = [ctypes.c_void_p]
+
+    def demangle(name: str) -> str:
+        found = function(name.encode(), None, None, None)
+        try:
+            return ctypes.string_at(found).decode(errors="replace") if found else name
+        finally:
+            free(found)
+
+    return demangle

@@ -1,6 +1,7 @@
 // Matrix products of cuBLAS: the arguments are checked as the library checks them, and that each
 // matrix lies in memory of a card; nothing is computed.
 #include <algorithm>
+#include <cstdlib>
 
 #include "cublas_handle.h"
 #include "memory.h"
@@ -180,6 +181,33 @@ cublasStatus_t multiply(const Product& product) {
     return done(function, product.handle);
 }
 
+// y = alpha * op(A) * x + beta * y, where A has m rows and n columns; floats.
+cublasStatus_t transform(const char* function, cublasHandle_t handle, cublasOperation_t trans,
+                         std::int64_t m, std::int64_t n, const float* alpha, const float* a,
+                         std::int64_t lda, const float* x, std::int64_t incx, const float* beta,
+                         const float* y, std::int64_t incy) {
+    if (!is_handle(handle)) {
+        return refuse(function, CUBLAS_STATUS_NOT_INITIALIZED, "not a handle");
+    }
+    std::string why;
+    if (m < 0 || n < 0) why = "a size below zero";
+    else if (alpha == nullptr || beta == nullptr) why = "alpha or beta is null";
+    else if (lda < std::max<std::int64_t>(1, m)) why = too_small("a", lda, m);
+    else if (incx == 0 || incy == 0) why = "incx or incy is zero";
+    if (!why.empty()) return refuse(function, CUBLAS_STATUS_INVALID_VALUE, why);
+    if (m == 0 || n == 0) return done(function, handle);
+    const std::int64_t from = trans == CUBLAS_OP_N ? n : m, to = trans == CUBLAS_OP_N ? m : n;
+    const auto bytes = [](std::int64_t count, std::int64_t step) {
+        return ((count - 1) * std::abs(step) + 1) * sizeof(float);
+    };
+    if (!reachable(a, (lda * (n - 1) + m) * sizeof *a) || !reachable(x, bytes(from, incx)) ||
+        !reachable(y, bytes(to, incy))) {
+        return refuse(function, CUBLAS_STATUS_EXECUTION_FAILED,
+                      "A, x or y is not in memory that the card can reach");
+    }
+    return done(function, handle);
+}
+
 // op(A) * X = alpha * B or X * op(A) = alpha * B, for each of a batch; X replaces B.
 cublasStatus_t solve(const char* function, cublasHandle_t handle, cublasSideMode_t side,
                      std::int64_t m, std::int64_t n, const float* alpha, const float* const* a,
@@ -271,6 +299,15 @@ cublasStatus_t solve(const char* function, cublasHandle_t handle, cublasSideMode
                          {C, Ctype, ldc, strideC}, compute, batch});                              \
     }
 
+#define MATRIX_VECTOR(SUFFIX, SIZE)                                                               \
+    cublasStatus_t cublasSgemv##SUFFIX(                                                           \
+        cublasHandle_t handle, cublasOperation_t trans, SIZE m, SIZE n, const float* alpha,       \
+        const float* A, SIZE lda, const float* x, SIZE incx, const float* beta, float* y,         \
+        SIZE incy) {                                                                              \
+        SIMULATED();                                                                              \
+        return transform(__func__, handle, trans, m, n, alpha, A, lda, x, incx, beta, y, incy);   \
+    }
+
 #define TRIANGULAR_SOLVE(SUFFIX, SIZE)                                                            \
     cublasStatus_t cublasStrsmBatched##SUFFIX(                                                    \
         cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t, cublasOperation_t,        \
@@ -296,6 +333,8 @@ TYPED_GEMM_BATCHED(H, __half, CUDA_R_16F, CUBLAS_COMPUTE_16F, , int)
 TYPED_GEMM_BATCHED(H, __half, CUDA_R_16F, CUBLAS_COMPUTE_16F, _64, std::int64_t)
 EX_GEMM(, int)
 EX_GEMM(_64, std::int64_t)
+MATRIX_VECTOR(_v2, int)
+MATRIX_VECTOR(_v2_64, std::int64_t)
 TRIANGULAR_SOLVE(, int)
 TRIANGULAR_SOLVE(_64, std::int64_t)
 

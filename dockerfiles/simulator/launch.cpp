@@ -105,6 +105,7 @@ bool occupancy(const Card& card, const Attributes& attributes, int threads, std:
 
 Finding check_registers(const Launch& launch, const Card& card, const Attributes& attributes) {
     const auto threads = static_cast<int>(volume(launch.block));
+    // The error that was seen: facebookresearch/TensorComprehensions#526.
     if (attributes.threads != 0 && threads > attributes.threads) {
         return {cudaErrorInvalidValue, "a block of " + std::to_string(threads) +
                                            " threads; the kernel was compiled for " +

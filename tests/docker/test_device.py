@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from builder.families import llama_cpp
+from builder.families.layout import LAYOUT
+from builder.kernels.selection import Capability
 from builder.recipes.schema import Recipe
 from builder.simulator import cards
 from builder.smoke import reading
@@ -76,7 +78,8 @@ def shaped(bases: dict[str, str], made: set[str]) -> str:
 @pytest.fixture(scope="module")
 def contents(shaped: str, tmp_path_factory: pytest.TempPathFactory) -> Contents:
     work = tmp_path_factory.mktemp("shaped")
-    return reading.read(blobs_of(shaped, work), work)
+    code = reading.WantedCode(Capability(12, 0), outside=LAYOUT.cuda)
+    return reading.read(blobs_of(shaped, work), work, reading.Wanted(code=code))
 
 
 def recipe_of(env: Mapping[str, str], gpu: list[str] | None = None) -> Recipe:

@@ -8,22 +8,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from builder.tools.files import named_lock
-from builder.tools.registry.client import MANIFESTS
 from support import upstreams
-from support.environment import REPOSITORY as FARM
+from support.nightly_world import BETTER, DAY, OPS, World, get, put
 from support.overlaid import PACKAGE, StandIn, write_catalog
-from support.publishing import PUSHED, digest_of, tags
-from support.registries import Fault, Proxy, proxied
+from support.publishing import tags
+from support.registries import Fault, proxied
 from support.smoke_tests import docker
 
 pytestmark = [
@@ -31,138 +27,6 @@ pytestmark = [
     pytest.mark.xdist_group("nights"),
     pytest.mark.usefixtures("own_cache"),
 ]
-DAY = 86400
-OPS = "vllm/ops.py"
-BETTER = PACKAGE[OPS].replace("CAPABILITY = 9", "CAPABILITY = 12")
-PARTS = """
-[track]
-{track}
-channel = "nightly"
-limit   = 2
-
-[[patch]]
-pull  = 1
-base  = "{base}"
-head  = "{head}"
-why   = "it is for older GPUs"
-[patch.probe]
-run = ["python3", "-c", "import vllm.ops as o; print(o.CAPABILITY)"]
-contains = ["12"]
-"""
-
-
-# The command line at another time: from then on the clock goes on as it does.
-THEN = """
-import sys
-import time_machine
-from builder.cli.app import main
-with time_machine.travel(float(sys.argv.pop(1))):
-    main()
-"""
-
-
-@dataclass
-class World:
-    """A recipe with a channel, its upstream, and the registry, on a day that can be chosen."""
-
-    catalog: Path
-    upstream: upstreams.Upstream
-    proxy: Proxy
-    registry: str
-    stand_in: StandIn
-    start: float = field(default_factory=time.time)
-    day: int = 0
-
-    def on(self, day: int) -> None:
-        """Go to a day; what is committed from now on is of that day."""
-        self.day = day
-        self.proxy.ahead = day * DAY
-        self.upstream.clock = int(self.start) + day * DAY - 3600
-
-    def release(self, tag: str, **files: str | None) -> str:
-        """Commit files to upstream, and tag it."""
-        told = {f"vllm/{name}.py": text for name, text in files.items()}
-        for path, text in told.items():
-            self.upstream.write(path, text)
-        commit = self.upstream.record(f"release {tag}")
-        self.upstream.git("tag", tag)
-        return commit
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the command line on that day."""
-        then = str(time.time() + self.day * DAY)
-        command = [sys.executable, "-c", THEN, then, *arguments]
-        if "--catalog" not in arguments:
-            command += ["--catalog", str(self.catalog)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=FARM)
-
-    def builder(self, *arguments: str, expect: int = 0) -> Any:
-        """Run the command line on that day; its JSON."""
-        done = self.run(*arguments, "--json")
-        assert done.returncode == expect, done.stderr + done.stdout
-        self.said = done.stderr
-        return json.loads(done.stdout)
-
-    def night(self, *, expect: int = 0) -> dict[str, Any]:
-        (night,) = self.builder("nightly", expect=expect)
-        return dict(night)
-
-    def status(self, *, expect: int = 0) -> dict[str, Any]:
-        (status,) = self.builder("status", expect=expect)
-        return dict(status)
-
-    def failing(self, *arguments: str, expect: int, said: str) -> None:
-        """Run what must fail, and say why."""
-        done = self.run(*arguments)
-        assert done.returncode == expect, done.stderr
-        assert said in done.stderr
-
-    @property
-    def channel(self) -> str:
-        return digest_of(self.registry, "nightly")
-
-
-@pytest.fixture
-def world(
-    registry: str,
-    published: StandIn,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    made: set[str],
-) -> Iterator[World]:
-    upstream = upstreams.Upstream(tmp_path / "upstream")
-    for path, text in PACKAGE.items():
-        upstream.write(path, text)
-    base = upstream.record("one")
-    upstream.git("tag", "b8")
-    head = upstream.pull(1, {OPS: BETTER})
-    catalog = tmp_path / "catalog"
-    with proxied(registry) as proxy:
-        monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
-        source = f'[source]\ngit = "{upstream.url}"\ncommit = "{base}"'
-        parts = PARTS.format(track='tag     = "b*"', base=base, head=head)
-        write_catalog(catalog, parts, published.build(), source=source, more='moving = ["nightly"]')
-        found = World(catalog, upstream, proxy, registry, published)
-        found.on(0)
-        yield found
-        names = subprocess.run(
-            ["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
-        made.update(name for name in names if name.startswith(proxy.address))
-
-
-def get(registry: str, reference: str) -> str:
-    url = f"http://{registry}/v2/{PUSHED}/manifests/{reference}"
-    return requests.get(url, headers={"Accept": MANIFESTS[0]}, timeout=10).text
-
-
-def put(registry: str, reference: str, manifest: str) -> None:
-    url = f"http://{registry}/v2/{PUSHED}/manifests/{reference}"
-    headers = {"Content-Type": MANIFESTS[0]}
-    requests.put(url, manifest, headers=headers, timeout=10).raise_for_status()
 
 
 def test_ten_nights(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

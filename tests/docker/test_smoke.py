@@ -6,66 +6,71 @@ buildx; where the break comes from compiling, the compiler of the base made it.
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder.recipes.schema import LibraryProbe, OptionProbe, RunProbe
 from builder.smoke import answers
-from builder.smoke.check import Subject, check_image
-from support.smoke_tests import SmokeTest, compiled, docker, failed, hello_recipe, small
+from builder.smoke.verdict import Verdict
+from support.smoke_tests import (
+    SmokeTest,
+    compiled,
+    docker,
+    failed,
+    failures_of,
+    small,
+)
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
 
-def test_the_good_image_passes_every_check(images: dict[str, str], tmp_path: Path) -> None:
-    subject = Subject(images["good"], "sha256:x", hello_recipe())
-    verdict = check_image(subject, tmp_path)
-    assert verdict.good, verdict.failures
-    kinds = {check.kind for check in verdict.checks}
+def test_the_good_image_passes_every_check(hello: dict[str, Any]) -> None:
+    verdict = hello["verdict"]
+    assert [check for check in verdict["checks"] if not check["passed"]] == []
+    kinds = {check["kind"] for check in verdict["checks"]}
     assert kinds == {
         *("architectures", "budget", "closure", "contract", "copies", "image", "layers"),
         *("leftovers", "library", "option", "output", "run paths", "runs", "secrets", "serves"),
         *("set-uid", "world-writable"),
     }
-    assert verdict.download_size < verdict.unpacked_size
+    assert verdict["download_size"] < verdict["unpacked_size"]
 
 
-def test_a_missing_library_breaks_the_closure_and_the_program(
-    images: dict[str, str], smoke_test: SmokeTest
-) -> None:
-    verdict = smoke_test(small(images))
-    assert failed(verdict) == {"closure", "contract", "runs", "output", "option"}
-    shown = [check.found for check in verdict.failures if check.kind == "contract"]
+def test_a_missing_library_breaks_the_closure_and_the_program(clean: Verdict) -> None:
+    assert failed(clean) == {"closure", "contract", "runs", "output", "option"}
+    shown = [check.found for check in clean.failures if check.kind == "contract"]
     assert shown == ["no libcudart of a known CUDA in the image"]
-    closure = next(check for check in verdict.failures if check.kind == "closure")
+    closure = next(check for check in clean.failures if check.kind == "closure")
     assert "libhello-cuda.so.0.1.0 needs libcublas.so.13" in closure.found
 
 
-@pytest.mark.parametrize(
-    ("path", "what"),
-    [
-        ("/usr/local/cuda/lib64/stubs/libcuda.so", "driver stub"),
-        ("/opt/engine/lib/libcuda.so.1", "driver stub"),
-        ("/usr/bin/x86_64-linux-gnu-g++-14", "compiler"),
-        ("/usr/local/cuda/bin/nvcc", "compiler"),
-        ("/usr/include/stdio.h", "headers"),
-        ("/opt/engine/lib/libhello.a", "static libraries"),
-        ("/var/lib/apt/lists/mirror_Packages", "package lists"),
-        ("/var/cache/apt/pkgcache.bin", "package caches"),
-        ("/home/engine/.cache/pip/http/x", "package caches"),
-        ("/build/1/build.ninja", "build directories"),
-    ],
-)
+LEFT = {
+    "/usr/local/cuda/lib64/stubs/libcuda.so": "driver stub",
+    "/opt/engine/lib/libcuda.so.1": "driver stub",
+    "/usr/bin/x86_64-linux-gnu-g++-14": "compiler",
+    "/usr/local/cuda/bin/nvcc": "compiler",
+    "/usr/include/stdio.h": "headers",
+    "/opt/engine/lib/libhello.a": "static libraries",
+    "/var/lib/apt/lists/mirror_Packages": "package lists",
+    "/var/cache/apt/pkgcache.bin": "package caches",
+    "/home/engine/.cache/pip/http/x": "package caches",
+    "/build/1/build.ninja": "build directories",
+}
+
+
 def test_files_of_the_build_are_found(
-    images: dict[str, str], smoke_test: SmokeTest, path: str, what: str
+    images: dict[str, str], smoke_test: SmokeTest, clean: Verdict
 ) -> None:
-    clean = smoke_test(small(images))
     assert "leftovers" not in failed(clean)
-    verdict = smoke_test(small(images, f"RUN mkdir -p $(dirname {path}) && echo x > {path}\n"))
-    left = [check for check in verdict.failures if check.kind == "leftovers"]
-    assert [check.subject for check in left] == [f"no {what}"]
-    assert path in left[0].found
+    script = (
+        f'for file in {" ".join(LEFT)}; do mkdir -p "$(dirname "$file")"; echo x >"$file"; done'
+    )
+    verdict = smoke_test(small(images, f"RUN {script}\n"))
+    found = {check.subject: check.found for check in failures_of(verdict, "leftovers")}
+    assert {*found} == {f"no {what}" for what in LEFT.values()}
+    for path, what in LEFT.items():
+        assert path in found[f"no {what}"]
 
 
 def test_a_file_taken_away_by_a_later_layer_is_not_left_behind(
@@ -76,13 +81,13 @@ def test_a_file_taken_away_by_a_later_layer_is_not_left_behind(
 
 
 def test_a_library_behind_a_dereferenced_link_is_stored_twice(
-    images: dict[str, str], smoke_test: SmokeTest
+    images: dict[str, str], smoke_test: SmokeTest, clean: Verdict
 ) -> None:
     folder = "/opt/engine/lib"
     grown = "truncate -s 100K libhello-cuda.so.0.1.0"  # small files may be there twice
     copied = "cp libhello-cuda.so.0.1.0 x && mv x libhello-cuda.so.0"
     copied = f"RUN cd {folder} && {grown} && {copied}\n"
-    assert "copies" not in failed(smoke_test(small(images)))
+    assert "copies" not in failed(clean)
     verdict = smoke_test(small(images, copied))
     (check,) = [check for check in verdict.failures if check.kind == "copies"]
     assert f"{folder}/libhello-cuda.so.0 = {folder}/libhello-cuda.so.0.1.0" in check.found
@@ -95,45 +100,48 @@ def test_a_damaged_elf_file_is_named(images: dict[str, str], smoke_test: SmokeTe
     assert [check.expected for check in damaged] == ["a readable ELF file"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "passes", "found"),
-    [
-        ("-gencode=arch=compute_120,code=sm_120", True, "sm_120"),
-        ("-gencode=arch=compute_120a,code=sm_120a", True, "sm_120a"),
-        ("-gencode=arch=compute_90,code=sm_90", False, "sm_90"),
-        ("-gencode=arch=compute_120,code=compute_120", False, "compute_120"),
-    ],
-)
+CODE = {
+    "right": ("-gencode=arch=compute_120,code=sm_120", True, "sm_120"),
+    "special": ("-gencode=arch=compute_120a,code=sm_120a", True, "sm_120a"),
+    "older": ("-gencode=arch=compute_90,code=sm_90", False, "sm_90"),
+    "ptx": ("-gencode=arch=compute_120,code=compute_120", False, "compute_120"),
+}
+
+
 def test_machine_code_for_the_recipes_gpu_must_be_there(
-    images: dict[str, str], smoke_test: SmokeTest, flags: str, passes: bool, found: str
+    images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
-    how = f"mkdir /out && nvcc {flags} -shared -Xcompiler -fPIC -o /out/libk.so /k.cu"
+    how = "mkdir /out" + "".join(
+        f" && nvcc {flags} -shared -Xcompiler -fPIC -o /out/lib{name}.so /k.cu"
+        for name, (flags, _, _) in CODE.items()
+    )
     verdict = smoke_test(compiled(images, how))
-    (check,) = [c for c in verdict.checks if c.subject == "/opt/engine/lib/libk.so"]
-    assert check.kind == "architectures"
-    assert check.expected == "sm_120"
-    assert check.passed is passes
-    assert found in check.found
+    checks = {check.subject: check for check in verdict.checks if check.kind == "architectures"}
+    for name, (_, passes, found) in CODE.items():
+        check = checks[f"/opt/engine/lib/lib{name}.so"]
+        assert check.expected == "sm_120"
+        assert check.passed is passes
+        assert found in check.found
 
 
-@pytest.mark.parametrize(
-    ("runpath", "passes"),
-    [
-        ("/build/1/lib", False),
-        ("/opt/engine/nowhere", False),
-        ("lib", False),
-        ("\\$ORIGIN", True),
-        ("/usr/lib", True),
-    ],
-)
-def test_a_run_path_must_lead_into_the_image(
-    images: dict[str, str], smoke_test: SmokeTest, runpath: str, passes: bool
-) -> None:
-    how = f"mkdir /out && echo 'int f;' | gcc -x c -shared -Wl,-rpath,{runpath} -o /out/libr.so -"
+RUN_PATHS = {
+    "gone": ("/build/1/lib", False),
+    "nowhere": ("/opt/engine/nowhere", False),
+    "relative": ("lib", False),
+    "origin": ("\\$ORIGIN", True),
+    "system": ("/usr/lib", True),
+}
+
+
+def test_a_run_path_must_lead_into_the_image(images: dict[str, str], smoke_test: SmokeTest) -> None:
+    how = "mkdir /out" + "".join(
+        f" && echo 'int {name};' | gcc -x c -shared -Wl,-rpath,{runpath} -o /out/lib{name}.so -"
+        for name, (runpath, _) in RUN_PATHS.items()
+    )
     verdict = smoke_test(compiled(images, how))
-    wrong = [check.found for check in verdict.failures if check.kind == "run paths"]
-    assert (not wrong) is passes
-    assert passes or "/opt/engine/lib/libr.so" in wrong[0]
+    (check,) = failures_of(verdict, "run paths")
+    named = {name for name in RUN_PATHS if f"/opt/engine/lib/lib{name}.so" in check.found}
+    assert named == {name for name, (_, passes) in RUN_PATHS.items() if not passes}
 
 
 def test_a_recipes_probes_of_a_library_are_checked(

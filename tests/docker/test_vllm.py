@@ -23,7 +23,8 @@ from support import upstreams
 from support.catalogs import load
 from support.commands import Builder
 from support.environment import REPOSITORY, SHARED_CACHE
-from support.overlaid import PYTHON, SITE
+from support.overlaid import SITE
+from support.small_root import PYTHON
 from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.xdist_group("overlaid")]

@@ -41,7 +41,7 @@ BLOCK = """\
 """
 
 
-@dataclass
+@dataclass(eq=False)
 class Pull:
     """A pull request: the commits of its branch, and how it came into main, if it did."""
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from builder.smoke.verdict import Verdict
 from builder.tools.files import file_lock
 from support.commands import ForkServer
 from support.environment import REPOSITORY, SHARED_CACHE, sealed_environment
-from support.smoke_tests import SmokeTest
+from support.smoke_tests import SmokeTest, hello_recipe, small
 
 MADE: set[str] = set()
 
@@ -76,13 +77,14 @@ def catalog(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
-def images(hello: dict[str, Any]) -> dict[str, str]:
-    """The good image, the Debian root and the base to compile in, by what they are."""
+@pytest.fixture(scope="session")
+def images(hello: dict[str, Any], debian_root: str, small_root: str) -> dict[str, str]:
+    """The good image, Debian's root, a small one and the base to compile in, by what they are."""
     base = hello["plan"]["base"]
     return {
         "good": hello["references"][0],
-        "root": f"builder-base/debian-trixie:root-{base['base']['key'][:12]}",
+        "root": debian_root,
+        "small": small_root,
         "devel": f"builder-base/cuda-13.0:devel-{base['key'][:12]}",
     }
 
@@ -97,3 +99,12 @@ def made() -> set[str]:
 def smoke_test(tmp_path: Path, made: set[str]) -> SmokeTest:
     """Builds Dockerfiles, and smoke-tests their images."""
     return SmokeTest(tmp_path, made)
+
+
+@pytest.fixture(scope="session")
+def clean(
+    images: dict[str, str], tmp_path_factory: pytest.TempPathFactory, made: set[str]
+) -> Verdict:
+    """The verdict on the small image with nothing bent, and with all probes of its recipe."""
+    smoke_test = SmokeTest(tmp_path_factory.mktemp("clean"), made)
+    return smoke_test(small(images), probe=hello_recipe().probe)

@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 
-from builder.tools import apt
 from support.commands import Builder
+from support.small_root import PYTHON
 from support.smoke_tests import docker
 
 SITE = "/usr/local/lib/python3.12/dist-packages"
-PYTHON = "builder-test/python:trixie"
 OVERLAID = "builder-test/overlaid:1"
 STAND_IN = f"builder-test/published:{os.environ.get('PYTEST_XDIST_WORKER', 'one')}"
 """Tests that run beside each other give it to images of their own."""
@@ -83,19 +82,6 @@ disk = 1.0
 run  = ["python3", "-c", "import vllm.ops; print('capability', vllm.ops.CAPABILITY)"]
 contains = ["capability "]
 """
-
-
-def python_image(root: str, work: Path) -> str:
-    """Debian with Python; made once."""
-    sources = work / "apt.sources"
-    sources.write_text(apt.sources_for("trixie") or "")
-    secret = "--mount=type=secret,id=apt,target=/etc/apt/sources.list.d/x.sources"
-    secret = secret if sources.stat().st_size else ""
-    install = "apt-get -qq update && apt-get -qq install --yes --no-install-recommends python3"
-    text = f"FROM {root}\nRUN {secret} {install}\n"
-    options = [f"--output=type=image,name={PYTHON}", f"--secret=id=apt,src={sources}"]
-    docker("buildx", "build", "--provenance=false", *options, "-", text=text)
-    return PYTHON
 
 
 @dataclass
@@ -179,15 +165,9 @@ def diff(before: Mapping[str, str], after: Mapping[str, str | None], work: Path)
     return done.stdout
 
 
-@pytest.fixture(scope="session")
-def python(hello: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, made: set[str]) -> str:
-    root = f"builder-base/debian-trixie:root-{hello['plan']['base']['base']['key'][:12]}"
-    made.update({PYTHON, OVERLAID})
-    return python_image(root, tmp_path_factory.mktemp("python"))
-
-
 @pytest.fixture
 def published(python: str, tmp_path: Path, made: set[str]) -> StandIn:  # noqa: ARG001
+    made.add(OVERLAID)
     return StandIn(tmp_path, made)
 
 

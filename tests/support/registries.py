@@ -194,20 +194,25 @@ def proxied(registry: str, *, referring: bool = False) -> Iterator[Proxy]:
         server.server_close()
 
 
-Answer = Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]
+Request = BaseHTTPRequestHandler
+Reply = tuple[int, dict[str, str], bytes]
+"""Status, headers and content of a response."""
+Answer = Callable[[Request], Reply]
+NO_BLOB = f"sha256:{'0' * 64}"
+"""The digest of nothing that a registry has."""
 
 
 @contextmanager
 def answering(
     answer: Answer, tls: ssl.SSLContext | None = None
-) -> Iterator[tuple[str, list[BaseHTTPRequestHandler]]]:
-    """A server that answers everything as it is told: its address, and what it was asked."""
-    asked: list[BaseHTTPRequestHandler] = []
+) -> Iterator[tuple[str, list[Request]]]:
+    """A server that sends what ``answer`` returns: its address, and the requests so far."""
+    requests_so_far: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            asked.append(self)
+            requests_so_far.append(self)
             status, headers, content = answer(self)
             self.send_response(status)
             for name, value in {"Content-Length": str(len(content)), **headers}.items():
@@ -216,7 +221,7 @@ def answering(
             if self.command != "HEAD":
                 self.wfile.write(content)
 
-        do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815
+        do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             pass
@@ -226,10 +231,19 @@ def answering(
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        yield f"127.0.0.1:{server.server_port}", asked
+        yield f"127.0.0.1:{server.server_port}", requests_so_far
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture
+def docker_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Docker's configuration file in the test's own directory; no proxy is configured."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "config.json"
 
 
 @pytest.fixture

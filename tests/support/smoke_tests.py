@@ -59,10 +59,13 @@ class SmokeTest:
         labels: Mapping[str, str] | None = None,
         **changes: Any,
     ) -> Verdict:
-        """The verdict on what a Dockerfile makes; ``changes`` are of the recipe."""
+        """The verdict on what a Dockerfile makes; ``changes`` are of the recipe.
+
+        Programs are run only where a test names probes: each takes a container.
+        """
         name = self.build(dockerfile, *options)
         # A server is started only where a test is about one: see tests/docker/test_serving.py.
-        changed = self.recipe.model_copy(update={"serve": None, **changes})
+        changed = self.recipe.model_copy(update={"serve": None, "probe": [], **changes})
         return check_image(Subject(name, "sha256:x", changed, labels or {}), self.work)
 
 
@@ -91,14 +94,13 @@ CONFIGURED = (
 
 
 def small(images: dict[str, str], more: str = "", engine: str = "/opt/engine") -> str:
-    """The good engine on the bare root, without the 600 MB of cuBLAS that the checks of its
+    """The good engine on the small root, without the 600 MB of cuBLAS that the checks of its
     own libraries do not need: what needs them is missing, and nothing else is wrong."""
     return (
-        f"FROM {images['root']} AS image\n"
+        f"FROM {images['small']} AS image\n"
         f"COPY --from={images['good']} /opt/engine {engine}\n"
         f"COPY --from={images['good']} /etc/ld.so.conf.d /etc/ld.so.conf.d\n"
-        "RUN rm -rf /var/lib/apt/lists/* /var/cache/* "
-        "&& find / -xdev -type f -perm /6000 -exec chmod ug-s {} +\n" + more + CONFIGURED
+        f"{more}{CONFIGURED}"
     )
 
 

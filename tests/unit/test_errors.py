@@ -61,3 +61,8 @@ def test_tables_and_lines_show_what_cannot_be_seen(capsys: pytest.CaptureFixture
     shown = capsys.readouterr()
     assert shown.out == "x\\u202ey\nv1\\u200b\n"
     assert shown.err == "z\\u2069\n"
+
+
+def test_control_characters_and_passwords_are_removed() -> None:
+    error = BuilderError("a\x1b[2Jb", "//me:pa@ss@host/x", "c\x9bd\n\te")
+    assert str(error) == "a[2Jb\n//***@host/x\ncd\n\te"

@@ -52,6 +52,8 @@ class Mirror:
         self.folder = cache / "git" / f"{name.strip('-.')[-80:]}-{digest}"
         self.pins = Repository(self.folder / "pins.git")
         self.history = Repository(self.folder / "history.git")
+        self._complete: set[str] = set()
+        """The refs that this run has found complete."""
 
     @property
     def objects(self) -> list[Path]:
@@ -59,9 +61,10 @@ class Mirror:
         return [repository.folder / "objects" for repository in (self.pins, self.history)]
 
     def close(self) -> None:
-        """End the processes that read its objects."""
+        """End the processes that read its objects; what is complete is checked again."""
         self.pins.close()
         self.history.close()
+        self._complete.clear()
 
     def pin(self, commit: str) -> None:
         """Have ``commit`` with its whole tree, at depth 1.
@@ -70,14 +73,28 @@ class Mirror:
         it is a tag object or a tree, and if it is not mirrored and ``offline``.
         """
         ref = f"refs/pins/{checked_commit(commit)}"
-        if _has_ref(self.pins, ref):
+        if self._has_ref(self.pins, ref):
             return
         self._require_network(commit)
         with self._locked():
-            if _has_ref(self.pins, ref):
+            if self._has_ref(self.pins, ref):
                 return
             self._log(f"fetching {commit[:12]} of {self.url}")
             self._repaired(self.pins, commit, lambda: self._fetch_pin(commit, ref))
+            self._complete.add(ref)
+
+    def _has_ref(self, repository: Repository, ref: str) -> bool:
+        """Whether a repository has a ref and the tree of its commit."""
+        if ref in self._complete:
+            return True
+        if not (repository.folder / "HEAD").exists():
+            return False
+        try:
+            repository.run("rev-parse", "--quiet", "--verify", f"{ref}^{{tree}}")
+        except GitError:
+            return False
+        self._complete.add(ref)
+        return True
 
     def _fetch_pin(self, commit: str, ref: str) -> None:
         self._ask(self.pins, *FETCH, "--depth=1", "--", "origin", commit)
@@ -90,12 +107,12 @@ class Mirror:
         Raises ``FetchError`` like ``pin``.
         """
         refs = {commit: f"refs/walked/{checked_commit(commit)}" for commit in commits}
-        missing = [commit for commit, ref in refs.items() if not _has_ref(self.history, ref)]
+        missing = [commit for commit, ref in refs.items() if not self._has_ref(self.history, ref)]
         if not missing:
             return
         self._require_network(missing[0])
         with self._locked():
-            specs = [f"{c}:{refs[c]}" for c in missing if not _has_ref(self.history, refs[c])]
+            specs = [f"{c}:{refs[c]}" for c in missing if not self._has_ref(self.history, refs[c])]
             if not specs:
                 return
             if not self._logged_history:
@@ -103,6 +120,7 @@ class Mirror:
                 self._logged_history = True
             fetch = (*FETCH, "--filter=blob:none", "--", "origin", *specs)
             self._repaired(self.history, "the history", lambda: self._ask(self.history, *fetch))
+            self._complete.update(refs[commit] for commit in missing)
 
     def contents(self, blobs: Iterable[str]) -> None:
         """Have these blobs in the history's repository, which does not have them yet.
@@ -203,7 +221,7 @@ class Mirror:
 
     def _set_aside(self, repository: Repository) -> None:
         # It may be the only copy of a commit that upstream has lost: it is not deleted.
-        repository.close()
+        self.close()
         name = repository.folder.name
         aside = self.folder / f"damaged-{time.strftime('%Y%m%dT%H%M%S')}-{name}"
         for older in self.folder.glob(f"damaged-*-{name}"):
@@ -251,14 +269,3 @@ class Mirror:
             "--offline fetches nothing",
             MIRROR_FIRST,
         )
-
-
-def _has_ref(repository: Repository, ref: str) -> bool:
-    """Whether a repository has a ref and the tree of its commit."""
-    if not (repository.folder / "HEAD").exists():
-        return False
-    try:
-        repository.run("rev-parse", "--quiet", "--verify", f"{ref}^{{tree}}")
-    except GitError:
-        return False
-    return True

@@ -30,6 +30,10 @@ DIFF = (
     "--diff-algorithm=myers",
 )
 RAW_DIFF = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--abbrev=40")
+LARGEST_KEPT = 1 << 16
+"""Bytes of a command's output that are kept for the next time."""
+MOST_ASKED = 100
+"""Objects that are looked up one by one; for more, a new process is faster."""
 HUNK_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
@@ -48,6 +52,8 @@ class Repository:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._opened: Repo | None = None
+        self._outputs: dict[tuple[str, ...], bytes] = {}
+        self._ancestors: dict[tuple[str, str], bool] = {}
 
     def create(self) -> None:
         """Make the repository, without the user's template, or complete it."""
@@ -146,6 +152,16 @@ class Repository:
             raise failure(self.folder, (name,), status, printed.strip())
         return bytes(output)
 
+    def _constant(self, name: str, *arguments: str) -> bytes:
+        """The output of a command whose arguments name objects in full: it is always the same."""
+        key = (name, *arguments)
+        output = self._outputs.get(key)
+        if output is None:
+            output = self.run(name, *arguments)
+            if len(output) <= LARGEST_KEPT:
+                self._outputs[key] = output
+        return output
+
     def pipe(self, *arguments: str, stdin: bytes, index: Path | None = None) -> bytes:
         """The standard output of a git command that gets ``stdin``."""
         environment = {"GIT_INDEX_FILE": str(index)} if index else {}
@@ -201,20 +217,27 @@ class Repository:
             mode, _, name = about.split(" ")
             yield Item(mode, name, path)
 
-    def blob_named(self, name: str) -> str | None:
-        """The full name of a blob, perhaps abbreviated; None if there is no such blob."""
+    def _header(self, name: str) -> tuple[str, str] | None:
+        """The full name and the kind of an object; None if there is no such object, or several."""
         with self._translated("cat-file"):
             try:
                 full, kind, _ = self.repo.git.get_object_header(name)
-            except ValueError:
-                return None
-        return os.fsdecode(full) if os.fsdecode(kind) == "blob" else None
+            except ValueError as error:
+                if "could not be resolved" in str(error):
+                    return None
+                raise  # the process has ended
+        return os.fsdecode(full), os.fsdecode(kind)
+
+    def blob_named(self, name: str) -> str | None:
+        """The full name of a blob, perhaps abbreviated; None if there is no such blob."""
+        full, kind = self._header(name) or ("", "")
+        return full if kind == "blob" else None
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Those objects that the repository does not have."""
         wanted = list(dict.fromkeys(names))
-        if not wanted:
-            return []
+        if len(wanted) <= MOST_ASKED:
+            return [name for name in wanted if self._header(name) is None]
         listing = self.pipe(
             "cat-file", "--batch-check", stdin="".join(f"{name}\n" for name in wanted).encode()
         )
@@ -232,23 +255,24 @@ class Repository:
         return {item.path: os.fsdecode(self.read(item.object)) for item in present}
 
     # Differences.  Not GitPython's ``Diff``: it wants a checked-out HEAD to name submodules.
+    # Trees, commits and blobs are given by their full names, so that outputs can be kept.
 
     def diff(self, old: str, new: str) -> bytes:
         """The diff between two trees or commits, with full object names and binary contents."""
-        return self.run(*DIFF, old, new)
+        return self._constant(*DIFF, old, new)
 
     def changes(self, old: str, new: str) -> list[tuple[Item, Item]]:
         """The old and the new entry of each path that differs between two trees or commits."""
-        return list(_raw(self.run(*RAW_DIFF, old, new)))
+        return list(_raw(self._constant(*RAW_DIFF, old, new)))
 
     def line_changes(self, old: str, new: str) -> list[tuple[int, int, int, int]]:
         """The differences of two blobs: start (from 0) and number of lines, old and new."""
-        text = self.text(
+        text = self._constant(
             *("diff", "--unified=0", "--diff-algorithm=myers", "--text", "--no-color"),
             *("--no-ext-diff", "--no-textconv", old, new),
         )
         found = []
-        for line in text.split("\n"):
+        for line in text.decode("utf-8", "surrogateescape").split("\n"):
             header = HUNK_HEADER.match(line)
             if header:
                 a, n, b, m = (1 if part is None else int(part) for part in header.groups())
@@ -282,9 +306,13 @@ class Repository:
     # Ancestry
 
     def is_ancestor(self, older: str, newer: str) -> bool:
-        """Whether ``older`` is ``newer`` or one of its ancestors."""
-        with self._translated("merge-base"):
-            return self.repo.is_ancestor(self.repo.commit(older), self.repo.commit(newer))
+        """Whether ``older`` is ``newer`` or one of its ancestors; both are full names."""
+        pair = (older, newer)
+        if pair not in self._ancestors:
+            with self._translated("merge-base"):
+                commits = self.repo.commit(older), self.repo.commit(newer)
+                self._ancestors[pair] = self.repo.is_ancestor(*commits)
+        return self._ancestors[pair]
 
     def merge_bases(self, one: str, other: str) -> list[str]:
         """The best common ancestors of two commits (git-merge-base(1)); empty if unrelated."""

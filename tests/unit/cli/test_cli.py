@@ -51,7 +51,19 @@ ALL: Any = dict(commands(typer.main.get_command(app)))
 
 def test_the_commands_are_those_of_the_manual() -> None:
     grouped = [(*group.split(), name) for group, names in GROUPS.items() for name in names]
-    parts = [*EVERYDAY, "doctor", "sbom", "bake", "recipe", "patch", "pin", "tag", "hub", "ci"]
+    parts = [
+        *EVERYDAY,
+        "doctor",
+        "sbom",
+        "kernels",
+        "bake",
+        "recipe",
+        "patch",
+        "pin",
+        "tag",
+        "hub",
+        "ci",
+    ]
     assert set(ALL) == {*grouped, *((part,) for part in parts)}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import struct
 from collections.abc import Callable
 
 import pytest
@@ -13,10 +12,9 @@ from builder.kernels.code_table import code_table
 from builder.kernels.selection import Capability
 from builder.tools.elf import MalformedElf
 from support.cubins import ANNOTATIONS, MAX_THREADS, STL, Function, cubin, instruction
-from support.fatbins import ELF, FLAG_A, LZ4, PTX, ZSTD, entry, region
+from support.fatbins import ELF, FLAG_A, LZ4, MAPPED, PTX, ZSTD, entry, library, region
 
 CARD = Capability(12, 0)
-AT, MAPPED = 0x400, 0x7000
 PTX_TEXT = b"""
 .version 9.0
 .target sm_90
@@ -30,22 +28,6 @@ PTX_TEXT = b"""
 .entry second() { .reg .b32 r; ret; }
 .weak .entry third(.param .u64 x) .reqntid 32 { ret; }
 """
-
-
-def library(*regions: bytes, name: str = ".nv_fatbin", kind: int = 3) -> io.BytesIO:
-    """A shared library whose fat binaries begin at the byte ``AT``, mapped at ``MAPPED``."""
-    data = b"".join(regions)
-    names = b"\0" + name.encode() + b"\0.shstrtab\0"
-    sections = bytes(64)
-    sections += struct.pack("<IIQQQQIIQQ", 1, 1, 2, MAPPED, AT, len(data), 0, 0, 8, 0)
-    at = AT + len(data)
-    sections += struct.pack("<IIQQQQIIQQ", len(name) + 2, 3, 0, 0, at, len(names), 0, 0, 1, 0)
-    header = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01",
-        *(kind, 62, 1, 0, 0, at + len(names), 0, 64, 56, 0, 64, 3, 2),
-    )
-    return io.BytesIO(header.ljust(AT, b"\0") + data + names + sections)
 
 
 def test_addresses_codes_and_kernels() -> None:

@@ -1,7 +1,7 @@
-"""The patch doctor on histories with many forks, moves and merges, held against git itself.
+"""`patch check` on histories with many forks, moves and merges, compared with git's own results.
 
-What is right is not ours to say: whether a tree is right says git's three-way merge, whether a
-pull request is merged says who merged it, and where a hunk's lines are now says git blame.
+A tree is right if git's three-way merge makes the same; a pull request is merged if the history
+merged it; the lines of a hunk are where git blame finds them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from builder.upstream.patch_state import Finding
 from support import histories
 from support.histories import RENAMED, History, Pull
 
-pytestmark = pytest.mark.xdist_group("line_map")  # they share what a fixture makes
+pytestmark = pytest.mark.xdist_group("alignment")  # they share what a fixture makes
 
 SEEDS = (1, 2, 3)
 NEAR = 8  # commits of main after the base of a pull request: there most still fit
@@ -36,7 +37,7 @@ SHOWN = re.compile(r"(?s)(\S+), hunk (\d+): [^\n]*?(?:from|at) line (\d+)(?:, an
 
 @dataclass
 class Score:
-    """How often the doctor was right, of how many, by question."""
+    """How often `patch check` was right, by question."""
 
     right: Counter[str] = field(default_factory=Counter)
     asked: Counter[str] = field(default_factory=Counter)
@@ -59,8 +60,8 @@ class Score:
         return "\n".join([*lines, *self.wrong])
 
 
-class Ward:
-    """One history, and the doctor over its mirror."""
+class Checked:
+    """One history, and the patches of its pull requests, checked through a mirror."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         folder.mkdir()
@@ -70,8 +71,21 @@ class Ward:
         work.mkdir()
         self.repositories = Repositories(folder / "cache", work, lambda _: None)
         self.context = PatchContext(self.repositories, work, None, lambda _: None)
+        self._fetch_all()
 
-    def case(self, pull: Pull, pin: str) -> PatchSet:
+    def _fetch_all(self) -> None:
+        """Fetch in one go what the checks would fetch piece by piece."""
+        url = self.history.upstream.url
+        heads = [pull.head for pull in self.history.pulls]
+        self.repositories.walk(url, *self.history.main, *heads)
+        objects = self.git("rev-list", "--objects", "--no-object-names", "--all").split()
+        self.repositories.contents(url, objects)
+        pins = self.repositories.mirror(url).pins
+        pins.create()
+        refs = [f"{commit}:refs/pins/{commit}" for commit in self.history.main]
+        self.git("push", "--quiet", str(pins.folder), *refs)
+
+    def patch_set(self, pull: Pull, pin: str) -> PatchSet:
         url = self.history.upstream.url
         patch = PullPatch(pull=pull.number, base=pull.base, head=pull.head, why="a test")
         source = GitCommit(url, pin, False, {})
@@ -79,10 +93,10 @@ class Ward:
         return PatchSet("x", source, Track(branch="main"), planned, self.context)
 
     def findings(self, pull: Pull) -> list[Finding]:
-        """What the doctor says of a pull request on today's main, and soon after its start."""
+        """The findings for a pull request on today's main, and soon after its start."""
         main = self.history.main
         near = main[min(main.index(pull.base) + NEAR, len(main) - 1)]
-        _, *found = diagnose(self.case(pull, pull.base), [near])
+        _, *found = diagnose(self.patch_set(pull, pull.base), [near])
         return found
 
     def has(self, pull: Pull, commit: str) -> bool:
@@ -91,11 +105,25 @@ class Ward:
         at = main.index(commit)
         return next((there for by, there in reversed(pull.turns) if main.index(by) <= at), False)
 
-    def lost_its_name(self, pull: Pull, commit: str) -> bool:
-        """Whether a pull request changes the file that has another name in a commit of main."""
-        changed = self.git("diff", "--name-only", pull.base, pull.head).split()
-        there = self.git("ls-tree", "-r", "--name-only", commit).split()
-        return RENAMED[0] in changed and RENAMED[1] in there
+    def renames(self, pull: Pull, commit: str) -> bool:
+        """Whether a commit of main has another name for a file that a pull request changes."""
+        changed = {path for path, _, _ in self.hunks(pull)}
+        return RENAMED[0] in changed and RENAMED[1] in self.paths(commit)
+
+    @cache  # noqa: B019  (three of them live as long as the module)
+    def paths(self, commit: str) -> list[str]:
+        """The files of a commit."""
+        return self.git("ls-tree", "-r", "--name-only", commit).split()
+
+    @cache  # noqa: B019
+    def diff(self, pull: Pull) -> bytes:
+        """The diff of a pull request."""
+        return self.history.upstream.raw("diff", "--no-renames", pull.base, pull.head)
+
+    @cache  # noqa: B019
+    def content(self, commit: str, path: str) -> list[str]:
+        """The lines of a file."""
+        return self.git("show", f"{commit}:{path}").splitlines()
 
     def merged_tree(self, pull: Pull, commit: str) -> str:
         """The tree of git's own three-way merge; empty where it conflicts.
@@ -109,20 +137,20 @@ class Ward:
             return ""
 
     def applied_tree(self, pull: Pull, commit: str) -> str:
-        case = self.case(pull, commit)
-        return apply_all(self.context, case.tree(next(case.targets(()))), case.patches)
+        patch_set = self.patch_set(pull, commit)
+        return apply_all(
+            self.context, patch_set.tree(next(patch_set.targets(()))), patch_set.patches
+        )
 
     def by_text(self, pull: Pull, commit: str) -> list[str]:
         """The conflicts of a pull request's diff that does not say what it was made for."""
-        text = self.history.upstream.raw("diff", "--no-renames", pull.base, pull.head)
-        files = diff.parse(re.sub(rb"(?m)^index .*\n", b"", text))
+        files = diff.parse(re.sub(rb"(?m)^index .*\n", b"", self.diff(pull)))
         tree = self.context.scratch.tree_of(commit)
         return [str(each) for each in attempt(self.context.scratch, tree, files).conflicts]
 
     def hunks(self, pull: Pull) -> Iterator[tuple[str, int, range]]:
         """Path, number and lines of the old file of each hunk of a pull request."""
-        text = self.history.upstream.raw("diff", "--no-renames", pull.base, pull.head)
-        for file in diff.parse(text):
+        for file in diff.parse(self.diff(pull)):
             for number, hunk in enumerate(file.hunks, 1):
                 yield file.path, number, range(hunk.start, hunk.start + len(hunk.before))
 
@@ -148,19 +176,19 @@ def expected_at(where: dict[int, int], lines: range, telling: set[int]) -> range
     return range(min(at) - SLACK, max(*at, where[left[0]]) + SLACK + 1)
 
 
-def examine(ward: Ward, score: Score) -> None:
-    for pull in ward.history.pulls:
-        for finding in ward.findings(pull):
-            compare(ward, pull, finding, score)
+def examine(checked: Checked, score: Score) -> None:
+    for pull in checked.history.pulls:
+        for finding in checked.findings(pull):
+            compare(checked, pull, finding, score)
 
 
-def compare(ward: Ward, pull: Pull, finding: Finding, score: Score) -> None:
-    there = ward.has(pull, finding.commit)
+def compare(checked: Checked, pull: Pull, finding: Finding, score: Score) -> None:
+    there = checked.has(pull, finding.commit)
     what = f"pull {pull.number} ({pull.how}) is {finding.state} on {finding.commit[:9]}"
     score.count("merged or not", (finding.state == "upstream") == there, what)
     if not there:
         score.count("kept", finding.state != "upstream", what)
-        if ward.lost_its_name(pull, finding.commit):
+        if checked.renames(pull, finding.commit):
             noted = any(f"its lines moved to {RENAMED[1]}" in line for line in finding.details)
             score.count("another name", noted and finding.state != "absent", what)
     if there and finding.state == "upstream":
@@ -168,18 +196,23 @@ def compare(ward: Ward, pull: Pull, finding: Finding, score: Score) -> None:
         score.count("introduced by", pull.merged.startswith(named), f"{what}, by {named}")
     elif not there and finding.state in FITS:
         # What moved as a whole, git's merge does not follow.
-        merged = ward.merged_tree(pull, finding.commit)
+        merged = checked.merged_tree(pull, finding.commit)
         if merged:
-            score.count("trees", ward.applied_tree(pull, finding.commit) == merged, what)
+            score.count("trees", checked.applied_tree(pull, finding.commit) == merged, what)
     elif not there:
-        hunks(ward, pull, finding.commit, finding.details, score, "hunks")
+        hunks(checked, pull, finding.commit, finding.details, score, "hunks")
         hunks(
-            ward, pull, finding.commit, ward.by_text(pull, finding.commit), score, "by text alone"
+            checked,
+            pull,
+            finding.commit,
+            checked.by_text(pull, finding.commit),
+            score,
+            "by text alone",
         )
 
 
 def hunks(
-    ward: Ward, pull: Pull, commit: str, details: Sequence[str], score: Score, question: str
+    checked: Checked, pull: Pull, commit: str, details: Sequence[str], score: Score, question: str
 ) -> None:
     """Whether the hunks that do not fit a commit are shown where git blame says that they are."""
     shown = {
@@ -187,16 +220,16 @@ def hunks(
         for detail in details
         for path, number, line in SHOWN.findall(detail)
     }
-    told = {
+    reported = {
         (path, int(number))
         for detail in details
         for path, number in re.findall(r"^(\S+), hunk (\d+):", detail)
     }
-    for path, number, lines in ward.hunks(pull):
-        if (path, number) not in told:
+    for path, number, lines in checked.hunks(pull):
+        if (path, number) not in reported:
             continue
-        where = ward.line_map(pull.base, path, commit)
-        content = ward.history.upstream.git("show", f"{pull.base}:{path}").splitlines()
+        where = checked.line_map(pull.base, path, commit)
+        content = checked.content(pull.base, path)
         telling = {n for n, line in enumerate(content, 1) if re.search(r"\w{3}", line)}
         right = expected_at(where, lines, telling)
         if right is None:
@@ -210,7 +243,7 @@ def hunks(
 def score(tmp_path_factory: pytest.TempPathFactory) -> Score:
     found = Score()
     for seed in SEEDS:
-        examine(Ward(tmp_path_factory.mktemp("line-map") / str(seed), seed), found)
+        examine(Checked(tmp_path_factory.mktemp("line-map") / str(seed), seed), found)
     print(found)  # noqa: T201  (the shares, with -s)
     return found
 
@@ -227,6 +260,6 @@ def score(tmp_path_factory: pytest.TempPathFactory) -> Score:
         ("by text alone", 0.69, 50),
     ],
 )
-def test_the_doctor_is_right(score: Score, question: str, floor: float, least: int) -> None:
+def test_patch_check_agrees_with_git(score: Score, question: str, floor: float, least: int) -> None:
     assert score.asked[question] >= least
     assert score.share(question) >= floor, str(score)

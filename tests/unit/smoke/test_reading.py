@@ -14,9 +14,14 @@ from typing import Any
 import pytest
 
 from builder.errors import UntriedError
+from builder.kernels.selection import Capability
+from builder.smoke import architectures
 from builder.smoke.contents import Contents
-from builder.smoke.reading import Wanted, read
-from builder.tools.docker.blobs import Blobs, blobs_of
+from builder.smoke.reading import Wanted, WantedCode, read
+from builder.smoke.rules import Rules
+from builder.tools.docker.blobs import Blobs
+from support.cubins import Function, cubin
+from support.fatbins import ELF, FLAG_A, ZSTD, entry, library, region
 
 Entry = tuple[str, bytes | str | None]
 """A path, and its bytes, where it links to ("->x"; "=x" for a hard link), or None: a folder."""
@@ -193,14 +198,58 @@ def test_a_broken_manifest_says_nothing_of_the_image(tmp_path: Path, document: b
         read(blobs, tmp_path)
 
 
-@pytest.mark.docker
-def test_an_image_is_the_same_in_the_store_and_saved(
-    hello: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reference = hello["references"][0]
-    stored = blobs_of(reference, tmp_path)
-    assert tmp_path not in stored.folder.parents
-    monkeypatch.setattr("builder.tools.docker.blobs.CONTENT", "not-here")
-    saved = blobs_of(reference, tmp_path)
-    assert tmp_path in saved.folder.parents
-    assert read(stored, tmp_path) == read(saved, tmp_path)
+def gpu_library(*kernels: str) -> bytes:
+    code = cubin(*(Function(name) for name in kernels))
+    return library(region(entry(ELF, 120, FLAG_A | ZSTD, code))).getvalue()
+
+
+def kernels_of(contents: Contents) -> dict[str, list[str]]:
+    return {each.path: [kernel.name for kernel in each.kernels] for each in contents.libraries()}
+
+
+def test_kernels_are_kept_where_they_are_wanted(tmp_path: Path) -> None:
+    layers = [
+        layer(("opt/a.so", gpu_library("below")), ("opt/b.so", gpu_library("replaced"))),
+        layer(
+            ("opt/b.so", gpu_library("one", "two")),
+            ("opt/hard.so", "=opt/b.so"),
+            ("cuda/lib/c.so", gpu_library("vendor")),
+            ("cuda.so", gpu_library("beside")),
+        ),
+    ]
+    card = Capability(12, 0)
+    for number, (code, kernels) in enumerate(
+        [
+            (None, {}),
+            (
+                WantedCode(card),
+                {
+                    "/opt/a.so": ["below"],
+                    "/opt/b.so": ["one", "two"],
+                    "/cuda/lib/c.so": ["vendor"],
+                    "/cuda.so": ["beside"],
+                },
+            ),
+            (
+                WantedCode(card, above=1, outside="/cuda"),
+                {"/opt/b.so": ["one", "two"], "/cuda.so": ["beside"]},
+            ),
+        ]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = contents_of(folder, *layers, wanted=Wanted(code=code))
+        assert kernels_of(found) == kernels
+        assert all(file.elf and file.elf.code for file in found.files.values())
+
+
+def test_damaged_gpu_code_is_named(tmp_path: Path) -> None:
+    damaged = gpu_library("a").replace(b"\x28\xb5\x2f\xfd", b"none")
+    wanted = Wanted(code=WantedCode(Capability(12, 0)))
+    contents = contents_of(tmp_path, layer(("opt/a.so", damaged)), wanted=wanted)
+    with pytest.raises(UntriedError, match="the GPU code of /opt/a\\.so cannot") as raised:
+        list(contents.libraries())
+    assert "payload at byte 0x450: damaged zstd" in raised.value.why
+    *_, check = architectures.check(["120a"], contents, Rules())
+    assert not check.passed
+    assert "payload at byte" in check.found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -11,19 +10,9 @@ from builder.errors import RegistryError, TagMovedError
 from builder.tools.registry import client as registry
 from builder.tools.registry import upload
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
-from support.registries import answering
+from support.registries import Reply, Request, answering
 
-Asked = BaseHTTPRequestHandler
-Given = tuple[int, dict[str, str], bytes]
-
-
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Docker's configuration, of the test's own."""
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path / "config.json"
+pytestmark = pytest.mark.usefixtures("docker_config")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +24,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_an_upload_without_a_usable_address(location: str | None, said: str) -> None:
-    def front(request: Asked) -> Given:
+    def front(request: Request) -> Reply:
         named = {"Location": location} if location else {}
         return (202, named, b"") if request.command == "POST" else (404, {}, b"")
 
@@ -50,13 +39,20 @@ def test_an_upload_without_a_usable_address(location: str | None, said: str) -> 
 def test_a_list_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "MOST_PAGES", 3)
 
-    def front(request: Asked) -> Given:
+    def front(request: Request) -> Reply:
         return 200, {"Link": f'<{request.path}x>; rel="next"'}, b'{"tags": ["a"]}'
 
     with answering(front) as (address, asked):
         with pytest.raises(RegistryError, match="has more than 3 pages"):
             Repository(f"{address}/me/x", print).tags()
         assert len(asked) == 3
+
+
+def test_a_page_that_names_itself_as_the_next() -> None:
+    again = {"Link": '</v2/me/x/tags/list?last=a>; rel="next"'}
+    with answering(lambda _: (200, again, b'{"tags": ["a"]}')) as (address, requests):
+        assert Repository(f"{address}/me/x", print).tags() == ["a"]
+        assert len(requests) == 2
 
 
 def test_a_list_of_another_host_is_refused() -> None:
@@ -74,7 +70,7 @@ class Store:
     def __init__(self) -> None:
         self.kept: dict[str, int] = {}
 
-    def __call__(self, request: Asked) -> Given:
+    def __call__(self, request: Request) -> Reply:
         if request.command == "HEAD":
             return (200 if request.path.rpartition("/")[2] in self.kept else 404), {}, b""
         if request.command == "POST":
@@ -116,7 +112,7 @@ def test_a_registry_whose_conditions_mean_something_else() -> None:
     ours = Manifest(b"{}", MANIFESTS[0])
     tags = {"latest": there.digest}
 
-    def front(request: Asked) -> Given:
+    def front(request: Request) -> Reply:
         tag = request.path.rpartition("/")[2]
         if request.command == "PUT":
             if request.headers.get("If-Match") or request.headers.get("If-None-Match"):

@@ -10,7 +10,6 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -21,20 +20,9 @@ from builder.tools.registry import transport
 from builder.tools.registry.client import Repository
 from builder.tools.web import client as web_client
 from builder.tools.web import retry
-from support.registries import answering
+from support.registries import NO_BLOB, Reply, Request, answering
 
-EMPTY = "sha256:" + "0" * 64
-Asked = BaseHTTPRequestHandler
-Given = tuple[int, dict[str, str], bytes]
-
-
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Docker's configuration, of the test's own."""
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path / "config.json"
+pytestmark = pytest.mark.usefixtures("docker_config")
 
 
 def test_the_host_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +32,7 @@ def test_the_host_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         answering(lambda _: (307, elsewhere, b"")) as (address, _),
         pytest.raises(FetchError) as caught,
     ):
-        Repository(f"{address}/me/x", print).blob(EMPTY)
+        Repository(f"{address}/me/x", print).blob(NO_BLOB)
     assert caught.value.why == "blobs.example.invalid: the host name cannot be resolved"
 
 
@@ -81,7 +69,7 @@ def test_a_response_that_unpacks_to_gigabytes(status: int) -> None:
 def test_a_redirect_that_unpacks_to_gigabytes() -> None:
     content = gzip.compress(b" " * (1 << 26), 9)
 
-    def front(request: Asked) -> Given:
+    def front(request: Request) -> Reply:
         if request.path != "/there":
             return 307, {"Content-Encoding": "gzip", "Location": "/there"}, content
         return 200, {}, b'{"tags": ["a"]}'
@@ -135,7 +123,7 @@ def test_a_response_that_never_ends(head: bytes, monkeypatch: pytest.MonkeyPatch
     with trickling(head) as address:
         begun = time.monotonic()
         with pytest.raises(RegistryError, match="not complete after 1 seconds"):
-            Repository(f"{address}/me/x", print).blob(EMPTY)
+            Repository(f"{address}/me/x", print).blob(NO_BLOB)
         assert time.monotonic() - begun < 5
 
 
@@ -175,7 +163,7 @@ def test_the_time_that_a_registry_asks_for_is_named() -> None:
     said: list[str] = []
     waits = ["1", "9000"]
 
-    def front(_: Asked) -> Given:
+    def front(_: Request) -> Reply:
         return 429, {"Retry-After": waits.pop(0)}, b""
 
     with (
@@ -250,3 +238,36 @@ def test_no_name_and_no_certificate_in_plain_words(
         assert refused.value.why.startswith("the TLS certificate is not trusted (")
         authority.cert_pem.write_to_path(str(ours))
         assert Repository(f"{address}/me/x", print).tags() == []
+
+
+def test_an_error_shows_no_signed_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    signed = "http://127.0.0.1:9/bucket/x?X-Amz-Signature=SECRET&X-Amz-Token=SECRET"
+    with (
+        answering(lambda _: (307, {"Location": signed}, b"")) as (address, _),
+        pytest.raises(FetchError) as caught,
+    ):
+        Repository(f"{address}/me/x", print).blob(NO_BLOB)
+    assert "SECRET" not in str(caught.value)
+    assert "connection refused" in str(caught.value)
+
+
+def test_a_registry_that_was_given_up_gets_one_attempt() -> None:
+    status = 503
+
+    def front(_: Request) -> Reply:
+        return status, {"Retry-After": "0"}, b"{}"
+
+    with answering(front) as (address, requests):
+        with pytest.raises(FetchError, match="fails: GET tags"):
+            Repository(f"{address}/me/x", print).tags()
+        assert len(requests) == retry.ATTEMPTS
+        with pytest.raises(FetchError):
+            Repository(f"{address}/me/x", print).tags()
+        assert len(requests) == retry.ATTEMPTS + 1
+        status = 200
+        assert Repository(f"{address}/me/x", print).tags() == []
+        status = 503
+        with pytest.raises(FetchError):
+            Repository(f"{address}/me/x", print).tags()
+        assert len(requests) == 2 * retry.ATTEMPTS + 2

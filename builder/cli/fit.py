@@ -1,0 +1,167 @@
+"""``builder fit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.cli.options import CatalogOption, JsonOption, build_session
+from builder.cli.tables import duration, filled, pairs, size, table
+from builder.cli.terminal import line, print_json
+
+if TYPE_CHECKING:
+    from builder.fit.results import Fit, Trial
+
+MODEL = "FILE|URL|REPO:FILE"
+
+
+def fit(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE|IMAGE", help="A recipe, whose image is tried, or an image of a recipe."
+        ),
+    ],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="OPTION", help="More options for the engine, after --."),
+    ] = None,
+    *,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            metavar=MODEL,
+            help="GGUF to try: a file, a URL, or a file of a repository on the Hugging Face Hub. "
+            "Only its header is read. HF_ENDPOINT and HF_TOKEN are used as by the Hub's client.",
+        ),
+    ],
+    draft: Annotated[
+        str | None,
+        typer.Option("--draft", metavar=MODEL, help="Draft model for speculative decoding."),
+    ] = None,
+    mmproj: Annotated[
+        str | None, typer.Option("--mmproj", metavar=MODEL, help="Multimodal projector.")
+    ] = None,
+    card: Annotated[
+        list[str],
+        typer.Option(
+            "--card",
+            metavar="CARD",
+            help="Card to simulate: 5090, 5090-laptop, 5060-ti-16gb, ... Twice: two cards.",
+        ),
+    ],
+    context: Annotated[
+        str,
+        typer.Option(
+            metavar="TOKENS[,...]", help="Sizes of the context to try; K is 1024, 262K is 262144."
+        ),
+    ] = "32K,64K,128K,262K",
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search/--no-search", help="Search the largest context that fits, to 1024 tokens."
+        ),
+    ] = True,
+    seconds: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1, help="Time limit until a server is ready."),
+    ] = 600,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            dir_okay=False,
+            help="Draw the memory over the context to this .png or .svg file.",
+        ),
+    ] = None,
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Try how much context of a model fits on a card, without the card or the model.
+
+    The recipe's image starts its real server on a simulated card, with the real header of the
+    model and a hole for its weights. A long request follows, so that memory that is allocated at
+    run time counts. For each context the peak is printed by kind, and what was refused.
+
+    The exit code is 15 if no context fits, and 8 if the engine fails for another reason.
+    """
+    from builder.bench import extra
+    from builder.errors import FitError
+    from builder.fit import plot as plots
+    from builder.fit import run as fits
+    from builder.simulator import cards
+
+    if plot is not None:
+        _require_chart(plot)
+        extra.require("matplotlib", "fit --plot")
+    session = build_session(catalog)
+    found_cards = [cards.load(session.catalog.root, name) for name in card]
+    wanted = fits.Wanted(
+        model, draft, mmproj, found_cards, context, tuple(options or ()), search, seconds
+    )
+    try:
+        found = fits.fit(session, target, wanted)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--context") from error
+    if plot is not None:
+        plots.draw(found, plot)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        _print(found)
+    if found.largest is None:
+        raise FitError(
+            f"{found.model.name} does not fit on {_cards(found)}",
+            found.trials[0].why,
+            "take a smaller quantization, or a cache of another type: -- --cache-type-k q8_0",
+        )
+
+
+def _require_chart(file: Path) -> None:
+    from builder.fit.plot import require_suffix
+
+    try:
+        require_suffix(file)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--plot") from error
+
+
+def _print(found: Fit) -> None:
+    """The trials as a table, and what they were made with."""
+    kinds = list(dict.fromkeys(kind for trial in found.trials for kind in trial.by_kind))
+    header = ("context", "", "peak", *kinds, "CUDA context", "why not")
+    table(header, [_row(trial, kinds) for trial in found.trials])
+    largest = f"{found.largest} tokens" if found.largest else "none"
+    unverified = [f"{card.name}: {', '.join(card.unverified)}" for card in found.cards]
+    line("")
+    pairs(
+        filled(
+            {
+                "largest": f"{largest}, to {found.step} tokens",
+                "model": f"{found.model.name}, {size(found.model.size)}: {size(found.model.read)} "
+                "read",
+                "cards": _cards(found),
+                "unverified": "; ".join(unverified),
+                "took": duration(found.seconds),
+            }
+        )
+    )
+
+
+def _cards(found: Fit) -> str:
+    from builder.simulator.memory import mib
+
+    return " and ".join(f"{card.name} ({mib(card.memory)})" for card in found.cards)
+
+
+def _row(trial: Trial, kinds: list[str]) -> tuple[str, ...]:
+    from builder.simulator.memory import mib
+
+    own = sum(card.context for card in trial.cards)
+    parts = (mib(trial.by_kind.get(kind, 0)) for kind in kinds)
+    state = "fits" if trial.fits else "too large"
+    return str(trial.context), state, mib(trial.peak), *parts, mib(own), trial.why

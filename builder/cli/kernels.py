@@ -1,0 +1,139 @@
+"""``builder kernels``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.cli.options import CatalogOption, JsonOption, build_session
+
+if TYPE_CHECKING:
+    from builder.kernels.ledger import Ledger
+    from builder.kernels.selection import Capability
+
+NAMED = 10  # kernels that an error names
+
+
+class FailOn(StrEnum):
+    """What must not be in the second image."""
+
+    SPILLS = "spills"
+
+
+def kernels(
+    image: Annotated[
+        str, typer.Argument(metavar="RECIPE|IMAGE", help="Name of a recipe, or any image.")
+    ],
+    other: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RECIPE|IMAGE]",
+            help="Image to compare the first one with.",
+            show_default=False,
+        ),
+    ] = None,
+    catalog: CatalogOption = None,
+    card: Annotated[
+        str,
+        typer.Option(
+            "--capability",
+            metavar="X.Y",
+            help="Compute capability of the card: its driver decides which code is taken.",
+        ),
+    ] = "12.0",
+    library: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--library",
+            metavar="NAME",
+            help="Only libraries whose path ends in NAME, with or without a version. May be "
+            "repeated.",
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            dir_okay=False,
+            help="Report of a run on a simulated card: only the kernels that it launched, with the "
+            "number of launches.",
+        ),
+    ] = None,
+    fail_on: Annotated[
+        FailOn | None,
+        typer.Option(
+            "--fail-on",
+            metavar="spills",
+            help="Exit with 7 if a kernel of the second image spills more than in the first one.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List every kernel of an image with its resources, or compare two images.
+
+    The figures are in the machine code itself; no GPU is needed and nothing is run. *registers*
+    and *local* memory are those of a thread; *spills* are the bytes of the instructions that move
+    registers to local memory and back; *shared* is the static shared memory of a block; *size* is
+    the machine code in bytes. Kernels that spill most come first.
+
+    With two images, a summary of each library comes first, then every kernel that was added, is
+    gone, or changed.
+    """
+    from builder.cli.kernel_tables import arrow, print_comparison, print_ledger
+    from builder.errors import SmokeError
+    from builder.images.kernels import ledger_of
+
+    chosen = _capability(card)
+    if other is None and fail_on is not None:
+        raise typer.BadParameter("--fail-on compares two images: give the second one")
+    if other is not None and report is not None:
+        raise typer.BadParameter("--report is for one image")
+    session = build_session(catalog)
+    first = _only(ledger_of(session, image, chosen), library)
+    if other is None:
+        print_ledger(first, report, as_json=as_json)
+        return
+    second = _only(ledger_of(session, other, chosen), library)
+    worse = print_comparison(first, second, as_json=as_json)
+    if fail_on is FailOn.SPILLS and worse:
+        raise SmokeError(
+            f"{len(worse)} kernels of {other} spill more than in {image}",
+            "\n".join(
+                f"{each.library}: {each.name}: {arrow(each, 'spills')}" for each in worse[:NAMED]
+            ),
+        )
+
+
+def _capability(text: str) -> Capability:
+    from builder.kernels.selection import Capability
+
+    try:
+        return Capability.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--capability") from error
+
+
+def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:
+    from dataclasses import replace
+
+    from builder.errors import UntriedError
+    from builder.kernels.compare import library_name
+
+    if not names:
+        return ledger
+    found = tuple(
+        each
+        for each in ledger.libraries
+        if any(each.path.endswith(name) or library_name(each.path) == name for name in names)
+    )
+    if not found:
+        raise UntriedError(
+            f"{ledger.image} has no library {' or '.join(names)} with GPU code",
+            "it has " + ", ".join(each.path for each in ledger.libraries),
+        )
+    return replace(ledger, libraries=found)

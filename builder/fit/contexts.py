@@ -1,0 +1,79 @@
+"""Sizes of the context: as a user names them, and the search for the largest that fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from builder.fit.results import Trial
+
+STEP = 1024  # tokens: the granularity of the search
+SMALLEST = 1024
+GUESSES = 2  # trials where the memory of other trials predicts the limit, before halving
+
+
+def contexts_of(text: str, longest: int) -> tuple[int, ...]:
+    """``32K,64K`` in tokens, ascending; K is 1024.
+
+    ``longest`` is the model's own: 262K is 262144, not more.  Raises ``ValueError``.
+    """
+    found = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([1-9]\d{0,7})\s*([kK]?)\s*", part)
+        if match is None:
+            raise ValueError(f"{part.strip()!r} is not a number of tokens such as 8192 or 32K")
+        size = int(match[1]) * (1024 if match[2] else 1)
+        if match[2] and size > longest >= int(match[1]) * 1000:
+            size = longest
+        found.add(size)
+    return tuple(sorted(found))
+
+
+def search(tried: dict[int, Trial], attempt: Callable[[int], Trial], longest: int) -> int | None:
+    """The largest context that fits, to ``STEP`` tokens; None where not even the smallest does.
+
+    The model's own maximum, ``longest``, is tried first.  ``tried`` gets each trial of ``attempt``.
+    """
+    guesses = 0
+
+    def run(context: int) -> None:
+        tried[context] = attempt(context)
+
+    while True:
+        low, high = _bounds(tried)
+        if high is None:
+            if low >= longest:
+                return low
+            run(longest)
+            continue
+        if high - low <= STEP or high <= SMALLEST:
+            return low or None
+        guess = _predicted(tried) if guesses < GUESSES else None
+        guesses += guess is not None
+        middle = guess if guess is not None else (low + high) // 2
+        run(_within(middle, low, high))
+
+
+def _bounds(tried: Mapping[int, Trial]) -> tuple[int, int | None]:
+    """The largest context that fits, 0 for none, and the smallest beyond it that does not."""
+    low = max((context for context, trial in tried.items() if trial.fits), default=0)
+    above = [context for context, trial in tried.items() if not trial.fits and context > low]
+    return low, min(above, default=None)
+
+
+def _within(context: int, low: int, high: int) -> int:
+    """The nearest multiple of ``STEP`` between two contexts that are more than one apart."""
+    rounded = context // STEP * STEP
+    least = max((low // STEP + 1) * STEP, SMALLEST)
+    return min(max(rounded, least), (high - 1) // STEP * STEP)
+
+
+def _predicted(tried: Mapping[int, Trial]) -> int | None:
+    """Where the line through the two largest trials that fit meets the card's memory."""
+    fitting = sorted(context for context, trial in tried.items() if trial.fits)[-2:]
+    if len(fitting) < 2:
+        return None
+    (one, other), (first, second) = fitting, (tried[context].share for context in fitting)
+    if second <= first:
+        return None
+    return int(other + (1 - second) / (second - first) * (other - one))

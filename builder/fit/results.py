@@ -1,0 +1,113 @@
+"""What a trial of one context found, and all trials of a model on cards; as JSON."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from builder.simulator.memory import mib
+
+
+class _Part(BaseModel):
+    """The base class; sizes are bytes."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class CardPeak(_Part):
+    """The most memory that was in use on one card."""
+
+    name: str
+    memory: int
+    context: int
+    """The CUDA context's own memory, which is part of the peak."""
+    peak: int
+
+
+class Refused(_Part):
+    """An allocation for which a card had no room."""
+
+    requested: int
+    free: int
+    card: str
+    function: str
+    """The function of the engine that asked for it; FILE+0xOFFSET where no symbol names it."""
+    kind: str
+    """What it was for: weights, KV cache, compute, projector or other."""
+
+    def __str__(self) -> str:
+        return f"{mib(self.requested)} for {self.kind} by {self.function}, {mib(self.free)} free"
+
+
+class Trial(_Part):
+    """An engine's start with one context, and a long request."""
+
+    context: int
+    """Tokens."""
+    fits: bool
+    why: str = ""
+    """Why it does not fit."""
+    cards: tuple[CardPeak, ...] = ()
+    by_kind: dict[str, int] = {}
+    """The memory of all cards by kind, when it was at its peak."""
+    refused: Refused | None = None
+    """What the last card to refuse was asked for."""
+    filled: int = 0
+    """Tokens of the long prompt that was answered."""
+    launches: int = 0
+    """Kernels that were launched."""
+    seconds: float = 0.0
+
+    @property
+    def peak(self) -> int:
+        """The peak of all cards together."""
+        return sum(card.peak for card in self.cards)
+
+    @property
+    def share(self) -> float:
+        """The share that is in use of the card that is fullest."""
+        return max((card.peak / card.memory for card in self.cards), default=0.0)
+
+
+class ModelFile(_Part):
+    """A file that the engine loads; split ones count as one."""
+
+    name: str
+    size: int
+    read: int
+    """Bytes of it that were read: its header."""
+    architecture: str
+    context: int | None
+    """The context that it was trained for, in tokens."""
+
+
+class FitCard(_Part):
+    """A card, and the figures of it for which no source was found."""
+
+    name: str
+    memory: int
+    unverified: dict[str, str]
+
+
+class Fit(_Part):
+    """All trials of a model on cards, by context."""
+
+    recipe: str
+    image: str
+    digest: str
+    model: ModelFile
+    draft: ModelFile | None = None
+    projector: ModelFile | None = None
+    cards: tuple[FitCard, ...]
+    options: tuple[str, ...] = ()
+    """The engine's arguments after those of the recipe."""
+    trials: tuple[Trial, ...]
+    largest: int | None = None
+    """The largest context that fits, in tokens; None: none that was tried does."""
+    step: int
+    """The granularity of the search in tokens."""
+    seconds: float = 0.0
+
+    @property
+    def memory(self) -> int:
+        """The memory of all cards."""
+        return sum(card.memory for card in self.cards)

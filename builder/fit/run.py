@@ -1,0 +1,211 @@
+"""All trials of a model on cards: those that were asked for, then the search for the largest."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import RecipeError
+from builder.fit import contexts
+from builder.fit.results import Fit, FitCard, ModelFile, Trial
+from builder.fit.trial import Target, attempt
+from builder.images import lookup
+from builder.images.session import BuildSession
+from builder.models import hollow
+from builder.models.hollow import Model
+from builder.recipes.schema import Recipe, Serve
+from builder.servers.api_flavor import API_FLAVORS
+from builder.simulator import build, config
+from builder.simulator.cards import Card
+from builder.simulator.memory import mib
+from builder.smoke import device, reading
+from builder.tools.docker import containers
+from builder.tools.docker.blobs import blobs_of
+from builder.tools.files import workspace
+from builder.tools.log import Log
+
+AT_ONCE = 2  # trials; each is mostly one thread of the engine
+LONGEST = 131072  # tokens: the search's upper end for a model that does not tell its own
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to fit: models as ``models.location`` reads them, cards, and sizes of the context."""
+
+    model: str
+    draft: str | None
+    projector: str | None
+    cards: Sequence[Card]
+    contexts: str
+    """As ``contexts.contexts_of`` reads them."""
+    options: Sequence[str] = ()
+    search: bool = True
+    seconds: float = 600.0
+    """Time limit until a server is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """An image and its server; ``devel`` is its base's image to compile in."""
+
+    reference: str
+    devel: str
+    serve: Serve
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    model: Model
+    draft: Model | None
+    projector: Model | None
+
+
+def fit(session: BuildSession, name: str, wanted: Wanted) -> Fit:
+    """Try a recipe's image with a model on simulated cards.
+
+    Raises ``FetchError`` for a model that cannot be read, ``RecipeError`` for a recipe without a
+    server, ``ValueError`` for contexts that are none, and like ``attempt``.
+    """
+    started = time.monotonic()
+    session.settings.require_directories()
+    containers.remove_orphans()
+    reference, image, recipe = lookup.served(session, name)
+    serve, port = _server_of(recipe, wanted)
+    with workspace(session.settings.cache_dir) as work:
+        models = _hollow(wanted, work, session.log)
+        longest = models.model.header.of_architecture("context_length") or LONGEST
+        asked = contexts.contexts_of(wanted.contexts, longest)
+        devel = session.resolve(recipe.name).base.references.get("devel", "")
+        found = _Image(reference, devel, serve, port)
+        target = _target(session, found, wanted, models, work)
+        tried = _tried(target, asked, work, session.log)
+
+        def trial(context: int) -> Trial:
+            return _one(target, context, work, session.log)
+
+        largest = _largest(tried)
+        if wanted.search:
+            largest = contexts.search(tried, trial, longest)
+    return Fit(
+        recipe=recipe.name,
+        image=reference,
+        digest=image.digest,
+        model=_described(models.model),
+        draft=_described(models.draft) if models.draft else None,
+        projector=_described(models.projector) if models.projector else None,
+        cards=tuple(
+            FitCard(name=card.name, memory=card.memory, unverified=dict(card.unverified))
+            for card in wanted.cards
+        ),
+        options=tuple(wanted.options),
+        trials=tuple(tried[context] for context in sorted(tried)),
+        largest=largest,
+        step=contexts.STEP,
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def _server_of(recipe: Recipe, wanted: Wanted) -> tuple[Serve, int]:
+    """How the recipe's server is started, and its port.
+
+    Raises ``RecipeError`` where it has none, or it takes no such file.
+    """
+    serve, port = recipe.serve, recipe.image.port
+    if serve is None or port is None:
+        raise RecipeError(
+            f"{recipe.name} cannot be tried",
+            "the recipe does not define how its server is started",
+            "add [serve] and image.port to the recipe",
+        )
+    if wanted.draft is not None and not serve.draft:
+        raise RecipeError(
+            f"{recipe.name} takes no draft model",
+            "its [serve] has no arguments for one",
+            "leave out --draft, or choose another engine: `builder list`",
+        )
+    if wanted.projector is not None and API_FLAVORS[serve.api_flavor].projector is None:
+        raise RecipeError(f"{recipe.name} takes no multimodal projector", hint="leave out --mmproj")
+    return serve, port
+
+
+def _hollow(wanted: Wanted, work: Path, log: Log) -> _Models:
+    """The models with holes for weights, each in a directory of its own."""
+
+    def write(text: str | None, name: str) -> Model | None:
+        if text is None:
+            return None
+        folder = work / name
+        folder.mkdir()
+        return hollow.write(text, folder, log)
+
+    (folder := work / "model").mkdir()
+    model = hollow.write(wanted.model, folder, log)
+    return _Models(model, write(wanted.draft, "draft"), write(wanted.projector, "projector"))
+
+
+def _described(model: Model) -> ModelFile:
+    header = model.header
+    return ModelFile(
+        name=model.file.name,
+        size=model.size,
+        read=model.read,
+        architecture=header.architecture,
+        context=header.of_architecture("context_length"),
+    )
+
+
+def _target(
+    session: BuildSession, image: _Image, wanted: Wanted, models: _Models, work: Path
+) -> Target:
+    """The image with the simulator's libraries and configuration.
+
+    Raises ``UntriedError`` where the engine lacks the base, or the image cannot be read.
+    """
+    libraries = build.libraries(session.settings.cache_dir, image.devel, session.log)
+    contents = reading.read(blobs_of(image.reference, work), work)
+    files = device.copied(image.reference, contents, work)
+    environment = {**contents.environment, **image.serve.env}
+    code = config.code_table(files, wanted.cards[0])
+    return Target(
+        reference=image.reference,
+        serve=image.serve,
+        port=image.port,
+        model=models.model.file,
+        draft=models.draft.file if models.draft else None,
+        projector=models.projector.file if models.projector else None,
+        extra=wanted.options,
+        libraries=libraries,
+        configuration=config.files(wanted.cards, models.model.header, code),
+        files=files,
+        search_path=environment.get("LD_LIBRARY_PATH", ""),
+        preload=device.needs_preload(contents),
+        seconds=wanted.seconds,
+    )
+
+
+def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[int, Trial]:
+    """The contexts that were asked for, two at once; the smallest first and alone, so that what is
+    wrong with all of them is told once."""
+    first, *others = asked
+    found = {first: _one(target, first, work, log)}
+    with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
+        trials = pool.map(lambda context: _one(target, context, work, log), others)
+        return found | dict(zip(others, trials, strict=True))
+
+
+def _one(target: Target, context: int, work: Path, log: Log) -> Trial:
+    folder = work / f"trial-{context}"
+    folder.mkdir()
+    found = attempt(target, context, folder)
+    outcome = "fits" if found.fits else "does not fit"
+    log(f"{context} tokens: {outcome}, {mib(found.peak)} at the peak ({found.seconds:.1f} s)")
+    return found
+
+
+def _largest(tried: dict[int, Trial]) -> int | None:
+    return max((context for context, trial in tried.items() if trial.fits), default=None)

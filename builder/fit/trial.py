@@ -1,0 +1,237 @@
+"""One trial: a server on simulated cards with one context, and a request that fills it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import SmokeError, UntriedError
+from builder.fit.results import CardPeak, Refused, Trial
+from builder.recipes.schema import Serve
+from builder.servers.client import UnansweredError
+from builder.servers.server import NotServingError, Server, ServeSpec, launched
+from builder.simulator import frames, memory, run
+from builder.simulator.frames import Frame
+from builder.simulator.memory import mib
+from builder.simulator.report import Report
+from builder.smoke.gpu import OFFLOADED
+from builder.tools.demangle import function_of
+
+ANSWER = 900.0  # seconds for the long request
+SHORT = 60.0  # seconds for any other
+TOKENS = 4  # of the answer
+RESERVE = 64  # tokens of the context that the prompt leaves free
+SMALLER = 0.5  # of the prompt, where the server refuses its length: it may divide the context
+LEAST = 64  # tokens of a prompt that is tried
+LINE = "Line {number}: nothing in it matters for the task.\n"
+SAMPLE = 20  # lines by which the tokens of a line are counted
+CHARACTERS = 4  # of a token of English, where a server does not count them
+# Functions of ggml that allocate for others: those tell what the memory is for.
+ALLOCATORS = (
+    "ggml_cuda_device_malloc",
+    "ggml_backend_cuda_buffer_type_alloc_buffer",
+    "ggml_backend_buft_alloc_buffer",
+    "ggml_backend_alloc_ctx_tensors",
+    "ggml_cuda_pool",
+    "ggml_backend_cuda_host",
+)
+TOO_LONG = re.compile(r"exceed|too (?:long|large)|context (?:length|size|window)", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An image's server, what it serves, and the simulated cards that it gets."""
+
+    reference: str
+    serve: Serve
+    port: int
+    model: Path
+    draft: Path | None
+    projector: Path | None
+    extra: Sequence[str]
+    libraries: Path
+    """The simulator's, for this image's CUDA."""
+    configuration: Mapping[str, str]
+    files: Mapping[str, Path]
+    """Copies of the image's files with device code, by path."""
+    search_path: str
+    preload: bool
+    seconds: float
+    """Time limit until the server is ready."""
+
+
+def attempt(target: Target, context: int, work: Path) -> Trial:
+    """Start the server with this context and fill it; ``work`` is an empty directory.
+
+    Raises ``UntriedError`` where it ends, or never gets ready, for another reason than memory;
+    ``SmokeError`` where it does not use the cards.
+    """
+    started = time.monotonic()
+    simulation = run.prepare(
+        target.libraries,
+        target.configuration,
+        work,
+        search_path=target.search_path,
+        preload=target.preload,
+    )
+    spec = ServeSpec(
+        target.model,
+        context,
+        target.draft,
+        target.extra,
+        simulator=simulation.mounts,
+        verbose=True,
+        limited=False,
+        projector=target.projector,
+    )
+    with launched(target.reference, target.serve, target.port, spec) as server:
+        filled, fault = 0, ""
+        try:
+            server.wait(target.seconds)
+            filled = _fill(server, context)
+            server.require_running()
+        except (NotServingError, UnansweredError) as error:
+            fault = _fault(server, error)
+        report = simulation.settled()
+        log = server.container.log()
+    found = _trial(target, report, context, fault, log)
+    return found.model_copy(
+        update={"filled": filled, "seconds": round(time.monotonic() - started, 1)}
+    )
+
+
+def _fault(server: Server, error: Exception) -> str:
+    """Why a server did not answer; where it has ended, its own last words."""
+    try:
+        server.require_running()
+    except NotServingError as ended:
+        return str(ended)
+    return str(error)
+
+
+def _fill(server: Server, context: int) -> int:
+    """Send a prompt that fills the context, so that what is allocated at run time is, too.
+
+    The tokens of the prompt; it is shorter where the server refuses its length.  Raises
+    ``UnansweredError``.
+    """
+    characters = _characters_of_a_token(server)
+    wanted = max(context - RESERVE, LEAST)
+    while True:
+        text = _text(int(wanted * characters))
+        body = {"prompt": text, "max_tokens": TOKENS, "temperature": 0, "cache_prompt": False}
+        try:
+            answer = server.client.post(server.api_flavor.completions, body, ANSWER)
+        except UnansweredError as error:
+            refused = TOO_LONG.search(str(error)) is not None
+            if not refused or wanted * SMALLER < LEAST:
+                raise
+            wanted = int(wanted * SMALLER)
+            continue
+        with suppress(KeyError, TypeError, ValueError):
+            return int(answer["usage"]["prompt_tokens"])
+        return wanted
+
+
+def _characters_of_a_token(server: Server) -> float:
+    """By the server's own tokenizer, where it has one."""
+    tokenizer = server.api_flavor.tokenizer
+    if tokenizer is None:
+        return CHARACTERS
+    sample = "".join(LINE.format(number=number) for number in range(SAMPLE))
+    body = {tokenizer.text: sample}
+    try:
+        count = len(server.client.post(tokenizer.tokenize, body, SHORT)["tokens"])
+    except (UnansweredError, KeyError, TypeError):
+        return CHARACTERS
+    return len(sample) / max(count, 1)
+
+
+def _text(characters: int) -> str:
+    lines = characters // len(LINE.format(number=0)) + 1
+    return "".join(LINE.format(number=number) for number in range(lines))[:characters]
+
+
+def _trial(target: Target, report: Report | None, context: int, fault: str, log: str) -> Trial:
+    """What the report of a run says; raises like ``attempt``."""
+    if report is None:
+        raise _unused(target, fault)
+    stacks = frames.named(report, target.files.get)
+    refused = _refused(report, stacks)
+    if fault and refused is None:
+        raise _broken(target, context, fault, report, stacks)
+    left = _left_behind(log)
+    why = f"no room: {refused}" if refused else left
+    return Trial(
+        context=context,
+        fits=not why,
+        why=why,
+        cards=tuple(
+            CardPeak(name=card.name, memory=card.memory, context=card.context, peak=card.peak)
+            for card in report.cards
+        ),
+        by_kind={kind: use.at_peak for kind, use in memory.by_kind(report, stacks).items()},
+        refused=refused,
+        launches=report.launched,
+    )
+
+
+def _refused(report: Report, stacks: Sequence[Sequence[Frame]]) -> Refused | None:
+    """The last allocation that a card had no room for."""
+    if not report.failed:
+        return None
+    last = report.failed[-1]
+    stack = stacks[last.stack]
+    return Refused(
+        requested=last.requested,
+        free=last.free,
+        card=report.cards[last.card].name,
+        function=frames.caller_of(stack, ALLOCATORS),
+        kind=memory.kind_of(stack),
+    )
+
+
+def _left_behind(log: str) -> str:
+    """How many layers the engine left to the CPU by itself; empty for none."""
+    short = [found for found in OFFLOADED.finditer(log) if found[1] != found[2]]
+    return f"only {short[0][1]} of {short[0][2]} layers are on the card" if short else ""
+
+
+def _unused(target: Target, fault: str) -> SmokeError | UntriedError:
+    if fault:
+        return UntriedError(
+            f"{target.reference} does not start with {target.model.name} and these options", fault
+        )
+    return SmokeError(
+        f"{target.reference} does not use the card",
+        "it answers, and called no function of CUDA",
+        "check the engine's options: some run on the CPU",
+    )
+
+
+def _broken(
+    target: Target,
+    context: int,
+    fault: str,
+    report: Report,
+    stacks: Sequence[Sequence[Frame]],
+) -> UntriedError:
+    """A server that ended, or did not answer, although the cards had room for all."""
+    why = [fault]
+    why += [
+        f"the card refuses {function_of(each.kernel)}: {each.why}" for each in report.violations
+    ]
+    why += [
+        f"not simulated: {each.function} by {frames.caller_of(stacks[each.stack])}"
+        for each in report.unsupported
+    ]
+    peak = mib(report.peak)
+    return UntriedError(
+        f"{target.reference} did not serve a context of {context} tokens, for another reason than "
+        f"memory: its peak was {peak}",
+        "\n".join(why),
+    )

@@ -1,0 +1,50 @@
+"""`bench` with an image that it serves itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.bench.results import from_json
+from support.commands import Builder
+
+
+@pytest.mark.docker
+def test_an_image_is_measured_for_each_context(
+    builder: Builder, hello: dict[str, Any], tmp_path: Path
+) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"any")
+    target = hello["references"][0]
+    options = ["--context", "512,1K", "--tokens", "50", "--runs", "3", "--fill", "0.5"]
+    done = builder(
+        *("bench", target, "--model", model, *options, "--plot", tmp_path / "a.svg", "--json"),
+        *("--", "--n-predict", "20"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = from_json(json.loads(done.stdout))
+    assert [point.context for point in found.points] == [512, 1024]
+    assert [run.timed_by for run in found.points[1].runs] == ["server"] * 3
+    assert {run.tokens for run in found.points[0].runs} == {50}
+    assert found.subject["digest"] == hello["digest"]
+    assert found.subject["key"] == hello["key"]
+    assert found.subject["flags"] == ["--n-predict", "20"]
+    assert found.model["model"]["size"] == 3
+    assert found.machine["gpus"] == []
+    assert (tmp_path / "a.svg").exists()
+    done = builder("bench", target, "--model", model, "--runs", "1", "--", "--no-such-flag")
+    assert done.returncode == 7
+    assert "does not serve model.gguf" in done.stderr
+    assert "ended with exit status 2; its log ends:" in done.stderr
+
+
+@pytest.mark.docker
+def test_a_benchmark_of_an_unknown_image_is_refused(builder: Builder, tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"any")
+    done = builder("bench", "no-such-image:1", "--model", model)
+    assert done.returncode == 4, done.stderr
+    assert "neither a recipe nor an image" in done.stderr

@@ -1,0 +1,83 @@
+"""Small images to stand on: a shell and a few programs of Debian, with or without Python.
+
+All the smoke tests of a session read them: Debian's root has 3,800 files, these a few hundred.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.tools import apt
+from support.smoke_tests import docker
+
+SMALL = "builder-test/root:small"
+PYTHON = "builder-test/python:small"
+PROGRAMS = (
+    "cat chmod chown cp cut date dirname env find grep head id ln ls mkdir mv printf rm sed sh "
+    "sleep sort stat tail tee touch tr true truncate uname wc"
+)
+# The loader's paths lead through /lib and /lib64, which are links into /usr.
+COLLECT = f"""RUN --network=none <<'EOF'
+set -eu
+mkdir /small
+{{
+    for name in {PROGRAMS}; do echo "/usr/bin/$name"; ldd "/usr/bin/$name"; done
+    ls /usr/lib/*/libstdc++.so.6 /usr/lib/*/libgcc_s.so.1
+    ls /etc/passwd /etc/group /usr/lib/os-release /var/lib/dpkg/status
+    if [ -e /usr/bin/python3 ]; then
+        echo /usr/bin/python3
+        find /usr/bin/python3 /usr/lib/python3* -name '*.so' -o -name python3 | xargs ldd
+    fi
+}} | grep -o '/[^ :]*' | sed 's,^/lib,/usr/lib,' | sort -u >/files
+xargs cp --dereference --parents --target-directory=/small </files
+for folder in /usr/lib/python3*; do
+    [ ! -e "$folder" ] || cp --archive --parents "$folder" /small
+done
+rm -rf /small/usr/lib/python3*/test /small/usr/lib/python3*/pydoc_data
+cd /small
+ln -s usr/bin bin
+ln -s usr/lib lib
+ln -s usr/lib64 lib64
+ln -s ../usr/lib/os-release etc/os-release
+mkdir -p home opt root run srv tmp usr/local/bin
+chmod 1777 tmp
+EOF
+FROM scratch
+COPY --from=full /small/ /
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+"""
+
+
+def _build(name: str, text: str, *options: str) -> str:
+    output = f"--output=type=image,name={name},compression=uncompressed"
+    docker("buildx", "build", "--provenance=false", output, *options, "-", text=text)
+    return name
+
+
+@pytest.fixture(scope="session")
+def debian_root(hello: dict[str, Any]) -> str:
+    """Debian's root, which the bases stand on."""
+    return f"builder-base/debian-trixie:root-{hello['plan']['base']['base']['key'][:12]}"
+
+
+@pytest.fixture(scope="session")
+def small_root(debian_root: str, made: set[str]) -> str:
+    """A root without Python, apt and the locales."""
+    made.add(SMALL)
+    return _build(SMALL, f"FROM {debian_root} AS full\n{COLLECT}")
+
+
+@pytest.fixture(scope="session")
+def python(debian_root: str, tmp_path_factory: pytest.TempPathFactory, made: set[str]) -> str:
+    """A small root with Debian's Python."""
+    made.add(PYTHON)
+    sources: Path = tmp_path_factory.mktemp("python") / "apt.sources"
+    sources.write_text(apt.sources_for("trixie") or "")
+    secret = "--mount=type=secret,id=apt,target=/etc/apt/sources.list.d/x.sources"
+    secret = secret if sources.stat().st_size else ""
+    install = "apt-get -qq update && apt-get -qq install --yes --no-install-recommends python3"
+    text = f"FROM {debian_root} AS full\nRUN {secret} {install}\n{COLLECT}"
+    return _build(PYTHON, text, f"--secret=id=apt,src={sources}")

@@ -1,0 +1,162 @@
+"""`pin update` on real repositories and releases of a package index."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from support.farms import Farm, text_line
+from support.indexes import Index
+from support.upstreams import Upstream, numbered
+
+
+def test_update_moves_the_pin_and_what_follows_from_it(farm: Farm) -> None:
+    file = farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}))
+    before = file.read_text()
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    new = farm.upstream.commit("three", **{"b.c": "bbb\n"})
+    for tag in ("v0.2.0", "v0.10.0-rc1", "v0.9.9", "other"):
+        farm.upstream.git("tag", "-a", "-m", "x", tag, new)
+    farm.upstream.git("tag", "-a", "-m", "x", "v0.10.0", new)
+    out = farm.run("pin", "update", "eng", "--dry-run")
+    assert file.read_text() == before
+    assert f'+commit = "{new}"    # decides' in out
+    assert "eng-0.10.0\tpull 6\tpin" in out
+    farm.run("pin", "update", "eng")
+    assert not file.exists()
+    after = (farm.recipes / "eng-0.10.0.toml").read_text()
+    expected = before.replace(f'commit = "{farm.pin}"', f'commit = "{new}"')
+    expected = expected.replace('ref    = "v0.1.0"', 'ref    = "v0.10.0"')
+    expected = expected.replace("build_number = 1 ", "build_number = 3 ")
+    assert after == expected.replace('"0.1.0"', '"0.10.0"')
+    assert "eng-0.10.0.toml is up to date" in (farm.run("pin", "update", "eng"), farm.said)[1]
+
+
+def test_update_does_not_write_a_recipe_whose_patches_no_longer_fit(farm: Farm) -> None:
+    patches = farm.pull(6, **{"a.c": numbered(40, line_20="twenty")})
+    file = farm.write(patches, version="nightly")
+    before = file.read_text()
+    new = farm.upstream.commit("other", **{"a.c": numbered(40, line_19="19!", line_20="20!")})
+    for option in ((), ("--dry-run",), ("--dry-run", "--force")):
+        out = farm.run("pin", "update", "eng", "--to", "main", *option, status=11)
+        assert "eng-nightly\tpull 6\tpin" in out
+        assert "1 of the patches do not apply to the new pin: nothing was written" in farm.said
+        assert file.read_text() == before
+    farm.run("pin", "update", "eng", "--to", "main", "--force", status=11)
+    assert "eng-nightly.toml was written anyway" in farm.said
+    text = file.read_text()
+    assert f'commit = "{new}"' in text
+    assert 'version = "nightly"' in text
+    for ref in ("nowhere", "--upload-pack=x", "a b", "x..y", "@{-1}", "x\n"):
+        farm.run("pin", "update", "eng", "--to", ref, status=5 if ref == "nowhere" else 3)
+
+
+def test_update_tells_what_the_recipe_names_and_upstream_no_longer_has(
+    farm: Farm, tmp_path: Path
+) -> None:
+    part = Upstream(tmp_path / "served" / "part")
+    part.commit("part", **{"CMakeLists.txt": "1\n"})
+    page = {"tools/server/public/index.html.gz": "page\n", "sub/CMakeLists.txt": "x\n"}
+    farm.upstream.commit("all", **page)
+    farm.upstream.git("submodule", "--quiet", "add", part.url, "deps/part")
+    farm.pin = farm.upstream.record("with part")
+    file = farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="20!")}))
+    text = file.read_text().replace("build_number = 3 ", "ui = true\nbuild_number = 3 ")
+    text = text.replace(
+        'commit = "', f'submodule = {{ "deps/part" = "{part.url}" }}\ncommit = "', 1
+    )
+    for source in ("sub", "deps/part"):
+        text = text.replace(
+            "[[cmake]]", f'[[cmake]]\nsource = "{source}"\ntargets = ["x"]\n\n[[cmake]]', 1
+        )
+    file.write_text(text)
+    farm.upstream.commit("good", **{"b.c": "bb\n"})
+    farm.run("pin", "update", "eng", "--to", "main", "--dry-run")
+
+    gone = dict.fromkeys(page)
+    farm.upstream.commit("gone", **gone, **{"a.c": numbered(40, line_20="20?")})
+    farm.run("pin", "update", "eng", "--to", "main", status=11)
+    said = farm.said
+    farm.upstream.commit("back", **{"a.c": numbered(40)})
+    farm.run("pin", "update", "eng", "--to", "main", status=3)
+    assert "the new source lacks something that eng-0.1.0 names: nothing was written" not in said
+    for text in (said, farm.said):
+        assert "source: the source has no sub/CMakeLists.txt" in text
+        assert "llama.ui: the source has no built web page" in text
+    assert "deps/part" not in said
+
+    farm.upstream.git("rm", "--quiet", "deps/part")
+    new = farm.upstream.record("without part")
+    farm.run("pin", "update", "eng", "--to", "main", status=3)
+    line = text_line(file, "submodule = ")
+    assert f"{file}:{line}: source.submodule.deps/part: the source has no submodule" in farm.said
+    assert "nothing was written" in farm.said
+    assert new not in file.read_text()
+    farm.run("pin", "update", "eng", "--to", "main", "--force", status=3)
+    assert new in (farm.recipes / f"eng-{new[:7]}.toml").read_text()
+
+
+def test_a_name_that_moves_with_upstream_stays(farm: Farm) -> None:
+    file = farm.write(version="main", ref="main")
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.upstream.git("tag", "v0.2.0")
+    farm.run("pin", "update", "eng")
+    text = file.read_text()
+    assert 'version = "main"' in text
+    assert 'tags       = ["main", "stays"]' in text
+    assert 'ref    = "v0.2.0"' in text
+
+
+@pytest.mark.parametrize(
+    ("version", "named"),
+    [("b1", "b2"), ("{commit:.9}", "{new:.9}"), ("{commit:.6}", "{commit:.6}")],
+)
+def test_a_version_names_the_pin_in_several_ways(farm: Farm, version: str, named: str) -> None:
+    old = farm.pin
+    farm.write(version=version.format(commit=old))
+    new = farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.run("pin", "update", "eng", "--to", new)
+    name = named.format(commit=old, new=new)
+    text = (farm.recipes / f"eng-{name}.toml").read_text()
+    assert f'tags       = ["{name}", "stays"]' in text
+    assert "ref " not in text  # a commit has no name of its own
+
+
+def test_update_does_not_write_over_another_recipe(farm: Farm) -> None:
+    file = farm.write()
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.upstream.git("tag", "v0.2.0")
+    other = farm.write(version="0.2.0")
+    text = other.read_text()
+    farm.run("pin", "update", "eng-0.1.0", status=3)
+    assert "which exists already" in farm.said
+    assert file.exists()
+    assert other.read_text() == text
+
+
+def test_update_moves_a_release_and_tells_what_else_names_the_old_one(
+    farm: Farm, index: Index
+) -> None:
+    file = farm.recipes / "eng-1.0.toml"
+    before = file.read_text()
+    farm.run("pin", "update", "eng", "--to", "1.10", status=11)
+    assert file.read_text() == before
+    farm.run("pin", "update", "eng", "--to", "1.1", status=3)
+    assert f"{file}:{text_line(file, 'overlay')}: overlay.version: still names 1.0" in farm.said
+    assert "probe.0.contains.0: still names 1.0" in farm.said
+    assert "why" not in farm.said
+    assert file.read_text() == before
+    ready = before.replace('overlay = { package = "vllm", version = "1.0" }', "").replace(
+        "vllm 1.0", "vllm"
+    )
+    file.write_text(ready)
+    farm.run("pin", "update", "eng", "--to", "1.1")
+    expected = ready.replace('version = "1.0"', 'version = "1.1"').replace('["1.0", ', '["1.1", ')
+    digest = hashlib.sha256(index.files["vllm-1.1-py3-none-any.whl"]).hexdigest()
+    old = hashlib.sha256(index.files["vllm-1.0-py3-none-any.whl"]).hexdigest()
+    assert (farm.recipes / "eng-1.1.toml").read_text() == expected.replace(old, digest)
+    assert not file.exists()
+    farm.run("pin", "update", "eng", "--to", "7.0", status=5)
+    assert "has no wheel of vllm 7.0" in farm.said
