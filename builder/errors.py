@@ -22,7 +22,7 @@ PROGRAM = shlex.quote(os.environ.get("BUILDER_PROGRAM") or "builder")
 
 
 def plain(text: str) -> str:
-    """Text that is safe to print, even if it comes from somebody else.
+    """Text that is safe to print, whatever its origin.
 
     Control characters are removed.  Invisible characters (Unicode's format characters, such as
     those that change the direction of text, surrogates, and private use) are escaped.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.errors import RecipeError
-
 PACKAGE = Path(__file__).resolve().parent
 
 
@@ -31,10 +29,9 @@ def farm_root(named: Path | None = None) -> Path:
     for folder in (here, *here.parents, installed()):
         if (folder / "recipes" / "bases").is_dir():
             return folder
-    raise RecipeError(
-        "there is no recipes/ directory here or above",
-        hint="change into a checkout of the farm, or name one with --catalog DIR",
-    )
+    from builder.recipes.catalog import no_recipes  # slow to import
+
+    raise no_recipes(f"neither {here} nor a directory above it")
 
 
 def dockerfiles(root: Path) -> Path:

@@ -6,6 +6,7 @@ overrides its ``x``.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,8 +22,11 @@ from pydantic_settings import (
 )
 
 from builder.errors import WorldError
+from builder.recipes.parse import suggestion
 from builder.recipes.schema.fields import REPOSITORY
+from builder.recipes.toml_lines import line_numbers, line_of
 from builder.tools.files import require_writable
+from builder.tools.web.json_model import VALUE_ERROR
 
 API = r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$"
 
@@ -38,6 +42,9 @@ WORDS = {
     "registry if it is not Docker Hub: me, 127.0.0.1:5000/me",
 }
 """The rule of each pattern in words."""
+
+ALIASES = ("BUILDX_BUILDER",)
+"""Variables without the prefix."""
 
 RootWay = Literal["auto", "registry", "mmdebstrap"]
 
@@ -64,7 +71,7 @@ class Settings(BaseSettings):
     """Source of the Debian root; auto: the one that exists, else the first of these that works."""
     jobs: Annotated[int, Field(ge=0, le=4096)] = 0
     """Number of parallel compile jobs; 0: as many as cores and memory allow."""
-    buildx: Annotated[str, Field(validation_alias="BUILDX_BUILDER")] = ""
+    buildx: Annotated[str, Field(validation_alias=ALIASES[0])] = ""
     """The buildx builder that compiles, from Docker's own variable; empty: the engine's own."""
     layer_cache: Annotated[str, StringConstraints(pattern=NAMESPACE)] = ""
     """Repository for the layer cache: REGISTRY/NAME; empty: none."""
@@ -132,17 +139,31 @@ def load() -> Settings:
         raise WorldError(
             "the settings are invalid",
             "\n".join(_problem(item) for item in error.errors(include_url=False)),
-            f"correct them in {settings_file()}, or in the environment (BUILDER_JOBS sets jobs)",
+            "correct them where they are set",
         ) from error
     except ValueError as error:
-        raise WorldError(f"{settings_file()} is not TOML", str(error)) from error
+        raise WorldError(
+            f"{settings_file()} is not TOML", str(error), "correct the file"
+        ) from error
 
 
 def _problem(item: ErrorDetails) -> str:
-    name = ".".join(str(part) for part in item["loc"])
+    name = str(item["loc"][0])
+    place = _place(name)
     if item["type"] == "extra_forbidden":
-        return f"{name}: unknown setting"
+        return f"{place}: unknown setting{suggestion(name, sorted(Settings.model_fields))}"
+    given = f"it is {item['input']!r}"
     words = WORDS.get(item.get("ctx", {}).get("pattern", ""))
     if words:
-        return f"{name} {words}; it is {item['input']!r}"
-    return f"{name}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+        return f"{place} {words}; {given}"
+    message = item["msg"].removeprefix(VALUE_ERROR)
+    return f"{place}: {message[:1].lower()}{message[1:]}; {given}"
+
+
+def _place(name: str) -> str:
+    """Where a setting has its value: the variable, else the file, its line and the key."""
+    variable = name if name in ALIASES else f"BUILDER_{name.upper()}"
+    if variable in {each.upper() for each in os.environ}:
+        return variable
+    file = settings_file()
+    return f"{file}:{line_of((name,), line_numbers(file.read_text('utf-8')))}: {name}"

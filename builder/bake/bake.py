@@ -62,7 +62,7 @@ class _Writer:
         except BuilderError:
             shutil.rmtree(self.folder / CONTEXTS / place)
             raise
-        # No digest of the base: whoever bakes builds it.
+        # No digest of the base: the machine that bakes builds it.
         extends = {BASE_NAME: base_images["runtime"]} if "runtime" in base_images else {}
         labels = {**image.labels, **extends, CREATED: NOW}
         name = identifier(plan.name)
@@ -154,7 +154,8 @@ def bake(
     bake file in ``folder`` is replaced.  ``architecture`` is as in ``BuildSession.resolve``.
 
     Raises a ``BuilderError`` for a recipe of ``names``; ``WorldError`` where the directory has
-    files of somebody else, or no recipe is left; ``BusyError`` where another run bakes into it.
+    files that builder did not write, or no recipe is left; ``BusyError`` where another run bakes
+    into it.
     """
     session.settings.require_directories()
     with named_lock(session.settings.cache_dir, directory.lock_name(folder)):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-FORMAT = 1
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from builder.tools.web.json_model import first_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,12 @@ class Point:
     runs: tuple[Generation, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Benchmark:
+class Benchmark(BaseModel):
     """All points of one benchmark, with subject, model, machine and settings."""
 
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    format: Literal[1] = 1
     subject: Mapping[str, Any]
     """The image (reference, digest, recipe, key) or the URL, and its flags."""
     model: Mapping[str, Any]
@@ -64,26 +68,15 @@ class Benchmark:
     """RFC 3339, UTC."""
     builder: str
     """Version of builder."""
-    format: int = field(default=FORMAT)
 
     def as_json(self) -> dict[str, Any]:
         """The benchmark as JSON data."""
-        return asdict(self)
+        return self.model_dump(mode="json")
 
 
-def from_json(data: Any) -> Benchmark:
-    """The inverse of ``as_json``; raises ``ValueError`` for anything else."""
+def parse(text: str) -> Benchmark:
+    """The benchmark in the text of a file; raises ``ValueError`` for any other text."""
     try:
-        if data["format"] != FORMAT:
-            raise ValueError(f"its format is {data['format']}, not {FORMAT}")
-        points = tuple(
-            Point(
-                point["context"],
-                tuple(Generation(**run) for run in point["warm_ups"]),
-                tuple(Generation(**run) for run in point["runs"]),
-            )
-            for point in data["points"]
-        )
-        return Benchmark(**(data | {"points": points}))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"it is no benchmark of builder: {error}") from error
+        return Benchmark.model_validate_json(text)
+    except ValidationError as error:
+        raise ValueError(f"it is no benchmark of builder: {first_error(error)}") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.bench.measuring import Settings, measure
+from builder.bench.measure import Settings, measure
 from builder.bench.results import Benchmark, Point
 from builder.errors import SmokeError, UntriedError, WorldError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
@@ -96,7 +96,7 @@ def of_url(url: str, model: str, key: str, settings: Settings, log: Log) -> Benc
     try:
         listed = [str(each["id"]) for each in client.get("/v1/models", LIST_TIMEOUT)["data"]]
     except (UnansweredError, KeyError, TypeError) as error:
-        hint = "give the URL without /v1: http://localhost:8000"
+        hint = "start the server, or give its URL, without /v1: http://localhost:8000"
         raise WorldError(f"{url} does not list its models", str(error), hint) from error
     if not model and len(listed) != 1:
         raise WorldError(
@@ -137,7 +137,15 @@ def _benchmark(
     points: Sequence[Point],
 ) -> Benchmark:
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Benchmark(subject, model, where, settings, tuple(points), created, __version__)
+    return Benchmark(
+        subject=subject,
+        model=model,
+        machine=where,
+        settings=settings,
+        points=tuple(points),
+        created=created,
+        builder=__version__,
+    )
 
 
 def _described(file: Path, log: Log) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import Literal
 
 from builder.bisect import evaluate
 from builder.bisect import state as bisect_state
-from builder.bisect.ask import ABBREVIATED, Request, count, merge_bases, source_of, state_of
 from builder.bisect.evaluate import Method, UserTest
+from builder.bisect.request import ABBREVIATED, Request, count, merge_bases, source_of, state_of
 from builder.bisect.state import SHORT, End, Evaluation, Question, QuestionError, State, Step
 from builder.errors import GoneError, PatchError, UntriedError
 from builder.images.session import BuildSession

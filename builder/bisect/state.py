@@ -21,6 +21,7 @@ from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
 from builder.tools.files import write_json
 from builder.tools.git.bisection import Commit, Word
+from builder.tools.web.json_model import first_error
 
 SHORT = 9  # digits of a commit in messages
 STRICT = ConfigDict(strict=True, extra="forbid")
@@ -153,9 +154,7 @@ def read(state_dir: Path, recipe: str) -> State | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise _damaged(file, recipe, ": ".join(filter(None, (place, first["msg"])))) from error
+        raise _damaged(file, recipe, first_error(error)) from error
     except OSError as error:
         raise _damaged(file, recipe, error.strerror or str(error)) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -166,8 +165,11 @@ def run_benchmark(
 
     from builder.bench import extra
     from builder.bench import run as benchmarks
-    from builder.bench.measuring import Settings
+    from builder.bench.measure import Settings
+    from builder.tools.files import require_writable, write_json
 
+    if output_file is not None:
+        require_writable(output_file.parent, "name another file: --output-file FILE")
     if plot:
         extra.require("matplotlib", "bench --plot")
     given = Settings() if prompt is None else Settings(prompt=_text(prompt))
@@ -184,7 +186,7 @@ def run_benchmark(
         chosen = _image(catalog, target, model, draft, flags or [])
         found = benchmarks.of_image(chosen, contexts, settings, fill, log)
     if output_file is not None:
-        _save(output_file, found)
+        write_json(output_file, found.as_json())
     if plot:
         _draw([(target, found)], plot)
     if as_json:
@@ -226,16 +228,11 @@ def _text(file: Path) -> str:
         raise WorldError(f"cannot read {file}", str(error)) from error
 
 
-def _save(file: Path, found: Benchmark) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="utf-8")
-
-
 def _load(file: Path) -> Benchmark:
-    from builder.bench.results import from_json
+    from builder.bench.results import parse
 
     try:
-        return from_json(json.loads(_text(file)))
+        return parse(_text(file))
     except ValueError as error:
         raise WorldError(
             f"{file} is not a saved benchmark", str(error), "give a file that `builder bench` wrote"

@@ -116,7 +116,7 @@ def bisect(
     build or the test stopped early; and 2 if an end is not as good or bad as given.
     """
     from builder.bisect import run as bisect_run
-    from builder.bisect.ask import Request
+    from builder.bisect.request import Request
     from builder.smoke.gpu import GpuTest
 
     progress = reporter()
@@ -137,7 +137,7 @@ def bisect(
 
 
 def _print_outcome(outcome: Outcome, as_json: bool) -> None:
-    from builder.bisect.ask import count
+    from builder.bisect.request import count
 
     if as_json:
         print_json(_as_data(outcome))

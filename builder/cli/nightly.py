@@ -20,7 +20,7 @@ from builder.cli.options import (
     reporter,
     summary_files,
 )
-from builder.cli.tables import table
+from builder.cli.tables import minute, table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ def nightly(
     from builder.smoke.gpu import GpuTest
 
     options = build_options(gpu_test=GpuTest(), builder=builder)
-    nights = []
+    runs = []
     with reporter(None, summary) as progress:
-        for night in run_channels(build_session(catalog, options, progress), recipes or []):
-            nights.append(night)
-            progress.log(f"{night.recipe}: {night.outcome}: {night.reason or night.upstream}")
-    _print([night.model_dump() for night in nights], overview_of_runs(nights), summary, as_json)
-    require_good(nights)
+        for run in run_channels(build_session(catalog, options, progress), recipes or []):
+            runs.append(run)
+            progress.log(f"{run.recipe}: {run.outcome}: {run.reason or run.upstream}")
+    _print([run.model_dump() for run in runs], overview_of_runs(runs), summary, as_json)
+    require_good(runs)
 
 
 def status(
@@ -78,7 +78,7 @@ def status(
     that the image is behind, and the result of the last nightly run. --json adds the last good and
     the last failed run, and the commit of the image. Only the registry and upstream are asked, so
     every machine gives the same answer. The exit code is 14 if a channel is behind for longer than
-    its limit, has no image, or could not be checked.
+    its limit, has no image, or could not be checked, and 12 if no namespace is set.
     """
     from builder import settings
     from builder.nightly.status import require_fresh, statuses
@@ -107,25 +107,25 @@ def _print(
         line(note)
 
 
-def overview_of_runs(nights: Sequence[NightlyRun]) -> Overview:
+def overview_of_runs(runs: Sequence[NightlyRun]) -> Overview:
     """The results of a nightly run, a row for each channel."""
     from builder.records.table import Overview
 
     rows = tuple(
         (
-            night.recipe,
-            night.channel,
-            night.outcome,
-            night.upstream,
-            night.digest[:DIGITS],
-            f"{night.seconds:.0f} s",
-            _first(night.reason),
+            run.recipe,
+            run.channel,
+            run.outcome,
+            run.upstream,
+            run.digest[:DIGITS],
+            f"{run.seconds:.0f} s",
+            _first(run.reason),
         )
-        for night in nights
+        for run in runs
     )
-    good = sum(night.good for night in nights)
+    good = sum(run.good for run in runs)
     header = ("recipe", "channel", "", "upstream", "serves", "took", "why")
-    return Overview(f"Nightly run: {good} of {len(nights)} channels are good", header, rows)
+    return Overview(f"Nightly run: {good} of {len(runs)} channels are good", header, rows)
 
 
 def overview_of_statuses(found: Sequence[Status]) -> Overview:
@@ -176,8 +176,8 @@ def _notes(status: Status) -> list[str]:
     notes = []
     last = status.last
     if last is not None:
-        good = status.good.started[:16].replace("T", " ") if status.good else "unknown"
-        ended = f"last nightly run {last.started[:16].replace('T', ' ')}: {last.outcome}"
+        good = minute(status.good.started) if status.good else "unknown"
+        ended = f"last nightly run {minute(last.started)}: {last.outcome}"
         notes.append(f"{status.recipe}: {ended}{'' if last.good else f'; last good one: {good}'}")
         notes += [] if last.good else [f"{status.recipe}: {_first(last.reason)}"]
     notes += [f"{status.recipe}: {text}" for text in status.problem.splitlines()]

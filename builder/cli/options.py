@@ -93,15 +93,15 @@ SummaryOption = Annotated[
 ]
 
 
-def _not_blank(reason: str | None) -> str | None:
-    if reason is not None and not reason.strip():
-        raise typer.BadParameter("the reason is empty: write why the tag is moved")
-    return reason
+def reason_option(text: str, what: str = "the tag is moved") -> Any:
+    """The option --reason TEXT: why ``what`` is so."""
 
+    def not_blank(reason: str | None) -> str | None:
+        if reason is not None and not reason.strip():
+            raise typer.BadParameter(f"the reason is empty: write why {what}")
+        return reason
 
-def reason_option(text: str) -> Any:
-    """The option --reason TEXT: why a tag is moved."""
-    return typer.Option("--reason", metavar="TEXT", callback=_not_blank, help=text)
+    return typer.Option("--reason", metavar="TEXT", callback=not_blank, help=text)
 
 
 def _checked_tag(value: str | None) -> str | None:

@@ -16,6 +16,7 @@ from builder.cli.options import (
     RecipeName,
     SomeRecipe,
     catalog_at,
+    reason_option,
 )
 from builder.cli.sources import (
     chosen,
@@ -26,8 +27,8 @@ from builder.cli.sources import (
     print_findings,
     raise_failures,
 )
-from builder.cli.tables import table
-from builder.cli.terminal import line, print_json
+from builder.cli.tables import counted, table
+from builder.cli.terminal import line, log, print_json
 from builder.errors import PatchError
 
 if TYPE_CHECKING:
@@ -125,9 +126,9 @@ def add(
     ] = None,
     reason: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Why the recipe needs the patch. Default: the subject of its last commit.",
+        reason_option(
+            "Why the recipe needs the patch. Default: the subject of its last commit.",
+            "the recipe needs the patch",
         ),
     ] = None,
     dry_run: DryRunOption = False,
@@ -139,12 +140,14 @@ def add(
     updated. If the pin already contains it, nothing is written and the exit code is 11. Comments
     and the order of keys are preserved. Then the patch is checked against the recipe's pin.
     """
-    from builder.upstream.update import freeze
+    from builder.upstream.update import pin_pull_request
 
     found = catalog_at(catalog)
     entry = found.engine(recipe)
     with open_session(found) as session:
-        change = freeze(session, entry, pull, repository=repository, onto=onto, why=reason)
+        change = pin_pull_request(
+            session, entry, pull, repository=repository, onto=onto, why=reason
+        )
         findings = session.findings(change)
     print_change(change, findings)
     if not dry_run:
@@ -172,14 +175,17 @@ def drift(
     api = settings.load().github_api
     changes: list[Drift] = []
     failures: list[str] = []
+    recipes = chosen(found, recipe)
     with open_session(found, offline=offline) as session:
-        for entry in chosen(found, recipe):
+        for entry in recipes:
             with collected(failures, entry.name):
                 changes += drift_of(session.patch_set(entry), api)
     if as_json:
         print_json([{**asdict(change), "state": change.state} for change in changes])
     else:
         _print_drift(changes)
+        looked_at = f"{counted(len(changes), 'pull request')} of {counted(len(recipes), 'recipe')}"
+        log(f"{looked_at} compared with upstream")
     raise_failures(failures, "patch drift")
 
 
@@ -189,7 +195,7 @@ def _print_drift(changes: Sequence[Drift]) -> None:
             each.recipe,
             f"pull {each.pull}",
             each.state,
-            f"{each.frozen[:9]} -> {each.head[:9] or 'nothing'}",
+            f"{each.pinned[:9]} -> {each.head[:9] or 'nothing'}",
             each.merged,
             each.github,
         )

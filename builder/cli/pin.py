@@ -26,7 +26,7 @@ from builder.cli.sources import (
     print_change,
     raise_failures,
 )
-from builder.cli.tables import table
+from builder.cli.tables import counted, table
 from builder.cli.terminal import line, log, print_json
 from builder.errors import FetchError, PatchError, RecipeError
 
@@ -108,8 +108,9 @@ def outdated(
     found = catalog_at(catalog)
     rows: list[tuple[str, Lag]] = []
     failures: list[str] = []
+    recipes = chosen(found, recipe)
     with open_session(found, offline=offline) as session:
-        for entry in chosen(found, recipe):
+        for entry in recipes:
             with collected(failures, entry.name):
                 lag = track.lag(entry.recipe, session.repositories)
                 rows += [(entry.name, lag)] if lag is not None else []
@@ -117,6 +118,9 @@ def outdated(
         print_json([{"recipe": name, **asdict(lag)} for name, lag in rows])
     else:
         _print_lags(rows)
+        without = len(recipes) - len(rows) - len(failures)
+        if without:
+            log(f"{counted(without, 'recipe')} without an upstream to compare with")
     raise_failures(failures, "pin outdated")
 
 
@@ -136,7 +140,7 @@ def _print_lags(rows: Sequence[tuple[str, Lag]]) -> None:
         ],
     )
     if rows:
-        log(f"{len(rows) - len(behind)} of {len(rows)} are up to date")
+        log(f"{len(rows) - len(behind)} of {counted(len(rows), 'recipe')} up to date")
 
 
 def _named(target: Target) -> str:

@@ -60,8 +60,8 @@ def push(
     The login is that of Docker, or DOCKERHUB_USERNAME and DOCKERHUB_TOKEN. A push that was
     interrupted continues when it is started again. The exit code is 4 if there is no verified
     image; 5 if the registry does not answer; 7 if the registry's image fails its smoke test; 9 if
-    another run on this machine moves or deletes tags; and 12 if the registry refuses the push or a
-    tag is taken. The error lists the tags that were already pushed.
+    another run on this machine moves or deletes tags; and 12 if no namespace is set, the
+    registry refuses the push, or a tag is taken. The error lists the tags that were already pushed.
     """
     from builder.images.lookup import verified
     from builder.images.release import Release, release
@@ -75,6 +75,7 @@ def push(
     if check:
         _check(recipe, session, as_json=as_json)
         return
+    repository_of(session.catalog, recipe)  # without a namespace, a build would not help
     image, record = verified(session, recipe)
     entry = session.catalog.engine(recipe)
     tags = tags_of(record, entry.recipe)

@@ -196,6 +196,12 @@ def schema(
     base: Annotated[
         bool, typer.Option("--base", help="Print the schema of bases instead.")
     ] = False,
+    markdown: Annotated[
+        bool,
+        typer.Option(
+            "--markdown", help="Print the page of all keys of recipes and bases (docs/) instead."
+        ),
+    ] = False,
 ) -> None:
     """Print the JSON Schema of recipes, for editors.
 
@@ -204,5 +210,9 @@ def schema(
     `#:schema schemas/recipe.schema.json`
     """
     from builder.recipes.schema import json_schema
+    from builder.recipes.schema.reference import reference
 
-    print_json(json_schema(base))
+    if markdown:
+        typer.echo(reference(), nl=False)
+    else:
+        print_json(json_schema(base))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -97,7 +97,6 @@ def _describe(image: EngineImage | BaseImage) -> dict[str, Any]:
         "file": str(plan.file),
         "family": plan.recipe.family,
         "key": image.key,
-        "platforms": {"build": plan.platforms.build, "target": plan.platforms.target},
         **plan.inputs(),
         "base": _describe(image.base) if image.base else None,
     }
@@ -105,15 +104,31 @@ def _describe(image: EngineImage | BaseImage) -> dict[str, Any]:
 
 def _print_plan(plan: dict[str, Any]) -> None:
     """Print a plan, and below it those of its bases."""
-    apart = {"base", "labels", "notes", "packages", "patches", "scripts"}
-    lines = [(name, str(value)) for name, value in plan.items() if name not in apart]
-    lines += [("patch", json.dumps(patch)) for patch in plan.get("patches", [])]
+    apart = {"base", "labels", "notes", "packages", "patches", "platforms", "scripts"}
+    build, target = plan["platforms"]
+    lines = [(name, _plain(value)) for name, value in plan.items() if name not in apart]
+    lines += [("platform", target if build == target else f"{target}, compiled on {build}")]
+    lines += [("patch", _plain(patch)) for patch in plan.get("patches", [])]
     lines += [("note", note) for note in plan["notes"]]
     for context, files in plan["packages"].items():
         lines += [(context, f"{name} {version}  sha256:{sha}") for name, version, sha in files]
     lines += [("script", f"{name}  sha256:{sha}") for name, sha in plan["scripts"].items()]
     lines += [("label", f"{name}={value}") for name, value in plan.get("labels", {}).items()]
-    pairs([(name, value) for name, value in lines if value not in {"", "None"}])
+    pairs([(name, value) for name, value in lines if value])
     if plan["base"] is not None:
         line(f"\nbased on {plan['base']['name']}:")
         _print_plan(plan["base"])
+
+
+def _plain(value: Any) -> str:
+    """A text as it is, any other value as TOML writes it, without what is empty."""
+    import tomlkit
+
+    if isinstance(value, Mapping):
+        given = {key: each for key, each in value.items() if each not in (None, "", [], (), {})}
+        table = tomlkit.inline_table()
+        table.update(given)
+        return str(table.as_string()) if given else ""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return str(tomlkit.item(value).as_string())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from builder.cli.terminal import line, out
 from builder.errors import as_started, plain
@@ -47,6 +48,20 @@ def paragraph(title: str, lines: Sequence[str]) -> None:
 def size(count: int) -> str:
     """A number of bytes for people: decimal units, as registries show them."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 recipe`` or ``2 recipes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def minute(time: str) -> str:
+    """A time (RFC 3339) for people, in UTC; a text that is no time stays as it is."""
+    try:
+        found = datetime.fromisoformat(time)
+    except ValueError:
+        return time
+    return f"{found.astimezone(UTC) if found.tzinfo else found:%Y-%m-%d %H:%M} UTC"
 
 
 def duration(seconds: float) -> str:

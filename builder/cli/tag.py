@@ -22,7 +22,7 @@ from builder.cli.options import (
     reference_option,
     repository_of,
 )
-from builder.cli.tables import table
+from builder.cli.tables import minute, table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def history(
     if as_json:
         print_json([asdict(move) for move in found])
         return
-    rows = [(move.created[:16], move.version, move.digest, move.reason) for move in found]
+    rows = [(minute(move.created), move.version, move.digest, move.reason) for move in found]
     table(("when", "version", "digest", "reason"), rows)
     if not found:
         line(f"{tag} is {digest}; it was never moved")
@@ -218,53 +218,37 @@ def prune(
     recipe has no channel; 5 if the registry does not answer; 9 if a nightly run, a push, a
     promotion or a rollback runs on this machine; and 12 if the registry does not allow deletions.
     """
-    from contextlib import ExitStack
-
     from builder import settings
     from builder.nightly import channels
-    from builder.publish import prune as pruning
-    from builder.publish import tags
-    from builder.publish.prune_plan import plan as decide
-    from builder.publish.survey import survey
-    from builder.tools.files import named_lock
-    from builder.tools.registry.credentials import HUB
-    from builder.tools.registry.hub import Hub
+    from builder.publish.prune import prune as prune_channel
+    from builder.publish.tags import open_repository
 
     recipes, loaded = catalog_at(catalog), settings.load()
     (channel,) = channels.channels(recipes, loaded, [recipe])
-    repository = tags.open_repository(channel.repository, log)
-    on_hub = repository.registry == HUB
-    names = {
-        name
-        for entry in recipes.engines.values()
-        if entry.recipe and loaded.repository(entry.recipe.image.repository) == channel.repository
-        for name in (entry.recipe.version, *entry.recipe.image.tags, *entry.recipe.image.moving)
-    }
-    loaded.require_directories()
-    file = pruning.path_of(loaded.state_dir, repository)
-    deleted: tuple[str, ...] = ()
-    with ExitStack() as held:
-        for lock in (tags.NIGHTLY, tags.TAGS) if delete else ():
-            held.enter_context(named_lock(loaded.cache_dir, lock))
-        images = survey(repository, channel.tag)
-        plan = decide(images, channel.tag, keep, signed=signed, names=names)
-        if delete and on_hub:
-            hub = Hub(loaded.hub_api, log)
-            deleted = pruning.delete_tags(repository, hub, plan, file, log)
-        elif delete:
-            deleted = pruning.delete(repository, plan, file, log)
+    repository = open_repository(channel.repository, log)
+    done = prune_channel(
+        repository,
+        channel.tag,
+        keep,
+        recipes.of_repository(channel.entry.recipe.image.repository),
+        loaded,
+        log,
+        signed=signed,
+        dry_run=not delete,
+    )
     if as_json:
-        print_json({"repository": repository.name, "deleted": list(deleted), **_plan_data(plan)})
+        data = {"repository": repository.name, "deleted": list(done.deleted)}
+        print_json({**data, **_plan_data(done.plan)})
         return
-    _print_plan(plan, deleted, delete=delete)
-    if deleted and not on_hub:
+    _print_plan(done.plan, done.deleted, delete=delete)
+    if done.deleted and not done.on_hub:
         log("the registry frees the space at its next garbage collection")
 
 
 def _print_plan(plan: Plan, deleted: Collection[str], *, delete: bool) -> None:
     rows = []
     for each in plan.candidates:
-        created = f"{each.image.created:%Y-%m-%d %H:%M}" if each.image.created else ""
+        created = minute(each.image.created.isoformat()) if each.image.created else ""
         state, why = "kept", each.kept_because or "it is needed now"
         if not each.kept_because and (not delete or not set(deleted).isdisjoint(each.tags)):
             state, why = "deleted" if delete else "delete", ""

@@ -54,7 +54,7 @@ def _packages(recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
 def _definitions(recipe: Recipe) -> Definitions:
     return {
         **ALWAYS,
-        "LLAMA_BUILD_UI": False,  # nobody sees llama-server's page behind another server
+        "LLAMA_BUILD_UI": False,  # another server hides llama-server's page
         "LLAMA_BUILD_WEBUI": False,
         NO_VMM: not recipe.cuda.vmm,
     }

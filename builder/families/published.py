@@ -1,4 +1,4 @@
-"""Base family ``published``: an image that somebody else publishes, by digest."""
+"""Base family ``published``: an image that another project publishes, by digest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _rules(recipe: BaseRecipe) -> Iterator[Finding]:
 
 FAMILY = BaseFamily(
     name="published",
-    summary="an image that somebody else publishes, by digest",
+    summary="an image that another project publishes, by digest",
     template="published.Dockerfile.j2",
     stages={"runtime": "gzip"},
     required_tables={"published": "a [published] table: image"},

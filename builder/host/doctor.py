@@ -16,6 +16,7 @@ from builder.platforms import architecture
 from builder.settings import Settings
 from builder.tools import apt
 from builder.tools.docker import engine as docker
+from builder.tools.docker.containers import TOOLKIT
 from builder.tools.files import nearest_existing
 from builder.tools.git import command as git
 
@@ -82,7 +83,7 @@ def _engine() -> Iterator[Finding]:
             "GPU runtime",
             "could",
             f"none among {', '.join(engine.runtimes)}",
-            "not needed for builds; to run on a GPU here, install nvidia-container-toolkit",
+            f"not needed for builds; to run on a GPU here, {TOOLKIT}",
         )
 
 

@@ -103,16 +103,21 @@ def check_again(
 ) -> Record:
     """Check an image that has its names, and record the verdict with what is known of its build.
 
-    Raises like ``check``.
+    A good verdict on the same image stays recorded where a check could not be run this time: that
+    says nothing about the image.  Raises like ``check``.
     """
     state = options.settings.state_dir
-    before = record.read(state, image.plan.name, image.key)
+    good = find_verified(image, options.settings)
+    before = good or record.read(state, image.plan.name, image.key)
     candidate = Candidate(
         image.references[0], found.digest, found.labels, before.log if before else ""
     )
     active = ActiveBuild(options, reporter, Timings(before.seconds if before else {}))
     kept = check(image, candidate, active, work)
-    record.write(state, kept)
+    if good is not None and kept.verdict.untried and not kept.verdict.failures:
+        reporter.log("a check could not be run: the earlier good verdict stays recorded")
+    else:
+        record.write(state, kept)
     return kept
 
 
@@ -153,18 +158,15 @@ def require_good(kept: Record, reference: str) -> None:
 
 
 def smoke_error(name: str, reference: str, verdict: Verdict) -> BuilderError:
-    """The error that names every check that failed, or else every one that could not be tried."""
+    """The error that names every check that failed, or else every one that could not be run."""
     kept = f"the image is {reference}: it is kept to look at"
     count = len(verdict.checks)
     if verdict.failures:
         what = f"{name} is built, and {len(verdict.failures)} of {count} checks failed"
         return SmokeError(what, _lines(verdict.failures), kept)
-    what = f"{name} is built, and {len(verdict.untried)} of {count} checks could not be tried"
+    what = f"{name} is built, and {len(verdict.untried)} of {count} checks could not be run"
     return UntriedError(what, _lines(verdict.untried), kept)
 
 
 def _lines(checks: Sequence[Check]) -> str:
-    return "\n".join(
-        f"{check.kind}: {check.subject}: expected {check.expected}; found {check.found}"
-        for check in checks
-    )
+    return "\n".join(f"{check.kind}: {check.subject}: {check.comparison}" for check in checks)

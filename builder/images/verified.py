@@ -1,9 +1,9 @@
 """Which image of a registry counts as verified.
 
-Anybody who may push can write the label ``builder.key``. An image that is found by its key counts
-only where this machine's record has a good verdict on exactly that digest, or where a verdict that
-is attached to it is signed by a trusted key. Both hold for today's contract alone. Any other image
-is pulled and smoke-tested here, or refused.
+Any user with push access can write the label ``builder.key``. An image that is found by its key
+counts only where this machine's record has a good verdict on exactly that digest, or where a
+verdict that is attached to it is signed by a trusted key. Both hold for today's contract alone. Any
+other image is pulled and smoke-tested here, or refused.
 """
 
 from __future__ import annotations
@@ -42,20 +42,22 @@ def find_published(
     smoke-tested.  Raises ``RegistryError`` where an index or another image stands under that tag,
     ``SmokeError`` or ``UntriedError`` where the image is refused, ``FetchError``.
     """
-    own = image.immutable_tag
-    digest = repository.head_digest(own)
+    immutable = image.immutable_tag
+    digest = repository.head_digest(immutable)
     if not digest:
         return None
     kept = _recorded(session, image, digest)
     if kept is not None or _is_signed(session, image, repository, digest, work):
         return Verified(digest, kept)
-    _require_single(repository, own, digest)
-    _require_key(repository, own, digest, image.key)
-    session.log(f"{own} in the registry has no verdict that counts here: pulling and testing it")
+    _require_single(repository, immutable, digest)
+    _require_key(repository, immutable, digest, image.key)
+    session.log(
+        f"{immutable} in the registry has no verdict that counts here: pulling and testing it"
+    )
     try:
         kept = _pulled(session, image, f"{repository.name}@{digest}", work)
     except (SmokeError, UntriedError) as error:
-        raise _refused(error, repository, own, digest) from error
+        raise _refused(error, repository, immutable, digest) from error
     record.write(session.settings.state_dir, kept, apart=True)
     return Verified(digest, kept)
 
@@ -81,26 +83,26 @@ def _is_signed(
     return any(map(trust.is_trusted, attached_verdicts(entries, digest, image.key, contract)))
 
 
-def _require_single(repository: Repository, own: str, digest: str) -> None:
+def _require_single(repository: Repository, immutable: str, digest: str) -> None:
     """Raise ``RegistryError`` where an image is an index: builder pushes single images only, and
     which image of an index is run depends on the machine."""
     there = repository.manifest(digest)
     if there is not None and there.body.manifests is not None:
         raise RegistryError(
-            f"{repository.name}:{own} is an index of images, which builder never pushes",
+            f"{repository.name}:{immutable} is an index of images, which builder never pushes",
             f"it is {digest}",
             "nothing was pulled, tagged or signed. Delete that tag in the registry, or replace it: "
             "`builder push --replace --reason TEXT`",
         )
 
 
-def _require_key(repository: Repository, own: str, digest: str, key: str) -> None:
+def _require_key(repository: Repository, immutable: str, digest: str, key: str) -> None:
     """Raise ``RegistryError`` where an image does not have the label of that key."""
     there = remote_image(repository, digest)
     found = there.labels.get(LABEL_KEY, "") if there else ""
     if found != key:
         raise RegistryError(
-            f"{repository.name}:{own} has a different build key",
+            f"{repository.name}:{immutable} has a different build key",
             f"its label {LABEL_KEY} is {found or 'absent'}; the recipe's key is {key}",
             "delete that tag in the registry, or replace it: "
             "`builder push --replace --reason TEXT`",
@@ -110,7 +112,7 @@ def _require_key(repository: Repository, own: str, digest: str, key: str) -> Non
 def _pulled(session: BuildSession, image: EngineImage, reference: str, work: Path) -> Record:
     """Have the engine pull an image, and smoke-test it.
 
-    Raises ``SmokeError`` or ``UntriedError`` where a check fails or could not be tried.
+    Raises ``SmokeError`` or ``UntriedError`` where a check fails or could not be run.
     """
     folder = work / "pulled"
     folder.mkdir()
@@ -120,9 +122,11 @@ def _pulled(session: BuildSession, image: EngineImage, reference: str, work: Pat
     return kept
 
 
-def _refused(error: BuilderError, repository: Repository, own: str, digest: str) -> BuilderError:
+def _refused(
+    error: BuilderError, repository: Repository, immutable: str, digest: str
+) -> BuilderError:
     return type(error)(
-        f"{repository.name}:{own} is refused: its smoke test did not pass",
+        f"{repository.name}:{immutable} is refused: its smoke test did not pass",
         f"it is {digest}\n{error.what}\n{error.why}",
         "no trusted key signed a verdict on it. Nothing was tagged or signed. Delete that tag in "
         "the registry, or replace it with your own image: `builder push --replace --reason TEXT`",

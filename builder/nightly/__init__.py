@@ -1,1 +1,1 @@
-"""Moves channels to the newest state of their upstream every night, and shows their status."""
+"""Moves channels to the newest state of their upstream in nightly runs, and shows their status."""

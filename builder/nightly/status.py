@@ -91,9 +91,12 @@ def statuses(
     """The status of each recipe's channel, else of its version tag.
 
     What does not answer, and a broken recipe, is a problem of the status.  Raises ``RecipeError``
-    for a name that no recipe has.
+    for a name that no recipe has, ``RegistryError`` without a namespace.
     """
     entries = [catalog.engine(name) for name in names] or catalog.engines.values()
+    for entry in entries:
+        if not isinstance(entry, BrokenEntry):
+            open_repository(settings.repository(entry.recipe.image.repository), repositories.log)
     of_channels = {each.entry.name: each for each in channels.channels(catalog, settings)}
     for entry in entries:
         channel = of_channels.get(entry.name)

@@ -28,6 +28,7 @@ from builder.recipes.schema import (
     Recipe,
     RunProbe,
     ScriptPatch,
+    pattern_names,
 )
 
 
@@ -114,7 +115,8 @@ def _source(recipe: Recipe) -> list[str]:
         track = recipe.track
         lines.append(f"followed by {track.tag or track.branch or track.image} upstream")
         if track.channel is not None:
-            lines.append(f"every night that it moved, the tag {track.channel} gets a new image")
+            moved = "a nightly run gives it a new image when upstream has moved"
+            lines.append(f"channel {track.channel}: {moved}")
     return lines
 
 
@@ -165,7 +167,7 @@ def _probe(probe: Probe) -> str:
     match probe:
         case RunProbe():
             parts = [f"contains {text!r}" for text in probe.contains]
-            parts += [f"matches /{pattern}/" for pattern in probe.matches]
+            parts += [f"matches {name}" for name in pattern_names(probe.matches)]
             parts += [f"does not contain {text!r}" for text in probe.excludes]
             return ", ".join([f"{' '.join(probe.run)} exits {probe.status}", *parts])
         case OptionProbe():
@@ -182,7 +184,7 @@ def _probe(probe: Probe) -> str:
             return ", ".join([f"{names} is there", *parts])
         case FileProbe():
             parts = _listed("has", probe.has) + _listed("does not have", probe.missing)
-            parts += [f"matches /{pattern}/" for pattern in probe.matches]
+            parts += [f"matches {name}" for name in pattern_names(probe.matches)]
             parts += [f"sha256 {probe.sha256}"] if probe.sha256 else []
             parts += [f"no longer sha256 {probe.sha256_not}"] if probe.sha256_not else []
             return ", ".join([f"{probe.file} is {_not(probe.absent)}there", *parts])

@@ -43,7 +43,7 @@ def choose(published: Published, log: Log, *, ask: bool, offline: bool) -> Regis
 def pinned(entry: Entry[BaseRecipe]) -> str:
     """The text of a base with the digest that its image has in the registry today.
 
-    Raises ``RecipeError`` where it starts from none, ``FetchError`` when nobody answers.
+    Raises ``RecipeError`` where it starts from none, ``FetchError`` when no registry answers.
     """
     base = entry.recipe
     table = "published" if base.published else "root"

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Generic, TypeVar
 
 from builder.families.layout import LABEL_BASE, LABEL_KEY
 from builder.plan.inputs import BasePlan, Plan
@@ -15,26 +16,41 @@ FORMAT = 1
 """Version of the key's format: raise it when the same inputs result in another image."""
 
 
+P = TypeVar("P", Plan, BasePlan, covariant=True)
+
+
 @dataclass(frozen=True)
-class BaseImage:
-    """A base with its Dockerfile; ``base`` is the one that it extends.
+class _Rendered(Generic[P]):
+    """A plan with its Dockerfile, and the base that it extends."""
 
-    Each of its stages is an image of the engine.
-    """
-
-    plan: BasePlan
+    plan: P
     text: str
     base: BaseImage | None
 
     @cached_property
     def key(self) -> str:
         """sha256 (hex) over everything that decides the image."""
-        return _key(self.plan, self.text, self.base)
+        decided = {
+            "format": FORMAT,
+            "inputs": self.plan.inputs(),
+            "dockerfile": self.text,
+            "base": self.base.key if self.base else None,
+        }
+        canonical = json.dumps(decided, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
     @property
     def short_key(self) -> str:
         """The first 12 digits of the key, as tags contain them."""
         return self.key[:12]
+
+
+@dataclass(frozen=True)
+class BaseImage(_Rendered[BasePlan]):
+    """A base with its Dockerfile; ``base`` is the one that it extends.
+
+    Each of its stages is an image of the engine.
+    """
 
     @property
     def references(self) -> Mapping[str, str]:
@@ -61,26 +77,14 @@ class BaseImage:
 
 
 @dataclass(frozen=True)
-class EngineImage:
+class EngineImage(_Rendered[Plan]):
     """An engine's plan with its Dockerfile.
 
     ``repository`` is that of the image, with the user's namespace.
     """
 
-    plan: Plan
-    text: str
     base: BaseImage
     repository: str
-
-    @cached_property
-    def key(self) -> str:
-        """sha256 (hex) over everything that decides the image."""
-        return _key(self.plan, self.text, self.base)
-
-    @property
-    def short_key(self) -> str:
-        """The first 12 digits of the key, as tags contain them."""
-        return self.key[:12]
 
     @property
     def immutable_tag(self) -> str:
@@ -106,14 +110,3 @@ class EngineImage:
     def suite(self) -> str | None:
         """The Debian suite of its bases' root, or None."""
         return self.base.suite()
-
-
-def _key(plan: Plan | BasePlan, text: str, base: BaseImage | None) -> str:
-    decided = {
-        "format": FORMAT,
-        "inputs": plan.inputs(),
-        "dockerfile": text,
-        "base": base.key if base else None,
-    }
-    canonical = json.dumps(decided, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()

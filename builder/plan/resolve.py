@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import families
-from builder.errors import RecipeError
+from builder.errors import FetchError, RecipeError
 from builder.farm import dockerfiles
 from builder.plan import tree_hash
 from builder.plan.inputs import (
@@ -99,6 +99,7 @@ def plan(catalog: Catalog, entry: Entry[Recipe], platforms: Platforms, root: Roo
     source tree of an in-repo engine is not there.
     """
     recipe = complete(entry.recipe)
+    _require_tree(entry, catalog.root)
     family = families.ENGINES[recipe.family]
     base = plan_base(catalog, recipe.base, platforms, root)
     _require_stages(entry, base, *family.requires_stages)
@@ -114,6 +115,17 @@ def plan(catalog: Catalog, entry: Entry[Recipe], platforms: Platforms, root: Roo
         scripts=_scripts(folder / "scripts", family.scripts),
         base=base,
     )
+
+
+def _require_tree(entry: Entry[Recipe], root: Path) -> None:
+    source = entry.recipe.source
+    if isinstance(source, PathSource) and not (root / source.path).is_dir():
+        message = f"there is no source tree {root / source.path}"
+        raise FetchError(
+            f"the source of {entry.name} is missing",
+            str(entry.problem(("source", "path"), message)),
+            f"correct path, a directory below {root}, or restore the directory",
+        )
 
 
 def complete(recipe: Recipe) -> Recipe:

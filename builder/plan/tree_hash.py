@@ -33,11 +33,8 @@ def _inside(path: Path, root: Path) -> bool:
 def identity(root: Path) -> str:
     """sha256 (hex) over the path, the kind, the executable bit and the content of every file.
 
-    Raises ``FetchError`` for an absent tree, a link that leaves it, or a file that is neither
-    file nor link.
+    Raises ``FetchError`` for a link that leaves the tree, or a file that is neither file nor link.
     """
-    if not root.is_dir():
-        raise FetchError(f"there is no source tree {root}")
     total = hashlib.sha256()
     for file in files(root):
         name = file.relative_to(root).as_posix()

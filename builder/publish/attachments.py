@@ -13,6 +13,7 @@ from builder.plan.rendered import EngineImage
 from builder.publish.push import Attachments
 from builder.publish.referrers import Attachment, File, files_of, referrers
 from builder.publish.remote_image import pulled
+from builder.publish.tag_history import no_image
 from builder.records.record import Record
 from builder.sbom.debian import installed
 from builder.sbom.provenance import platform
@@ -95,7 +96,7 @@ def attached(repository: Repository, reference: str, kind: str) -> list[File]:
     """
     digest = repository.resolve(reference)
     if not digest:
-        raise RegistryError(f"{repository.name} has no {reference}")
+        raise no_image(repository, reference)
     found = [each for each in referrers(repository, digest) if each.get("artifactType") == kind]
     artifact = repository.manifest(found[-1]["digest"]) if found else None
     if artifact is None:

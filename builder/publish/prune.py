@@ -7,17 +7,23 @@ Before that its attachments are written to a file: without the image nothing poi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from builder.errors import WorldError
-from builder.publish.prune_plan import Plan
-from builder.publish.survey import ATTACHED, Image, entries_of
-from builder.tools.files import write_json
+from builder.publish.prune_plan import Plan, plan
+from builder.publish.survey import ATTACHED, Image, entries_of, survey
+from builder.publish.tags import NIGHTLY, TAGS
+from builder.recipes.schema import Recipe
+from builder.settings import Settings
+from builder.tools.files import named_lock, write_json
 from builder.tools.log import Log
 from builder.tools.registry.client import Repository
+from builder.tools.registry.credentials import HUB
 from builder.tools.registry.hub import Hub
 from builder.tools.web.json_model import first_error
 
@@ -56,6 +62,53 @@ def _interrupted(file: Path) -> Deletion | None:
             f"{file}: {why}",
             "delete the file: attachments of one deleted image then stay in the registry",
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """The outcome of a prune."""
+
+    plan: Plan
+    deleted: tuple[str, ...]
+    """The tags that were deleted."""
+    on_hub: bool
+
+
+def prune(
+    repository: Repository,
+    channel: str,
+    keep: int,
+    recipes: Iterable[Recipe],
+    settings: Settings,
+    log: Log,
+    *,
+    signed: bool = False,
+    dry_run: bool = True,
+) -> Pruned:
+    """Delete all nightlies of a channel but the newest ``keep`` and those in use.
+
+    ``recipes`` are those of the repository: their versions and tags are no nightlies; ``signed``
+    deletes signed images, too.  Raises ``BusyError`` where another run on this machine gives or
+    deletes tags, and like ``delete``.
+    """
+    names = {
+        name
+        for recipe in recipes
+        for name in (recipe.version, *recipe.image.tags, *recipe.image.moving)
+    }
+    settings.require_directories()
+    file = path_of(settings.state_dir, repository)
+    on_hub = repository.registry == HUB
+    deleted: tuple[str, ...] = ()
+    with ExitStack() as held:
+        for lock in () if dry_run else (NIGHTLY, TAGS):
+            held.enter_context(named_lock(settings.cache_dir, lock))
+        decided = plan(survey(repository, channel), channel, keep, signed=signed, names=names)
+        if not dry_run and on_hub:
+            deleted = delete_tags(repository, Hub(settings.hub_api, log), decided, file, log)
+        elif not dry_run:
+            deleted = delete(repository, decided, file, log)
+    return Pruned(decided, deleted, on_hub)
 
 
 Stays = Callable[[Image], bool]

@@ -174,13 +174,15 @@ def require_previous(repository: Repository, tag: str) -> str:
 
     Raises ``RegistryError`` where it is not known, or the repository has no such tag.
     """
-    found = rollback_target(moves(repository, tag))
+    known = moves(repository, tag)
+    found = rollback_target(known)
     if not found:
         require_tag(repository, tag)
-        raise RegistryError(
-            f"the image before the last move of {repository.name}:{tag} is not known",
-            hint="name the image: --to DIGEST, or --to TAG",
-        )
+        if known and not known[-1].before:
+            what = f"{repository.name}:{tag} points to its first image: there is no earlier one"
+        else:
+            what = f"the image before the last move of {repository.name}:{tag} is not known"
+        raise RegistryError(what, hint="name the image to move the tag to: --to TAG|DIGEST")
     return found
 
 
@@ -205,5 +207,16 @@ def require_tag(repository: Repository, tag: str) -> str:
     """The digest that a tag points to; raises ``RegistryError`` where there is no such tag."""
     found = repository.head_digest(tag)
     if not found:
-        raise RegistryError(f"{repository.name} has no tag {tag}")
+        raise no_image(repository, tag)
     return found
+
+
+def no_image(repository: Repository, reference: str) -> RegistryError:
+    """The error where a repository lacks a tag or a digest."""
+    kind = "image" if reference.startswith("sha256:") else "tag"
+    return RegistryError(
+        f"{repository.name} has no {kind} {reference}",
+        "it was deleted, or was never there",
+        "`builder push RECIPE` pushes an image; `builder tag history RECIPE TAG` shows the digests "
+        "of earlier ones",
+    )

@@ -10,7 +10,7 @@ from builder import settings
 from builder.errors import RegistryError
 from builder.families.layout import LABEL_KEY
 from builder.publish.remote_image import remote_image
-from builder.publish.tag_history import By, Move, attach_note
+from builder.publish.tag_history import By, Move, attach_note, no_image
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
 from builder.tools.log import Log
@@ -19,7 +19,7 @@ from builder.tools.registry.credentials import HUB
 
 NIGHTLY, TAGS = "nightly", "tags"
 """Locks on this machine: of a nightly run, and of moving tags; deleting takes both."""
-FIXED = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
+IMMUTABLE = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
 """Immutable tags, and tags under which builder and others keep attachments."""
 
 
@@ -69,11 +69,18 @@ def require_moving(recipes: Iterable[Recipe], repository: Repository, name: str,
 
 def open_repository(name: str, log: Log) -> Repository:
     """A repository to push to; raises ``RegistryError`` where it is one of Docker's own."""
-    repository = Repository(name, log, settings.load().token_hosts)
+    loaded = settings.load()
+    repository = Repository(name, log, loaded.token_hosts)
     if repository.registry == HUB and repository.path.startswith("library/"):
+        if loaded.namespace:
+            what = f"the namespace {loaded.namespace} is that of Docker Hub's official images"
+        else:
+            what = "BUILDER_NAMESPACE is not set: there is no account to push to"
         raise RegistryError(
-            f"{name} would be one of Docker Hub's official images",
-            hint="set your namespace: BUILDER_NAMESPACE, or namespace in settings.toml",
+            what,
+            f"the image would be {repository.name}",
+            "set BUILDER_NAMESPACE to your account on Docker Hub or to REGISTRY/ACCOUNT, or set "
+            f"namespace in {settings.settings_file()}",
         )
     return repository
 
@@ -107,11 +114,11 @@ def move(
 
     ``before`` is the digest that the tag pointed to when the move was decided; None: it is looked
     up.  A tag that points to the image already is not moved.  Raises ``RegistryError`` where the
-    tag does not move, there is no such image, or it has no label with a build key (anybody who may
-    push can write that label); ``TagMovedError`` where another machine moves the tag at the same
+    tag does not move, there is no such image, or it has no label with a build key (any user with
+    push access can write it); ``TagMovedError`` where another machine moves the tag at the same
     time.
     """
-    if FIXED.search(tag):
+    if IMMUTABLE.search(tag):
         raise RegistryError(
             f"{tag} is not a moving tag",
             "it names one build, or an attachment",
@@ -120,11 +127,7 @@ def move(
     wanted = repository.manifest(to)
     repository.require_clock()
     if wanted is None:
-        raise RegistryError(
-            f"{repository.name} has no {to}",
-            "it was deleted, or was never there",
-            "no tag was moved; `builder tag history` shows earlier images",
-        )
+        raise no_image(repository, to)
     image = None if "artifactType" in wanted.parsed() else remote_image(repository, wanted.digest)
     if image is None or LABEL_KEY not in image.labels:
         raise RegistryError(

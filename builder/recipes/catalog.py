@@ -103,6 +103,11 @@ class Catalog:
         """The bases from ``base`` down to the one that has none; ends where the chain closes."""
         return _chain(self.bases, base)
 
+    def of_repository(self, name: str) -> list[Recipe]:
+        """The recipes whose images are in a repository, without the namespace."""
+        found = [entry.recipe for entry in self.engines.values() if entry.recipe is not None]
+        return [recipe for recipe in found if recipe.image.repository == name]
+
     def problems(self) -> tuple[Problem, ...]:
         """All problems of all files of the catalog, those of the bases first."""
         entries = (*self.bases.values(), *self.engines.values())
@@ -142,20 +147,26 @@ def load(
     """
     folder = root / "recipes"
     if not folder.is_dir():
-        raise RecipeError(
-            f"{root} holds no recipes/ directory",
-            hint="run builder inside a checkout of the farm, or name one with --catalog DIR",
-        )
+        raise no_recipes(str(root))
     bases = _drafts(folder / "bases", BaseRecipe, base_families)
     engines = _drafts(folder, Recipe, engine_families)
     for base in bases.values():
         base.problems.extend(_base_problems(base, bases))
     for engine in engines.values():
         engine.problems.extend(_base_problems(engine, bases))
+    _tag_problems(engines.values())
     return Catalog(
         root,
         {name: draft.finished() for name, draft in engines.items()},
         {name: draft.finished() for name, draft in bases.items()},
+    )
+
+
+def no_recipes(where: str) -> RecipeError:
+    """The error where a directory has no recipes."""
+    return RecipeError(
+        f"{where} has no recipes/ directory",
+        hint="change into a checkout of the farm, or name one with --catalog DIR",
     )
 
 
@@ -218,6 +229,32 @@ def _family_problems(file: _File, recipe: R, families: Mapping[str, Check[R]]) -
         message = f"there is no family {recipe.family}{near} (there are: {known})"
         return [file.problem(("family",), message)]
     return [file.problem(path, message) for path, message in check(recipe)]
+
+
+def _tag_problems(drafts: Iterable[_Draft[Recipe]]) -> None:
+    """Add a problem to each recipe that has a tag of its image from another recipe as well.
+
+    Recipes may share a tag that moves in each of them: the last one that is pushed has it.
+    """
+    owners: dict[tuple[str, str], list[_Draft[Recipe]]] = defaultdict(list)
+    for draft in drafts:
+        if draft.recipe is not None:
+            image = draft.recipe.image
+            for tag in dict.fromkeys([*image.tags, *image.moving]):
+                owners[image.repository, tag].append(draft)
+    for (repository, tag), claims in owners.items():
+        tags = [each.recipe.image.tags for each in claims if each.recipe is not None]
+        moving = [each.recipe.image.moving for each in claims if each.recipe is not None]
+        if len(claims) == 1 or all(tag in names for names in moving):
+            continue
+        for draft, names in zip(claims, tags, strict=True):
+            others = ", ".join(each.file.file.name for each in claims if each is not draft)
+            key = ("tags", names.index(tag)) if tag in names else ("moving",)
+            message = (
+                f"{repository}:{tag} is also a tag of {others}: change repository or tags in one "
+                "of the files"
+            )
+            draft.problems.append(draft.file.problem(("image", *key), message))
 
 
 class _HasRecipe(Protocol):

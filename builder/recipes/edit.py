@@ -115,7 +115,7 @@ def _renamed(
     return name
 
 
-def frozen(text: str, recipe: Recipe, patch: PullPatch) -> str:
+def with_pull_request(text: str, recipe: Recipe, patch: PullPatch) -> str:
     """A recipe's text with a pull request's base and head, in a new ``[[patch]]`` if need be."""
     for index, known in enumerate(recipe.patch):
         if isinstance(known, PullPatch) and (known.pull, known.git) == (patch.pull, patch.git):

@@ -74,7 +74,9 @@ def _message(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) ->
         pattern = str(context.get("pattern", ""))
         return f"{given}: {PATTERNS[pattern]}"
     if kind == "value_error":
-        return f"{given}: {context['error']}"
+        # A table as a whole breaks the rule: its repr would be Python's.
+        whole = isinstance(error.get("input"), dict)
+        return str(context["error"]) if whole else f"{given}: {context['error']}"
     text = str(error["msg"])
     return text[:1].lower() + text[1:]
 

@@ -16,7 +16,7 @@ def junit(name: str, verdict: Verdict) -> str:
     """The verdict as JUnit XML: one suite, one test case per check.
 
     The format is that of Ant's JUnit reports: a failed check has ``failure``, one that could not
-    be tried has ``error``, each with the expected and the found value.
+    be run has ``error``, each with the expected and the found value.
     """
     suite = ElementTree.Element(
         "testsuite",
@@ -57,7 +57,7 @@ def _case(name: str, check: Check) -> ElementTree.Element:
     )
     if not check.passed:
         tag = "error" if check.passed is None else "failure"
-        text = _legal(f"expected {check.expected}; found {check.found}")
+        text = _legal(check.comparison)
         child = ElementTree.SubElement(case, tag, message=text[:MESSAGE_LIMIT], type=check.kind)
         child.text = text
     return case

@@ -22,7 +22,7 @@ def of_verdict(name: str, verdict: Verdict) -> str:
         f"### {name}: {state}",
         "",
         f"{len(verdict.checks)} checks in {seconds:.0f} s: {len(verdict.failures)} failed, "
-        f"{len(verdict.untried)} could not be tried. "
+        f"{len(verdict.untried)} could not be run. "
         f"{verdict.download_size / 1e6:.1f} MB to download, "
         f"{verdict.unpacked_size / 1e6:.1f} MB unpacked.",
         "",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     format: Literal[2] = 2
-    """Of the file; files of format 1 do not state theirs."""
+    """Of the file."""
     recipe: str
     key: str
     contract: str
@@ -63,9 +62,8 @@ def write(state: Path, record: Record, *, apart: bool = False) -> Path:
 def read(state: Path, recipe: str, key: str, digest: str = "") -> Record | None:
     """The record of an image; None where there is none, or its file cannot be read as one."""
     try:
-        text = path_of(state, recipe, key, digest).read_text("utf-8")
-        record = Record.model_validate_json(_upgraded(text))
-    except (OSError, ValueError, LookupError, TypeError):
+        record = Record.model_validate_json(path_of(state, recipe, key, digest).read_bytes())
+    except (OSError, ValueError):
         return None
     return record if record.key == key else None
 
@@ -75,19 +73,9 @@ def newest_good(state: Path, recipe: str) -> Record | None:
     found = []
     for path in (state / "records" / recipe).glob("*.json"):
         try:
-            record = Record.model_validate_json(_upgraded(path.read_text("utf-8")))
-        except (OSError, ValueError, LookupError, TypeError):
+            record = Record.model_validate_json(path.read_bytes())
+        except (OSError, ValueError):
             continue
         if record.verdict.good:
             found.append(record)
     return max(found, key=lambda record: record.created, default=None)
-
-
-def _upgraded(text: str) -> str:
-    """The JSON of a record in the present format; raises ``ValueError`` or ``LookupError``."""
-    found = json.loads(text)
-    if "format" not in found:  # format 1 called the kind of a check "proof"
-        found["format"] = 2
-        for check in found["verdict"]["checks"]:
-            check["kind"] = check.pop("proof")
-    return json.dumps(found)

@@ -140,7 +140,7 @@ def bases(image: EngineImage, digests: Mapping[str, str], shipped: bool) -> Iter
 
 
 def _published(image: str, digest: str, shipped: bool) -> Part:
-    """An image that somebody else publishes; ``digest`` may be empty: unknown."""
+    """An image that another project publishes; ``digest`` may be empty: unknown."""
     repository, _, tag = image.rpartition(":")
     return Part(
         "base",

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from builder.tools.web.errors import REFUSED, cause
+
 if TYPE_CHECKING:
     from requests import Response
 
@@ -92,7 +94,7 @@ class Client:
                 self.url + path, headers=self._headers, timeout=seconds, stream=True
             )
         except requests.RequestException as error:
-            raise UnansweredError(f"GET {path}: {_short(error)}") from error
+            raise UnansweredError(f"GET {path}: {self._why(error)}") from error
         with response:
             return response.status_code
 
@@ -126,16 +128,16 @@ class Client:
                     )
                 yield response, deadline
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise UnansweredError(f"{method} {path}: {_short(error)}") from error
+            raise UnansweredError(f"{method} {path}: {self._why(error)}") from error
 
+    def _why(self, error: Exception) -> str:
+        import requests
 
-def _short(error: Exception) -> str:
-    import requests
-    import urllib3
-
-    if isinstance(error, requests.Timeout | urllib3.exceptions.TimeoutError):
-        return "no answer in time"
-    return f"the connection broke before the end of the answer ({type(error).__name__})"
+        # With ``stream=True`` this is raised until there is a response, and never after it.
+        why = cause(error)
+        if isinstance(error, requests.ConnectionError) and why == REFUSED:
+            return f"nothing listens at {self.url}: {why}"
+        return why
 
 
 def _blocks(response: Response, deadline: float, path: str) -> Iterator[bytes]:

@@ -14,6 +14,7 @@ from builder.recipes.schema import (
     PythonProbe,
     Recipe,
     RunProbe,
+    pattern_names,
 )
 from builder.smoke import help_text
 from builder.smoke.verdict import Check
@@ -86,10 +87,10 @@ def check_run(probe: RunProbe, sandbox: Sandbox) -> Iterator[Check]:
         passed = text in done.output
         found = text if passed else excerpt(done.output)
         yield Check("output", subject, f"contains {text}", found, passed)
-    for pattern in probe.matches:
+    for name, pattern in zip(pattern_names(probe.matches), probe.matches, strict=True):
         match = re.search(pattern, done.output)
         found = excerpt(match[0] if match else done.output)
-        yield Check("output", subject, f"matches {pattern}", found, match is not None)
+        yield Check("output", subject, f"matches {name}", found, match is not None)
     for text in probe.excludes:
         passed = text not in done.output
         found = "not there" if passed else text

@@ -7,7 +7,7 @@ import fnmatch
 import re
 from collections.abc import Iterator
 
-from builder.recipes.schema import FileProbe, PythonProbe
+from builder.recipes.schema import FileProbe, PythonProbe, pattern_names
 from builder.smoke.contents import Contents, File
 from builder.smoke.verdict import Check
 
@@ -54,10 +54,10 @@ def _contents_of(probe: FileProbe, file: File) -> Iterator[Check]:
     for piece in probe.missing:
         passed = piece not in text
         yield Check("file", file.path, f"does not have {piece}", _has_it(not passed), passed)
-    for pattern in probe.matches:
+    for name, pattern in zip(pattern_names(probe.matches), probe.matches, strict=True):
         match = re.search(pattern, text)
         found = match[0][:SHOWN] if match else "nothing matches"
-        yield Check("file", file.path, f"matches {pattern}", found, match is not None)
+        yield Check("file", file.path, f"matches {name}", found, match is not None)
 
 
 def _has_it(there: bool) -> str:

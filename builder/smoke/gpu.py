@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.bench import series
-from builder.bench.measuring import Settings, measure
+from builder.bench.measure import Settings, measure
 from builder.bench.results import Generation
 from builder.errors import UntriedError
 from builder.recipes.schema import Recipe, Serve

@@ -21,6 +21,11 @@ class Check:
     """None: the check could not be run, which says nothing about the image."""
     seconds: float = 0.0
 
+    @property
+    def comparison(self) -> str:
+        """What was expected and what was found, in one line."""
+        return f"expected: {self.expected}; found: {self.found}"
+
 
 def timed(checks: Iterable[Check]) -> Iterator[Check]:
     """The checks, each with the seconds since the one before."""

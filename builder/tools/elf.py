@@ -377,13 +377,23 @@ def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[bytes, Any]]:
     if names_index >= count:
         raise MalformedElf(f"section names: section {names_index} of {count}")
     [names] = _table(elf, "section names", start + names_index * step, 1, step, kind)
-    for section in _table(elf, "section headers", start, count, step, kind):
-        name_at = names["sh_offset"] + section["sh_name"]
+    if step < kind.sizeof():
+        raise MalformedElf(f"section headers: {step} bytes each are too few")
+    _check_extent(elf, "section headers", start, count * step)
+    order: Literal["little", "big"] = "little" if elf.little_endian else "big"
+    longest = max(map(len, fatbin.SECTIONS))
+    for at in range(start, start + count * step, step):
+        # Most sections are no code: only sh_name, the first word, is read of those (gABI).
+        elf.stream.seek(at)
+        name_at = names["sh_offset"] + int.from_bytes(elf.stream.read(4), order)
         _check_extent(elf, "section name", name_at, 0)
         elf.stream.seek(name_at)
-        name = elf.stream.read(max(map(len, fatbin.SECTIONS)))
+        name = elf.stream.read(longest)
+        if not name.startswith(fatbin.SECTIONS):
+            continue
+        [section] = _table(elf, "section header", at, 1, step, kind)
         # NOBITS: a file of separate debug information, which keeps the size, not the contents.
-        if name.startswith(fatbin.SECTIONS) and section["sh_type"] != "SHT_NOBITS":
+        if section["sh_type"] != "SHT_NOBITS":
             what = name.partition(b"\0")[0].decode()
             _check_extent(elf, what, section["sh_offset"], section["sh_size"])
             yield name[: len(what) + 1], section

@@ -1,4 +1,4 @@
-"""Pull requests: freezing one as two commits, and comparing it with its state of today."""
+"""Pull requests: pinning one as two commits, and comparing it with its state of today."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The changes of a pull request since it was frozen.
+    """The changes of a pull request since it was pinned.
 
     ``head`` is today's; empty where the request is gone.  ``merged`` names the commit by which
-    upstream contains it, as it was frozen or as it is today.  ``github`` is the state that GitHub's
-    API gives.  ``changes`` is the range-diff from the frozen commits to today's
+    upstream contains it, as it was pinned or as it is today.  ``github`` is the state that GitHub's
+    API gives.  ``changes`` is the range-diff from the pinned commits to today's
     (git-range-diff(1)).
     """
 
     recipe: str
     pull: int
     url: str
-    frozen: str
+    pinned: str
     head: str
     merged: str
     github: str
@@ -54,7 +54,7 @@ class Drift:
             return "merged"
         if not self.head:
             return "gone"
-        return "moved" if self.head != self.frozen else "unmoved"
+        return "moved" if self.head != self.pinned else "unmoved"
 
 
 def head_of(url: str, number: int, repositories: Repositories) -> str | None:
@@ -137,7 +137,7 @@ def merged_by(
 
 
 def drift(patch_set: PatchSet, api: str) -> Iterator[Drift]:
-    """Compare every frozen pull request of a recipe with its state of today.
+    """Compare every pinned pull request of a recipe with its state of today.
 
     Raises ``FetchError`` when a repository does not answer.
     """

@@ -6,7 +6,7 @@ from builder.errors import PatchError, Problem, RecipeError
 from builder.plan.inputs import GitCommit
 from builder.plan.resolve import resolve_source
 from builder.recipes.catalog import Entry
-from builder.recipes.edit import frozen, moved, released
+from builder.recipes.edit import moved, released, with_pull_request
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
     GitSource,
@@ -26,7 +26,7 @@ from builder.upstream.session import Change, SourceSession
 from builder.upstream.source_names import absent_paths, absent_submodules, naming
 
 
-def freeze(
+def pin_pull_request(
     session: SourceSession,
     entry: Entry[Recipe],
     pull: int,
@@ -35,7 +35,7 @@ def freeze(
     onto: str | None = None,
     why: str | None = None,
 ) -> Change:
-    """Change a recipe to a pull request's base and head of today.
+    """Add a pull request to a recipe as a patch, or pin its current base and head anew.
 
     Raises ``RecipeError`` for a URL or a branch that git must not be given, ``FetchError`` when
     there is no such request, ``PatchError`` when its commits cannot be distinguished from those of
@@ -66,7 +66,7 @@ def freeze(
         git=None if url == home else url,
         why=why or (known[0] if known else ends.subject),
     )
-    return session.change(entry, frozen(entry.text, recipe, patch))
+    return session.change(entry, with_pull_request(entry.text, recipe, patch))
 
 
 def _require_new(

@@ -58,6 +58,7 @@ def recipe(published: StandIn, pushed: str, tmp_path: Path) -> Path:
     text = file.read_text().replace("A package with something laid over it", SUMMARY)
     file.write_text(text)
     gone = text.replace('"overlaid"', '"sourceless"').replace('path = "package"', 'path = "gone"')
+    gone = gone.replace('tags       = ["1"]', 'tags       = ["gone"]')
     (root / "recipes" / "sourceless-1.toml").write_text(gone)
     return root
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder.bench.results import from_json
+from builder.bench.results import parse
 from support.commands import Builder
 
 
@@ -25,7 +24,7 @@ def test_an_image_is_measured_for_each_context(
         *("--", "--n-predict", "20"),
     )
     assert done.returncode == 0, done.stderr
-    found = from_json(json.loads(done.stdout))
+    found = parse(done.stdout)
     assert [point.context for point in found.points] == [512, 1024]
     assert [run.timed_by for run in found.points[1].runs] == ["server"] * 3
     assert {run.tokens for run in found.points[0].runs} == {50}

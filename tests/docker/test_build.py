@@ -148,7 +148,7 @@ def test_what_decides_the_image_builds_it_anew(builder: Builder, variant: Path) 
     edit(variant, "version: 1 (in-repo)", "version: 3 (in-repo)")
     broken = builder("build", "variant", "--catalog", variant)
     assert broken.returncode == 7
-    assert "expected contains version: 3 (in-repo); found version: 1 (in-repo)" in broken.stderr
+    assert "expected: contains version: 3 (in-repo); found: version: 1 (in-repo)" in broken.stderr
 
 
 # What goes wrong
@@ -158,7 +158,7 @@ def test_a_failed_check_moves_no_tag(builder: Builder, variant: Path, tmp_path: 
     edit(variant, "HELLO_BUILD_NUMBER = 1, ", "")
     done = builder("build", "variant", "--catalog", variant)
     assert done.returncode == 7
-    assert "expected contains version: 1 (in-repo); found version: 0 (in-repo)" in done.stderr
+    assert "expected: contains version: 1 (in-repo); found: version: 0 (in-repo)" in done.stderr
     assert "Traceback" not in done.stderr
     assert tags() == set()
     (kept,) = (tmp_path / "state" / "records" / "variant-0.1.0").glob("*.json")

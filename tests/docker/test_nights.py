@@ -196,6 +196,7 @@ def test_nothing_moves_where_it_must_not(world: World) -> None:
     # Two recipes that would move one tag.
     recipe = world.catalog / "recipes" / "overlaid-1.toml"
     other = recipe.read_text().replace('version = "1"\n', 'version = "2"\n', 1)
+    other = other.replace('tags       = ["1"]', 'tags       = ["2"]')
     recipe.with_name("overlaid-2.toml").write_text(other)
     world.failing("nightly", expect=13, said="overlaid-1 and overlaid-2 would both move")
 

@@ -144,7 +144,7 @@ def with_code(catalog: Path, name: str, old: str, new: str) -> None:
 
 def failures(stderr: str) -> set[str]:
     """What a verdict that failed says was expected, or its kind where nothing was."""
-    return set(re.findall(r"(?m)^\W*(?:loads|library): \S+: expected (.*?);? found", stderr))
+    return set(re.findall(r"(?m)^\W*(?:loads|library): \S+: expected: (.*?); found", stderr))
 
 
 def test_a_library_is_delivered_alone(
@@ -246,7 +246,7 @@ def test_a_library_that_never_ends_loading_has_failed(hami: Path, builder: Build
     with_code(hami, "src/libvgpu.c", "static void begin", f"{endless}static void begin")
     done = builder("build", RECIPE, "--catalog", hami)
     assert done.returncode == 7
-    assert "loads: LD_PRELOAD: expected an answer; found" in done.stderr
+    assert "loads: LD_PRELOAD: expected: an answer; found" in done.stderr
     assert "did not end" in done.stderr
 
 

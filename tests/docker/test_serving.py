@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder.bench.measuring import Settings
+from builder.bench.measure import Settings
 from builder.recipes.schema import Recipe, Serve
 from builder.servers.server import ServeSpec, launched
 from builder.smoke import gpu, serves

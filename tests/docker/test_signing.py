@@ -102,7 +102,7 @@ def test_what_belongs_to_an_image_is_attached(
     assert (tmp_path / "later" / "overlaid-1.toml").read_text() == text
     other = made(build, patch=change(tmp_path, worker="x = 2\n"))
     done = push("--from", own(other), command="sbom", expect=12)
-    assert f"has no {own(other)}" in done.stderr
+    assert f"has no tag {own(other)}" in done.stderr
 
 
 def test_a_recipe_from_elsewhere_is_written_nowhere_else(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -27,16 +29,24 @@ def test_the_command_writes_both_and_finds_githubs_page_by_itself(
     assert (tmp_path / "page.md").read_text() == page.read_text()
 
 
-def test_any_image_can_be_smoked_and_a_gpu_that_is_not_there_is_untried(
-    builder: Builder, hello: dict[str, list[str]]
+def test_a_gpu_that_is_not_there_is_untried_and_the_good_verdict_stays(
+    builder: Builder, hello: dict[str, Any], tmp_path: Path
 ) -> None:
-    image = hello["references"][0]
-    done = builder("smoke", image, "--gpu", "--json")
+    shutil.copytree(hello["state"] / "records", tmp_path / "state" / "records")
+    done = builder("smoke", "hello-sm120", "--gpu", "--json")
     assert done.returncode == 8, done.stderr
+    assert "the earlier good verdict stays recorded" in done.stderr
+    assert "nvidia-ctk runtime configure --runtime=docker" in done.stderr
+    again = builder("build", "hello-sm120", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["checked"] is False  # it was verified
     checks = json.loads(done.stdout)["verdict"]["checks"]
     (untried,) = [check for check in checks if check["passed"] is None]
     assert untried["kind"] == "gpu"
     assert "could not select device driver" in untried["found"]
+
+
+def test_a_name_that_is_no_image_is_refused(builder: Builder) -> None:
     done = builder("smoke", "no-such-image:1")
     assert done.returncode == 4
     assert "neither a recipe nor an image" in done.stderr

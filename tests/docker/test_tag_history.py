@@ -29,7 +29,7 @@ def test_a_way_back_leads_further_back_each_time(repository: Repository) -> None
     for digest in (made[1], made[0]):
         assert tag_history.require_previous(repository, "latest") == digest
         publish_tags.move(repository, "latest", digest, "back")
-    with pytest.raises(RegistryError, match=r"before the last move of .* is not known"):
+    with pytest.raises(RegistryError, match=r":latest points to its first image"):
         tag_history.require_previous(repository, "latest")
     # What is new is on top of where one has gone back to.
     publish_tags.move(repository, "latest", made[3], "mended")
@@ -226,7 +226,7 @@ def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Re
             publish_tags.move(repository, tag, ours.digest, "so")
     with pytest.raises(RegistryError, match="is not an image that builder made"):
         publish_tags.move(repository, "latest", "nightly.nights", "so")
-    with pytest.raises(RegistryError, match="has no nothing"):
+    with pytest.raises(RegistryError, match="has no tag nothing"):
         publish_tags.move(repository, "latest", "nothing", "so")
     assert repository.resolve("latest") == ""
     first = publish_tags.move(repository, "latest", ours.digest, "so")
@@ -234,7 +234,7 @@ def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Re
     # Once more is no move, and there is nothing to go back to.
     assert publish_tags.move(repository, "latest", "1-0123456789ab", "again").before == ours.digest
     assert [move.reason for move in tag_history.moves(repository, "latest")] == ["so"]
-    with pytest.raises(RegistryError, match=r"before the last move of .*:latest is not known"):
+    with pytest.raises(RegistryError, match=r":latest points to its first image"):
         tag_history.require_previous(repository, "latest")
 
 

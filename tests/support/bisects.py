@@ -8,7 +8,7 @@ from typing import Any
 
 from builder.bisect import run as bisect_run
 from builder.bisect import state as bisect_state
-from builder.bisect.ask import Request
+from builder.bisect.request import Request
 from builder.bisect.run import Options, Outcome
 from builder.bisect.state import State
 from builder.cli.options import build_session

@@ -42,6 +42,7 @@ targets = ["llama-server"]
 [image]
 repository = "eng"
 tags       = ["{version}", "stays"]
+moving     = ["stays"]
 
 [[probe]]
 option = "--x"

@@ -109,7 +109,7 @@ def test_without_one_around_the_installed_farm_is_taken(
         assert farm_root() == installed() == REPOSITORY
         (tmp_path / "package").mkdir()
         patched.setattr("builder.farm.PACKAGE", tmp_path / "package")
-        with pytest.raises(RecipeError, match="there is no recipes/ directory"):
+        with pytest.raises(RecipeError, match="has no recipes/ directory"):
             farm_root()
 
 

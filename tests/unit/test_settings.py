@@ -38,7 +38,7 @@ def test_a_layer_cache_is_a_repository(monkeypatch: pytest.MonkeyPatch, name: st
 @pytest.mark.parametrize("name", ["x:tag", "x,mode=min", "Registry/x", "https://x/y", "x y"])
 def test_what_is_no_repository_is_told(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("BUILDER_LAYER_CACHE", name)
-    with pytest.raises(WorldError, match="layer_cache"):
+    with pytest.raises(WorldError, match="BUILDER_LAYER_CACHE must be names"):
         settings.load()
 
 
@@ -65,4 +65,28 @@ def test_hosts_that_get_logins_are_a_list(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("BUILDER_TOKEN_HOSTS", "https://a.example/token")
     with pytest.raises(WorldError) as caught:
         settings.load()
-    assert "must be host names" in caught.value.why
+    assert "BUILDER_TOKEN_HOSTS must be host names" in caught.value.why
+
+
+def test_an_error_names_the_variable_or_the_line_of_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text('# mine\nnamespace = "UPPER"\njob = 2\njobs = "many"\n')
+    with pytest.raises(WorldError) as caught:
+        settings.load()
+    assert set(caught.value.why.splitlines()) == {
+        f"{file}:2: namespace {settings.WORDS[settings.NAMESPACE]}; it is 'UPPER'",
+        f"{file}:3: job: unknown setting; did you mean jobs?",
+        f"{file}:4: jobs: input should be a valid integer, unable to parse string as an integer; "
+        "it is 'many'",
+    }
+    file.write_text("jobs = 2\n")
+    monkeypatch.setenv("BUILDER_JOBS", "-1")
+    with pytest.raises(WorldError) as caught:
+        settings.load()
+    assert caught.value.why.startswith("BUILDER_JOBS: input should be greater than or equal to 0")
+    monkeypatch.delenv("BUILDER_JOBS")
+    file.write_text("jobs = = 2\n")
+    with pytest.raises(WorldError, match="is not TOML") as caught:
+        settings.load()
+    assert "line 1" in caught.value.why

@@ -34,6 +34,7 @@ from builder.recipes.schema.probes import (
     PythonProbe,
     RunProbe,
     Serve,
+    pattern_names,
 )
 from builder.recipes.schema.recipe import (
     Artifact,
@@ -106,4 +107,5 @@ __all__ = [
     "checked_ref",
     "checked_url",
     "json_schema",
+    "pattern_names",
 ]

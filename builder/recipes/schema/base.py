@@ -31,6 +31,7 @@ class Root(Model):
     """Where the Debian root comes from."""
 
     suite: Name
+    """Release of Debian: "trixie"."""
     image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._/:-]*$"), PLAIN]
     """The registry image to start from, with its tag."""
     digest: Digest | None = None
@@ -38,6 +39,7 @@ class Root(Model):
     as_of: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$"), PLAIN]
     """Date of the package set; change it to get newer packages."""
     packages: list[DebianPackage] = []
+    """Packages beside those that apt itself needs."""
 
 
 class Published(Model):
@@ -51,9 +53,9 @@ class Published(Model):
     """Why it is not pinned."""
 
     @model_validator(mode="after")
-    def _pinned_or_explained(self) -> Published:
+    def _require_digest_or_note(self) -> Published:
         if self.digest is None and self.note is None:
-            raise ValueError("a tag alone can move: pin its digest, or say why not in note")
+            raise ValueError("a tag can move: give its digest, or the reason why not in note")
         return self
 
 
@@ -61,6 +63,7 @@ class Stage(Model):
     """One stage of a CUDA base."""
 
     packages: list[DebianPackage] = []
+    """Debian packages."""
     cross: list[DebianPackage] = []
     """More packages for a build platform other than the target's."""
     libraries: list[Annotated[str, StringConstraints(pattern=r"^lib[A-Za-z0-9_+-]+$"), PLAIN]] = []
@@ -71,10 +74,13 @@ class Wheel(Model):
     """A wheel of the CUDA toolkit, for each platform by digest."""
 
     name: Name
+    """Project name on PyPI."""
     version: Version
+    """Release."""
     library: bool = False
     """True: contains libraries that are linked and shipped, so the target's wheel is needed too."""
     sha256: dict[Literal["amd64", "arm64"], Sha256]
+    """sha256 of the wheel, by platform."""
 
 
 class BasePython(Model):
@@ -92,10 +98,15 @@ class BaseRecipe(Model):
     """A base: images to compile in and to run on."""
 
     name: Name
+    """Name of the base, and of the file."""
     summary: Text
+    """What the base is, in one line."""
     license: License
+    """SPDX license expression."""
     family: Name
+    """Family that builds the base: "debian-root", "cuda-wheels", ..."""
     base: Name | None = None
+    """Base that it extends."""
     notes: list[Text] = []
     """Known problems, also of related bases."""
     root: Root | None = None

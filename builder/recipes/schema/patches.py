@@ -103,7 +103,9 @@ class Script(Model):
     """A program that edits the tree."""
 
     git: GitUrl
+    """Repository of the program."""
     commit: Commit
+    """Commit of that repository."""
     path: TreePath
     """The program in the tree of ``commit``: Python (.py), or anything with a #! line.
 
@@ -112,6 +114,7 @@ class Script(Model):
     sha256: Sha256 | None = None
     """sha256 of the program, if its author publishes one."""
     arguments: list[Value] = []
+    """Arguments of the program."""
     at: Annotated[str, StringConstraints(pattern=r"^(?:/[A-Za-z0-9._+-]+)+$"), PLAIN] = "/tree"
     """Where the program finds the tree, and its working directory."""
     seconds: Annotated[int, Field(ge=1, le=3600)] = 60
@@ -122,7 +125,7 @@ class Script(Model):
     """Texts that the output must contain; otherwise the patch fails, whatever the exit status."""
 
     @model_validator(mode="after")
-    def _not_over_the_system(self) -> Script:
+    def _require_no_system_path(self) -> Script:
         if ".." in self.at.split("/") or self.at.split("/")[1] in SYSTEM_DIRECTORIES:
             raise ValueError(f"at = {self.at!r} would hide what the program runs on")
         return self
@@ -144,9 +147,9 @@ class ScriptPatch(AnyPatch):
         return f"script {self.script.path}"
 
     @model_validator(mode="after")
-    def _absent_is_told_by_its_files(self) -> ScriptPatch:
+    def _require_files_when_absent(self) -> ScriptPatch:
         if self.expect == "absent" and not self.script.edits:
-            raise ValueError("say in edits which files it changes: they must be absent")
+            raise ValueError("name the files that it would change in edits: they must be absent")
         return self
 
 
@@ -162,7 +165,9 @@ class Distribution(Model):
     """
 
     name: PythonProject
+    """Name of the project."""
     version: Annotated[str, StringConstraints(pattern=PEP440), PLAIN]
+    """Version of the project (PEP 440)."""
     entry_points: dict[EntryPointName, dict[EntryPointName, EntryPoint]] = {}
     """"module:function" by group and name."""
 
@@ -179,7 +184,9 @@ class Add(Model):
     """A directory, or a file, of a pinned commit, as new files of the tree."""
 
     git: GitUrl
+    """Repository of the files."""
     commit: Commit
+    """Commit of that repository."""
     path: TreePath
     """In the tree of ``commit``."""
     to: TreePath
@@ -199,9 +206,9 @@ class AddPatch(AnyPatch):
         return f"add {self.add.to}"
 
     @model_validator(mode="after")
-    def _never_absent(self) -> AddPatch:
+    def _require_applies(self) -> AddPatch:
         if self.expect == "absent":
-            raise ValueError("what is added is never there before: expect has no use")
+            raise ValueError('expect = "absent" is not allowed: the source never has it')
         return self
 
 

@@ -1,8 +1,13 @@
-"""Probes: what the smoke test checks in a finished image, and how."""
+"""Probes: what the smoke test checks in a finished image, and how.
+
+A key that names the opposite has ``excludes`` beside ``contains``, ``missing`` beside ``has``, and
+``_not`` behind any other name.  The names stay as they are: the checks of a verdict hash them.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, model_validator
@@ -38,10 +43,18 @@ Symbol = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_.$][A-Za-z0-9_.$@]*
 SymbolGlob = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.$@*?]+$"), PLAIN]
 
 
+def pattern_names(patterns: Sequence[str]) -> list[str]:
+    """Names for the regular expressions of a probe, which messages never show."""
+    if len(patterns) == 1:
+        return ["the expected pattern"]
+    return [f"expected pattern {number}" for number in range(1, len(patterns) + 1)]
+
+
 class RunProbe(Model):
     """Output and exit status of a program of the image."""
 
     run: Annotated[list[Text], Field(min_length=1)]
+    """Program and arguments."""
     contains: list[Text] = []
     """Texts that the output (of both streams) must contain."""
     excludes: list[Text] = []
@@ -56,6 +69,7 @@ class OptionProbe(Model):
     """An option and its values in a program's --help."""
 
     option: Annotated[str, StringConstraints(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_-]*$"), PLAIN]
+    """The option: "--spec-type"."""
     program: Text | None = None
     """Default: the image's entrypoint."""
     has: list[Text] = []
@@ -66,7 +80,7 @@ class OptionProbe(Model):
     """True: the option must not exist."""
 
     @model_validator(mode="after")
-    def _no_values_of_what_is_not_there(self) -> OptionProbe:
+    def _require_no_values_when_absent(self) -> OptionProbe:
         if self.absent and (self.has or self.missing):
             raise ValueError("an option that must be absent has no values")
         return self
@@ -99,6 +113,7 @@ class FileProbe(Model):
     """A file, or all files that match a glob: existence and contents."""
 
     file: ImagePath
+    """Path in the image; ``*`` and ``?`` are wildcards."""
     absent: bool = False
     """True: the file must not exist."""
     has: list[Text] = []
@@ -108,11 +123,12 @@ class FileProbe(Model):
     matches: list[RegularExpression] = []
     """Regular expressions (Python's) that must match in the file."""
     sha256: Sha256 | None = None
+    """sha256 that the file must have."""
     sha256_not: Sha256 | None = None
     """sha256 that the file must not have."""
 
     @model_validator(mode="after")
-    def _no_text_of_what_is_not_there(self) -> FileProbe:
+    def _require_no_contents_when_absent(self) -> FileProbe:
         asks = self.has or self.missing or self.matches or self.sha256 or self.sha256_not
         if self.absent and asks:
             raise ValueError("a file that must be absent has no contents")
@@ -123,6 +139,7 @@ class PythonProbe(Model):
     """Facts of a Python file's syntax tree: neither layout nor comments matter."""
 
     python: ImagePath
+    """Path of the file in the image."""
     inside: DottedName | None = None
     """Only within this class or function: "Attention.forward"."""
     defines: list[DottedName] = []
@@ -207,6 +224,8 @@ class Accept(Model):
         "world-writable",
         "secrets",
     ]
+    """The check."""
     path: ImagePath
     """Files that the exception covers."""
     why: Text
+    """The reason."""

@@ -106,6 +106,7 @@ class Overlay(Model):
     """The installed Python package that is patched; default: the source's, where that is PyPI."""
 
     package: PythonProject
+    """Name of the Python project."""
     version: Annotated[str, StringConstraints(pattern=VERSION_GLOB), PLAIN]
     """Version in its metadata; ``*`` matches any text: "*+g58c8a5eaa"."""
 
@@ -117,6 +118,7 @@ class Start(Model):
     """
 
     run: Annotated[list[Text], Field(min_length=1)]
+    """Program and arguments."""
     why: Text
     """Why the recipe needs it."""
     drop_when: Text | None = None
@@ -139,7 +141,7 @@ class Artifact(Model):
     may: any other, and one that is defined after all, is an error."""
 
     @model_validator(mode="after")
-    def _undefined_in_libraries(self) -> Artifact:
+    def _require_loads(self) -> Artifact:
         if self.undefined and not self.loads:
             raise ValueError("undefined has no use where loads = false")
         return self
@@ -154,32 +156,39 @@ class Debian(Model):
     """Debian packages beside those of the base."""
 
     build: list[DebianPackage] = []
+    """Packages to compile with; the image does not have them."""
     runtime: list[DebianPackage] = []
+    """Packages of the image."""
 
 
 class Image(Model):
     """Names, tags and start of the image."""
 
     repository: Annotated[str, StringConstraints(pattern=REPOSITORY, max_length=200), PLAIN]
+    """Repository of the image, without the namespace."""
     tags: Annotated[
         list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]], Field(min_length=1)
     ]
+    """Tags of the image besides its immutable one, VERSION-KEY."""
     moving: list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]] = []
     """Tags that move to every new image: "latest".  Other tags never move."""
     entrypoint: list[Text] = []
     """Entrypoint of the container; default: set by the family."""
     command: list[Value] = []
+    """Arguments of the entrypoint where ``docker run`` gives none."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Port on which the server listens."""
     health: TreePath | None = None
     """Path of the health page on ``port``, without the leading slash."""
     env: dict[VariableName, Value] = {}
+    """Environment variables of the container."""
     user: Annotated[str, StringConstraints(pattern=USER), PLAIN] | None = None
     """User and group of the process; default: set by the family ("10001:10001" on our bases)."""
 
     @model_validator(mode="after")
-    def _health_needs_a_port(self) -> Image:
+    def _require_port_for_health(self) -> Image:
         if self.health is not None and self.port is None:
-            raise ValueError("health is a page on port: say which")
+            raise ValueError("health is a page of the server on port: give port as well")
         return self
 
 
@@ -196,14 +205,19 @@ class Recipe(Model):
     """An engine: what its image is made of, and how it is checked."""
 
     engine: Name
+    """Name of the engine; the file is ``ENGINE-VERSION.toml``."""
     version: Version
+    """Version of the engine; the image's immutable tag begins with it."""
     summary: Text
+    """What the engine is, in one line."""
     license: License
     """SPDX license expression."""
     url: Text | None = None
     """Where people read about the engine."""
     family: Name
+    """Family that builds the engine: "llama-cpp", "cmake", ..."""
     base: Name
+    """Base to compile in and to run on: a file of ``recipes/bases/``."""
     notes: list[Text] = []
     """Purpose and known problems."""
     source: Source
@@ -229,7 +243,7 @@ class Recipe(Model):
     probe: Annotated[list[Probe], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _channel_moves(self) -> Recipe:
+    def _require_moving_channel(self) -> Recipe:
         channel = self.track.channel if self.track else None
         if channel is not None and channel not in self.image.moving:
             raise ValueError(f"the channel {channel} must be among image.moving: it moves")

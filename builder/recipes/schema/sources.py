@@ -41,7 +41,9 @@ class PypiSource(Model):
     pypi: PythonProject
     """Project name on PyPI."""
     version: Version
+    """Release."""
     sha256: Sha256
+    """sha256 of the file."""
     subdirectory: TreePath = "."
     """Directory of the source inside the file (without the top directory of an sdist)."""
 
@@ -52,6 +54,7 @@ class ArchiveSource(Model):
     archive: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN]
     """URL of the file."""
     sha256: Sha256
+    """sha256 of the file."""
     subdirectory: TreePath = "."
     """Directory of the source inside the archive, with its top directory."""
 
@@ -64,13 +67,14 @@ class GitSource(Model):
     ref: Ref | None = None
     """Tag or branch, for people: the commit decides."""
     commit: Commit
+    """The commit: 40 hex digits."""
     submodules: bool = True
     """Whether to fetch submodules."""
     submodule: dict[TreePath, GitUrl] = {}
     """New URL of a submodule that has moved, by path."""
 
     @model_validator(mode="after")
-    def _no_urls_of_what_is_left_out(self) -> GitSource:
+    def _require_submodules(self) -> GitSource:
         if self.submodule and not self.submodules:
             raise ValueError("submodule has no use where submodules = false")
         return self
@@ -80,6 +84,7 @@ class InstalledSource(Model):
     """A package that the base has installed: nothing is fetched, and nothing can be patched."""
 
     installed: PythonProject
+    """Name of the Python project."""
 
 
 SOURCES = ("git", "path", "pypi", "archive", "installed")
@@ -123,7 +128,7 @@ class Track(Model):
     """Days that a channel may be behind its upstream."""
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Track:
+    def _require_one_upstream(self) -> Track:
         if sum(kind is not None for kind in (self.tag, self.branch, self.image)) != 1:
             raise ValueError("needs exactly one of: tag, branch, image")
         return self

@@ -32,6 +32,12 @@ MOST_OUTPUT = 1 << 20  # bytes that are kept of the beginning of an output, and 
 BLOCK = 1 << 16
 LOG_TAIL = 64 << 10  # bytes of a log that are looked at
 ENGINE_TIMEOUT = 60.0  # seconds for the engine to answer
+NO_GPU_DRIVER = "could not select device driver"  # moby, daemon/devices.go
+TOOLKIT = (
+    "install nvidia-container-toolkit, run `nvidia-ctk runtime configure --runtime=docker` and "
+    "restart the Docker engine"
+)
+"""How an engine gets NVIDIA's runtime (the toolkit's installation guide)."""
 
 
 class TimedOutError(UntriedError):
@@ -274,7 +280,8 @@ def started(reference: str, start: Start) -> Iterator[Container]:
         if done.status in {126, 127}:  # docker run(1), "Exit status": the program's fault
             raise NotRunnableError("its program cannot be run", done.output.strip())
         if done.status != 0:
-            raise UntriedError("the engine cannot start a container", done.output.strip())
+            hint = TOOLKIT if start.gpus is not None and NO_GPU_DRIVER in done.output else ""
+            raise UntriedError("the engine cannot start a container", done.output.strip(), hint)
         yield Container(name)
     except subprocess.TimeoutExpired as error:
         raise UntriedError("the engine did not start a container in time") from error

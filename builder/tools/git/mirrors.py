@@ -10,7 +10,6 @@ which, and which commits changed a file.  ``scratch`` reads both, and fetches no
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from builder.errors import MIRROR_FIRST, FetchError
-from builder.tools.files import atomic_write, file_lock
+from builder.tools.files import file_lock, write_json
 from builder.tools.git.arguments import checked_commit, checked_url
 from builder.tools.git.command import is_intact
 from builder.tools.git.errors import GitError, fetch_error
@@ -172,8 +171,8 @@ class Mirror:
 
     def _read_refs(self) -> Advertised:
         try:
-            return Advertised(**json.loads(self._refs_file.read_text("utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            return Advertised.model_validate_json(self._refs_file.read_bytes())
+        except (OSError, ValueError) as error:
             raise self._not_mirrored("its tags and branches") from error
 
     def _fetch_refs(self) -> Advertised:
@@ -182,8 +181,7 @@ class Mirror:
             found = parse_refs(
                 self._repaired(self.history, "the refs", lambda: self._ask(self.history, *listing))
             )
-            with atomic_write(self._refs_file) as file:
-                file.write_text(json.dumps({"refs": found.refs, "head": found.head}), "utf-8")
+            write_json(self._refs_file, found.model_dump())
         return found
 
     def repair(self) -> bool:

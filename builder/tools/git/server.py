@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict
 
 from builder.errors import GoneError
 from builder.tools.git import command
@@ -18,9 +19,13 @@ from builder.tools.web.errors import WebError
 from builder.tools.web.retry import RetryPolicy
 
 
-@dataclass(frozen=True, slots=True)
-class Advertised:
-    """The refs that a server advertises: commits by ref, and the branch that HEAD is."""
+class Advertised(BaseModel):
+    """The refs that a server advertises: commits by ref, and the branch that HEAD is.
+
+    A byte of a name that is not UTF-8 is written as ``\\xNN``; git allows no backslash in names.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     refs: dict[str, str]
     head: str
@@ -62,13 +67,13 @@ def parse_refs(listing: bytes) -> Advertised:
     """The output of ``git ls-remote --symref``."""
     refs: dict[str, str] = {}
     head = ""
-    for line in listing.decode("utf-8", "surrogateescape").splitlines():
+    for line in listing.decode("utf-8", "backslashreplace").splitlines():
         what, _, name = line.partition("\t")
         if what.startswith("ref: ") and name == "HEAD":
             head = what.removeprefix("ref: ")
         elif COMMIT.fullmatch(what):
             refs[name] = what
-    return Advertised(refs, head)
+    return Advertised(refs=refs, head=head)
 
 
 def require_commit(repository: Repository, commit: str, url: str) -> None:

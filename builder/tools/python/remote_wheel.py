@@ -2,8 +2,8 @@
 
 The sha256 of the index covers the whole file, not a part of it.  So the files are verified by the
 wheel's own RECORD (a sha256 for each file), and its METADATA by the digest that the index may
-publish.  That detects damage on the way; whoever can alter the wheel on the server can alter its
-RECORD, so nothing is built from parts.
+publish.  That detects damage on the way; an attacker who can alter the wheel on the server can
+alter its RECORD, so nothing is built from parts.
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
 """
 

@@ -21,7 +21,9 @@ from builder.tools.web.errors import WebError, cause
 from builder.tools.web.retry import RetryPolicy
 
 SHORT = 100
-"""Characters of a short description; the response to a longer one is 400."""
+"""Bytes of a short description; the response to a longer one is 400.
+
+peter-evans/dockerhub-description has the same limit (src/main.ts, SHORT_DESCRIPTION_MAX_BYTES)."""
 FULL = 25_000
 """Bytes of a full description, which is Markdown; likewise."""
 PAGE = 100  # tags: the maximum of a page

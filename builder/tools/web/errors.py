@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 from builder.tools.web import http_time
 
+REFUSED = "connection refused"
+
 
 class WebError(Exception):
     """A request without a usable response.
@@ -121,7 +123,7 @@ def _cause(chain: list[BaseException]) -> str:
         (ssl.SSLEOFError, "the server closed the connection"),
         (ssl.SSLError, "no TLS connection could be made"),
         (socket.gaierror, "the host name cannot be resolved"),
-        (ConnectionRefusedError, "connection refused"),
+        (ConnectionRefusedError, REFUSED),
         (http.client.RemoteDisconnected, "the server closed the connection without a response"),
         (ConnectionResetError, "the server reset the connection"),
         (ConnectionError, "the server closed the connection"),

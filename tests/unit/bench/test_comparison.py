@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,7 +63,7 @@ def test_other_differences_are_listed(more: dict[str, Any], what: str, same: boo
 def test_a_newer_driver_is_worth_knowing_and_no_other_hardware() -> None:
     first = benchmark([1.0, 2.0])
     gpu = {**first.machine["gpus"][0], "driver": "590.1"}
-    found = compare(first, replace(first, machine={**first.machine, "gpus": [gpu]}))
+    found = compare(first, first.model_copy(update={"machine": {**first.machine, "gpus": [gpu]}}))
     assert [(each.what, each.decisive) for each in found.differences] == [("driver", False)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,10 +14,8 @@ from support.benchmarks import benchmark
 
 
 def test_a_picture_of_each_kind(tmp_path: Path) -> None:
-    sweep = replace(
-        benchmark([50.0, 51.0]),
-        points=(*benchmark([50.0, 51.0]).points, *benchmark([40.0, 42.0], context=2048).points),
-    )
+    points = (*benchmark([50.0, 51.0]).points, *benchmark([40.0, 42.0], context=2048).points)
+    sweep = benchmark([50.0, 51.0]).model_copy(update={"points": points})
     files = [tmp_path / "a.png", tmp_path / "deep" / "a.svg"]
     plot.draw([("bee", sweep), ("buun", benchmark([45.0, 46.0]))], files)
     png = files[0].read_bytes()

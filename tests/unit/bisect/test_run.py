@@ -7,7 +7,7 @@ import json
 import pytest
 
 from builder.bisect import run as bisect_run
-from builder.bisect.ask import Request
+from builder.bisect.request import Request
 from builder.bisect.run import Options
 from builder.bisect.state import QuestionError
 from builder.cli.options import build_session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from builder.bench.results import from_json
+from builder.bench.results import parse
 from support.benchmarks import benchmark
 from support.commands import Builder
 
@@ -102,7 +103,7 @@ def test_a_server_by_its_url_with_timings_of_its_own(
     assert (first["temperature"], first["top_k"], first["min_p"]) == (0.6, 20, 0.0)
     assert (first["max_tokens"], first["model"], first["stream"]) == (2000, "tiny", True)
     assert "Space Invaders" in first["messages"][0]["content"]
-    found = from_json(json.loads(save.read_text()))
+    found = parse(save.read_text())
     assert [run.tokens_per_second for run in found.points[0].runs] == [46.0, 47.0, 48.0]
     assert found.points[0].runs[0].acceptance == 0.75
     assert found.points[0].runs[0].timed_by == "server"
@@ -131,6 +132,29 @@ def test_an_incomplete_answer_is_no_run(
     done = builder("bench", url, "--runs", "1")
     assert done.returncode == 7
     assert "the answer ended early, after 5 pieces" in done.stderr
+
+
+def test_a_port_where_nothing_listens_is_named(builder: Builder) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, and does not listen
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        done = builder("bench", url)
+    assert done.returncode == 4
+    assert f"{url} does not list its models" in done.stderr
+    assert f"nothing listens at {url}: connection refused" in done.stderr
+    assert "start the server" in done.stderr
+
+
+def test_the_output_file_is_checked_before_the_first_run(
+    server: tuple[str, type[Handler]], builder: Builder, tmp_path: Path
+) -> None:
+    url, answers = server
+    (tmp_path / "file").write_text("")
+    done = builder("bench", url, "--output-file", tmp_path / "file" / "found.json")
+    assert done.returncode == 4, done.stderr
+    assert "is not a directory" in done.stderr
+    assert "name another file: --output-file FILE" in done.stderr
+    assert answers.asked == []
 
 
 def test_a_comparison_of_unlike_machines_is_shown_and_refused(

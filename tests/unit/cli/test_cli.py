@@ -161,6 +161,28 @@ def test_show_tells_the_plan(builder: Builder) -> None:
     assert text == (REPOSITORY / "tests/data/golden/hello-sm120-0.1.0.Dockerfile").read_text()
 
 
+def test_show_prints_texts_and_toml(builder: Builder) -> None:
+    text = builder("show", "atomic-b8995").stdout
+    values = dict(line.split(maxsplit=1) for line in text.splitlines() if " " in line)
+    patches = [line for line in text.splitlines() if line.startswith("patch ")]
+    assert patches
+    for line in patches:
+        value = tomllib.loads(f"patch = {line.removeprefix('patch').strip()}")["patch"]
+        assert value["expect"] == "applies"
+    assert values["platform"] == "amd64"
+    for python in ("None", "True", "False", "['", "('"):
+        assert python not in text
+
+
+def test_without_a_namespace_push_and_status_end_at_once(builder: Builder) -> None:
+    for command in (["push", "hello-sm120"], ["push", "hello-sm120", "--check"], ["status"]):
+        done = builder(*command)
+        assert done.returncode == 12, done.stderr
+        assert done.stderr.count("BUILDER_NAMESPACE is not set") == 1, done.stderr
+        assert "build it" not in done.stderr
+        assert done.stdout == ""
+
+
 @pytest.mark.parametrize(
     ("option", "name", "folder"),
     [([], "recipe", "recipes"), (["--base"], "base", "recipes/bases")],
@@ -225,7 +247,7 @@ def test_what_is_not_there_is_told_with_what_is(builder: Builder, tmp_path: Path
     assert "did you mean hello-sm120" in done.stderr
     done = builder("list", "--catalog", tmp_path)
     assert done.returncode == 3
-    assert "holds no recipes/ directory" in done.stderr
+    assert "has no recipes/ directory" in done.stderr
     assert done.stdout == ""
 
 

@@ -54,9 +54,9 @@ def test_a_status_fits_a_terminal_and_tells_the_last_night(
     lines = [*Text.from_ansi(said.getvalue()).plain.splitlines(), *overview.notes]
     assert len(lines) == 5
     assert max(map(len, lines)) <= 120
-    told = "last nightly run 2026-11-21 03:10: failed; last good one: 2026-11-20 03:10"
+    told = "last nightly run 2026-11-21 03:10 UTC: failed; last good one: 2026-11-20 03:10 UTC"
     assert overview.notes[0].endswith(told)
     assert overview.notes[1].endswith("is built, and 1 of 40 checks failed")
     assert told in markdown.of_table(overview)
     (note,) = nightly.overview_of_statuses([replace(status, failed=None, problem="")]).notes
-    assert note.endswith("last nightly run 2026-11-20 03:10: moved")
+    assert note.endswith("last nightly run 2026-11-20 03:10 UTC: moved")

@@ -172,6 +172,7 @@ def test_one_upstream_that_is_away_does_not_stop_the_others(farm: Farm, tmp_path
     file = farm.write(farm.pull(6, **{"b.c": "c\n"}))
     text = file.read_text().replace('engine  = "eng"', 'engine  = "gone"')
     text = text.replace(farm.url, other.url).replace(farm.pin, pin)
+    text = text.replace('repository = "eng"', 'repository = "gone"')
     (farm.recipes / "gone-0.1.0.toml").write_text(text)
     other.folder.rename(tmp_path / "away")
     for command in ("patch check", "patch drift", "pin outdated"):

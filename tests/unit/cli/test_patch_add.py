@@ -8,7 +8,16 @@ from support.farms import Farm
 from support.upstreams import numbered
 
 
-def test_freeze_writes_base_and_head_and_keeps_the_file(farm: Farm) -> None:
+def test_a_patch_needs_a_reason_that_is_not_blank(farm: Farm) -> None:
+    file = farm.write()
+    text = file.read_text()
+    farm.run("patch", "add", "eng", "--pull", "6", "--reason", " ", status=2)
+    assert "the reason is empty" in farm.said
+    assert "why the recipe needs the patch" in " ".join(farm.said.replace("│", " ").split())
+    assert file.read_text() == text
+
+
+def test_add_writes_base_and_head_and_keeps_the_file(farm: Farm) -> None:
     file = farm.write()
     before = file.read_text()
     base = farm.upstream.commit("main goes on", **{"b.c": "bb\n"})
@@ -35,9 +44,7 @@ def test_freeze_writes_base_and_head_and_keeps_the_file(farm: Farm) -> None:
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 @pytest.mark.parametrize("inline", [False, True])
-def test_freeze_and_update_write_as_the_file_is_written(
-    farm: Farm, inline: bool, ends: str
-) -> None:
+def test_add_and_update_write_as_the_file_is_written(farm: Farm, inline: bool, ends: str) -> None:
     file = farm.write(farm.pull(6, **{"b.c": "c\n"}))
     text = file.read_text()
     if inline:
@@ -65,7 +72,7 @@ def test_freeze_and_update_write_as_the_file_is_written(
     assert farm.upstream.head() in content
 
 
-def test_freeze_finds_the_base_of_what_was_merged(farm: Farm) -> None:
+def test_add_finds_the_base_of_what_was_merged(farm: Farm) -> None:
     farm.write()
     base = farm.upstream.commit("before", **{"b.c": "bb\n"})
     head = farm.upstream.pull(7, {"a.c": numbered(40, line_20="twenty")}, base=base)
@@ -76,7 +83,7 @@ def test_freeze_finds_the_base_of_what_was_merged(farm: Farm) -> None:
     assert f'+base = "{base}"' in out
 
 
-def test_freeze_says_what_is_not_there(farm: Farm) -> None:
+def test_add_says_what_is_not_there(farm: Farm) -> None:
     file = farm.write()
     before = file.read_text()
     farm.run("patch", "add", "eng", "--pull", "99", status=5)

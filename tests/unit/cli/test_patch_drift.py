@@ -47,6 +47,8 @@ def test_drift_tells_what_became_of_a_pull_request(farm: Farm) -> None:
     patch = farm.pull(6, **{"a.c": numbered(40, line_20="twenty")})
     farm.write(patch)
     (same,) = farm.json("patch", "drift")
+    farm.run("patch", "drift")
+    assert "1 pull request of 1 recipe compared with upstream" in farm.said
     assert (same["state"], same["changes"]) == ("unmoved", "")
 
     moved = farm.upstream.pull(6, {"a.c": numbered(40, line_20="20!")}, base=farm.pin)
@@ -67,7 +69,7 @@ def test_drift_tells_what_became_of_a_pull_request(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("how", ["merge", "squash", "fast-forward"])
-def test_drift_and_freeze_know_what_was_merged_and_touched_again(farm: Farm, how: str) -> None:
+def test_drift_and_add_know_what_was_merged_and_touched_again(farm: Farm, how: str) -> None:
     farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}))
     head = farm.upstream.git("rev-parse", "refs/pull/6/head")
     if how == "squash":

@@ -18,6 +18,8 @@ from support.upstreams import Upstream
 def test_outdated_counts_commits_and_days(farm: Farm) -> None:
     farm.write()
     assert farm.json("pin", "outdated")[0]["ahead"] == 0
+    assert farm.run("pin", "outdated") == ""
+    assert "1 of 1 recipe up to date" in farm.said
     farm.upstream.commit("two", **{"b.c": "bb\n"})
     farm.upstream.commit("three", **{"b.c": "bbb\n"})
     farm.upstream.git("tag", "v0.2.0")
@@ -48,6 +50,8 @@ def test_outdated_counts_releases_of_the_package_index(farm: Farm) -> None:
     assert (lag["target"]["name"], lag["ahead"], lag["since"]) == ("1.10", 2, "2026-01-02")
     assert "eng-1.0\t1.10\t2 releases ahead\t2026-01-02" in farm.run("pin", "outdated")
     assert farm.json("pin", "outdated", "--offline") == []
+    farm.run("pin", "outdated", "--offline")
+    assert "1 recipe without an upstream to compare with" in farm.said
 
 
 def test_verify_pins_names_what_is_gone(farm: Farm, tmp_path: Path) -> None:

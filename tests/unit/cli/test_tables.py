@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.cli.tables import duration, size, table
+from builder.cli.tables import duration, minute, size, table
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,20 @@ def test_sizes_are_decimal(count: int, text: str) -> None:
 )
 def test_durations_are_read_by_people(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("time", "text"),
+    [
+        ("2026-11-21T03:10:59.123456+00:00", "2026-11-21 03:10 UTC"),
+        ("2026-11-21T03:10:59Z", "2026-11-21 03:10 UTC"),
+        ("2026-11-21T01:10:00+02:00", "2026-11-20 23:10 UTC"),
+        ("", ""),
+        ("yesterday", "yesterday"),
+    ],
+)
+def test_times_have_their_time_zone(time: str, text: str) -> None:
+    assert minute(time) == text
 
 
 def test_a_table_outside_a_terminal_is_lines_of_tabs(capsys: pytest.CaptureFixture[str]) -> None:

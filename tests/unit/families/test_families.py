@@ -218,7 +218,11 @@ DIGEST = f'digest = "sha256:{"0" * 64}"\n'
     [
         ("published", f'[published]\nimage = "a/b:1"\n{DIGEST}', ""),
         ("published", '[published]\nimage = "a/b:1"\nnote = "so"\n', ""),
-        ("published", '[published]\nimage = "a/b:1"\n', "pin its digest, or say why not in note"),
+        (
+            "published",
+            '[published]\nimage = "a/b:1"\n',
+            "give its digest, or the reason why not in note",
+        ),
         ("published", f'[published]\nimage = "a/b"\n{DIGEST}', "must be an image with its tag"),
         ("published", f'[published]\nimage = "--x:1"\n{DIGEST}', "must be an image with its tag"),
         ("published", "", "needs a [published] table"),

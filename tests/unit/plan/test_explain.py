@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from builder.plan.explain import explained
+from builder.plan.explain import _probe, explained
+from builder.recipes.schema import FileProbe, RunProbe
 from support.catalogs import load
 from support.environment import REPOSITORY
+
+
+def test_no_regular_expression_is_shown() -> None:
+    run = RunProbe(run=["/x", "--version"], matches=[r"^version: \d+"])
+    assert _probe(run) == "/x --version exits 0, matches the expected pattern"
+    file = FileProbe(file="/x", matches=["a+", "b+"])
+    assert _probe(file) == "/x is there, matches expected pattern 1, matches expected pattern 2"
 
 
 def test_explain_tells_what_must_be_printed_and_what_is_installed() -> None:

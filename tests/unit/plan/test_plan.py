@@ -247,8 +247,16 @@ def test_a_tree_may_not_lead_out_of_itself(tmp_path: Path) -> None:
     os.mkfifo(tree / "pipe")
     with pytest.raises(FetchError, match="neither a file nor a link"):
         tree_hash.identity(tree)
-    with pytest.raises(FetchError, match="there is no source tree"):
-        tree_hash.identity(tmp_path / "nowhere")
+
+
+def test_a_source_tree_that_is_not_there_is_named_with_its_line(root: Path) -> None:
+    shutil.rmtree(root / "engines" / "hello-sm120")
+    file = root / "recipes" / f"{NAME}.toml"
+    line = file.read_text().splitlines().index('path = "engines/hello-sm120"') + 1
+    with pytest.raises(FetchError) as caught:
+        rendered(root, NAME)
+    tree = root / "engines" / "hello-sm120"
+    assert caught.value.why == f"{file}:{line}: source.path: there is no source tree {tree}"
 
 
 def test_another_process_comes_to_the_same_key(root: Path) -> None:

@@ -254,7 +254,7 @@ def test_what_has_no_description(
     hub.pages[NAME].tags.clear()
     assert "has none of the tags that recipes name" in describe(builder, recipes, expect=12).stderr
     monkeypatch.setenv("BUILDER_NAMESPACE", "")
-    assert "Docker Hub's official images" in describe(builder, recipes, expect=12).stderr
+    assert "BUILDER_NAMESPACE is not set" in describe(builder, recipes, expect=12).stderr
     monkeypatch.setenv("BUILDER_NAMESPACE", "ghcr.io/me")
     for options in ([], ["--dry-run"]):
         done = describe(builder, recipes, *options, expect=12)

@@ -9,6 +9,7 @@ import pytest
 
 from builder.errors import RecipeError
 from support.catalogs import load
+from support.commands import Builder
 from support.environment import REPOSITORY
 
 HELLO = REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml"
@@ -100,7 +101,7 @@ def test_an_engine_with_one_version_needs_no_version(catalog: Path) -> None:
 
 
 def test_no_catalog_at_all(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="holds no recipes/ directory"):
+    with pytest.raises(RecipeError, match="has no recipes/ directory"):
         load(tmp_path)
 
 
@@ -110,7 +111,36 @@ def test_an_engine_whose_only_file_is_wrong_is_told_what_is_wrong(catalog: Path)
         load(catalog).engine("broken")
 
 
+def test_recipes_with_the_same_tag_name_each_other(catalog: Path, builder: Builder) -> None:
+    add(catalog, "hello-sm120-0.1.0")
+    add(catalog, "copy-1", ('"hello-sm120"\nversion = "0.1.0"', '"copy"\nversion = "1"'))
+    found = load(catalog)
+    with pytest.raises(RecipeError) as caught:
+        found.engine("copy-1")
+    file = catalog / "recipes" / "copy-1.toml"
+    line = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if "tags " in text)
+    assert [str(problem) for problem in caught.value.problems] == [
+        f"{file}:{line}: image.tags.0: hello-sm120:0.1.0 is also a tag of hello-sm120-0.1.0.toml: "
+        "change repository or tags in one of the files"
+    ]
+    for command in (["recipe", "check"], ["build"], ["push"]):
+        done = builder(*command, "hello-sm120-0.1.0", "--catalog", catalog)
+        assert done.returncode == 3, done.stderr
+        assert "hello-sm120:0.1.0 is also a tag of copy-1.toml" in done.stdout + done.stderr
+
+
+def test_only_tags_that_move_in_each_recipe_are_shared(catalog: Path) -> None:
+    named = '["0.1.0"]'
+    add(catalog, "hello-sm120-0.1.0", (named, f'{named}\nmoving = ["latest"]'))
+    other = ('"hello-sm120"\nversion = "0.1.0"', '"copy"\nversion = "1"')
+    add(catalog, "copy-1", other, (named, '["1"]\nmoving = ["latest"]'))
+    assert load(catalog).problems() == ()
+    add(catalog, "copy-1", other, (named, '["1", "latest"]'))
+    keys = [problem.key for problem in load(catalog).problems()]
+    assert keys == ["image.tags.1", "image.moving"]
+
+
 def test_a_health_page_needs_a_port(catalog: Path) -> None:
     add(catalog, "hello-sm120-0.1.0", ("port       = 8080\n", ""))
-    with pytest.raises(RecipeError, match="health is a page on port"):
+    with pytest.raises(RecipeError, match="health is a page of the server on port"):
         load(catalog).engine("hello-sm120-0.1.0")

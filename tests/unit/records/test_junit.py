@@ -29,6 +29,6 @@ def test_junit_counts_what_failed_apart_from_what_could_not_be_tried() -> None:
     assert [case.get("classname") for case in cases] == ["a-1.runs", "a-1.option", "a-1.serves"]
     failure = cases[1].find("failure")
     assert failure is not None
-    assert failure.text == "expected has <mtp> | x; found none\ufffd [a](b) `c`"
+    assert failure.text == "expected: has <mtp> | x; found: none\ufffd [a](b) `c`"
     assert cases[2].find("error") is not None
     assert list(cases[0]) == []

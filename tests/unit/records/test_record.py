@@ -1,4 +1,4 @@
-"""Records of images: strict models, which still read files of the format before."""
+"""Records of images: strict models of JSON files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from builder.records import record
 from builder.smoke.verdict import DeviceUse
 
 KEY = "0123456789ab" + "c" * 52
-FORMAT_1: dict[str, Any] = {
+UNTRIED = {"subject": "x", "expected": "y", "found": "z", "passed": None, "seconds": 0.0}
+RECORD: dict[str, Any] = {
+    "format": 2,
     "recipe": "x-1",
     "key": KEY,
     "contract": "c" * 64,
@@ -23,24 +25,26 @@ FORMAT_1: dict[str, Any] = {
         "digest": "sha256:" + "d" * 64,
         "checks": [
             {
-                "proof": "runs",
+                "kind": "runs",
                 "subject": "x --version",
                 "expected": "exit status 0",
                 "found": "0",
                 "passed": True,
                 "seconds": 1,
             },
-            {"proof": "gpu", "subject": "x", "expected": "y", "found": "z", "passed": None},
+            {"kind": "gpu", **UNTRIED},
         ],
         "download_size": 10,
         "unpacked_size": 20,
+        "kernels": None,
+        "device": None,
     },
     "created": "2026-11-20T03:10:00+00:00",
-    "seconds": {"plan": 1, "prove": 2.5},
+    "seconds": {"plan": 1, "smoke": 2.5},
     "base": {"builder-base/b:runtime-0": "sha256:" + "e" * 64},
     "log": "/x/build.log",
 }
-"""A file as it was written before records stated their format."""
+"""A file that ``record.write`` wrote."""
 
 
 def stored(state: Path, data: Any) -> Path:
@@ -50,21 +54,21 @@ def stored(state: Path, data: Any) -> Path:
     return file
 
 
-def test_a_file_of_format_1_is_read_and_written_as_format_2(tmp_path: Path) -> None:
-    stored(tmp_path, FORMAT_1)
+def test_a_record_is_read_and_written_again(tmp_path: Path) -> None:
+    stored(tmp_path, RECORD)
     found = record.read(tmp_path, "x-1", KEY)
     assert found is not None
     assert found.references == ("me/x:1-0123456789ab", "me/x:1")
-    assert found.seconds == {"plan": 1.0, "prove": 2.5}
+    assert found.seconds == {"plan": 1.0, "smoke": 2.5}
     assert [check.passed for check in found.verdict.checks] == [True, None]
     assert [check.subject for check in found.verdict.checks] == ["x --version", "x"]
     file = record.write(tmp_path, found)
-    assert json.loads(file.read_text())["format"] == 2
+    assert json.loads(file.read_text()) == RECORD | {"seconds": {"plan": 1.0, "smoke": 2.5}}
     assert record.read(tmp_path, "x-1", KEY) == found
 
 
 def test_a_record_of_a_pulled_image_has_its_own_file(tmp_path: Path) -> None:
-    stored(tmp_path, FORMAT_1)
+    stored(tmp_path, RECORD)
     found = record.read(tmp_path, "x-1", KEY)
     assert found is not None
     record.write(tmp_path, found.model_copy(update={"log": "other"}), apart=True)
@@ -89,7 +93,7 @@ DEVICE = DeviceUse(
 
 def test_the_figures_of_a_card_are_kept_with_the_newest_good_record(tmp_path: Path) -> None:
     assert record.newest_good(tmp_path, "x-1") is None
-    stored(tmp_path, FORMAT_1)
+    stored(tmp_path, RECORD)
     untried = record.read(tmp_path, "x-1", KEY)
     assert untried is not None
     assert record.newest_good(tmp_path, "x-1") is None
@@ -119,11 +123,12 @@ def test_the_figures_of_a_card_are_kept_with_the_newest_good_record(tmp_path: Pa
         {"references": "me/x:1"},
         {"digest": 1},
         {"seconds": {"plan": "1.0"}},
-        {"verdict": {**FORMAT_1["verdict"], "download_size": "10"}},
-        {"verdict": {**FORMAT_1["verdict"], "checks": [{"proof": "runs"}]}},
+        {"verdict": {**RECORD["verdict"], "download_size": "10"}},
+        {"verdict": {**RECORD["verdict"], "checks": [{"kind": "runs"}]}},
+        {"verdict": {**RECORD["verdict"], "checks": [{"proof": "gpu", **UNTRIED}]}},
         {"verdict": None},
     ],
 )
 def test_another_shape_is_no_record(tmp_path: Path, change: dict[str, Any]) -> None:
-    stored(tmp_path, FORMAT_1 | change)
+    stored(tmp_path, RECORD | change)
     assert record.read(tmp_path, "x-1", KEY) is None

@@ -292,3 +292,18 @@ def test_offline_knows_the_refs_of_the_last_time(upstream: Upstream, mirrored: M
     assert again == first
     assert first.head == "refs/heads/main"
     assert first.commit("refs/tags/v1") == first.commit("refs/heads/main")
+
+
+def test_refs_that_cannot_be_read_are_not_mirrored(upstream: Upstream, mirrored: Mirrored) -> None:
+    odd = b"refs/tags/\xff".decode("utf-8", "surrogateescape")
+    upstream.git("update-ref", odd, "HEAD")
+    online = Mirror(upstream.url, mirrored.cache, mirrored.said.append)
+    first = online.advertised()
+    assert first.commit("refs/tags/\\xff") == first.commit("refs/heads/main")
+    offline = Mirror(upstream.url, mirrored.cache, mirrored.said.append, offline=True)
+    assert offline.advertised() == first
+    file = online.folder / "advertised.json"
+    for text in ('{"refs": {"refs/heads/main": 1}, "head": ""}', '{"refs": {}}', "{", "[]"):
+        file.write_text(text)
+        with pytest.raises(FetchError, match="is not mirrored"):
+            Mirror(upstream.url, mirrored.cache, mirrored.said.append, offline=True).advertised()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.bench.measuring import filling, timed
+from builder.bench.measure import filling, timed
 from builder.servers.client import Event, Stream, UnansweredError
 
 
