@@ -90,6 +90,11 @@ def entry(name, version):
     same = [symbol for symbol in ("cuMemAlloc", "cuMemAlloc_v2")
             if address.value == c.cast(getattr(cu, symbol), c.c_void_p).value]
     return [code, status.value, same]
+nvml, handle, name = library("libnvidia-ml.so.1"), c.c_void_p(), c.create_string_buffer(96)
+result["nvml"] = [nvml.nvmlInit_v2(), out(c.c_uint, nvml.nvmlDeviceGetCount_v2),
+                  nvml.nvmlDeviceGetHandleByIndex_v2(0, c.byref(handle)),
+                  nvml.nvmlDeviceGetHandleByIndex_v2(1, c.byref(c.c_void_p())),
+                  nvml.nvmlDeviceGetName(handle, name, 96), name.value.decode()]
 result["entries"] = [entry(b"cuMemAlloc", 2000), entry(b"cuMemAlloc", 13000),
                      entry(b"cuNothing", 13000), entry(b"cuMemCreate", 3020)]
 """
@@ -105,6 +110,7 @@ def test_the_driver_and_the_runtime_answer_for_the_card(simulated: Simulated) ->
     # cuda.h's CU_DEVICE_ATTRIBUTE_…: multiprocessors, capability, shared memory by opting in.
     assert [answers[number - 1] for number in (16, 75, 76, 97)] == [170, 12, 0, 101376]
     assert result["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert result["nvml"] == [0, [0, 1], 0, 2, 0, "NVIDIA GeForce RTX 5090"]
     assert result["entries"] == [
         [0, 0, ["cuMemAlloc"]],
         [0, 0, ["cuMemAlloc_v2"]],
