@@ -84,7 +84,9 @@ cudaError_t allocate_large(Allocation& allocation, const char* function) {
     if (error != cudaSuccess) return error;
     allocation.charged = size;
     allocation.range.address = reserve(size, kSegment);
-    return cudaSuccess;
+    if (allocation.range.address != 0) return cudaSuccess;
+    refund(allocation.range.card, size, allocation.range.size, allocation.account);
+    return cudaErrorMemoryAllocation;  // a limit on the process's addresses
 }
 
 void* host_pages(std::uint64_t size) {

@@ -258,7 +258,10 @@ def test_contents_are_kept_below_the_bound_and_defined_above(ran: Ran) -> None:
     assert (case.told("kept"), case.told("large")) == ("1", "0")
     assert case.number("set") == 7 * 100 + 3 * 10 + 7
     assert [value for name, value in case.lines if name == "token"] == ["5", "6", "7"]
-    assert (case.told("outside"), case.told("freed")) == ("cudaErrorInvalidValue", OK)
+    assert case.told("outside") == case.told("after") == "cudaErrorInvalidValue"
+    assert [why.split(" bytes ")[1] for _, why in case.violations()] == [
+        *("leaves its allocation by 1048576 bytes", "to or from an address that is not allocated")
+    ]
 
 
 def test_pools_give_memory_back_at_a_synchronization(ran: Ran) -> None:

@@ -299,6 +299,7 @@ void contents() {
     }
     tell("outside", cudaMemcpy(device + 3 * MiB, sent.data(), 2 * MiB, cudaMemcpyHostToDevice));
     tell("freed", cudaFree(device));
+    tell("after", cudaMemcpy(back.data(), device, 100, cudaMemcpyDeviceToHost));
 }
 
 void pools() {
