@@ -223,9 +223,7 @@ def test_a_call_that_is_not_implemented_is_named_in_the_report(simulated: Simula
         "cublasSaxpy_v2": 1,
         "cuMemImportFromShareableHandle": 2,
     }
-    assert {"cuMemCreate", "cudaMalloc", "cublasGemmEx"} <= set(
-        report["implemented"]
-    )
+    assert {"cuMemCreate", "cudaMalloc", "cublasGemmEx"} <= set(report["implemented"])
     assert not set(counted) & set(report["implemented"])
 
 
