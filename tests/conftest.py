@@ -17,6 +17,7 @@ pytest_plugins = [
     "support.overlaid",
     "support.publishing",
     "support.prunes",
+    "support.hub_login",
     "support.farms",
     "support.shelves",
     "support.mirrored",

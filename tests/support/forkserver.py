@@ -2,7 +2,7 @@
 
 Importing builder costs a second of CPU, and the tests run hundreds of commands.  Each command still
 has a process, an environment, a working directory, files, signal handlers and module state of its
-own.  Only the imports are shared.
+own.  Only the imports, the tree of commands and the schema of recipes are shared.
 
 A request is one JSON message on the socket that is the standard input.  Four files come with it:
 the command's standard input, output and error, and a socket for the answer.  The answer is the
@@ -22,6 +22,7 @@ import sys
 import traceback
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any, NoReturn
 
@@ -32,12 +33,17 @@ LAZY = ("gguf", "git", "packaging.licenses", "pypi_simple", "python_on_whales", 
 
 def preload() -> None:
     import builder
+    from builder.cli.app import all_commands
+    from builder.recipes.parse import parse
+    from builder.recipes.schema import Recipe
 
     for module in walk_packages(builder.__path__, "builder."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
     for name in LAZY:
         import_module(name)
+    all_commands()
+    parse("unknown = 1", Path("x.toml"), Recipe)
     gc.collect()
     gc.freeze()
 
