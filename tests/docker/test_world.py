@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from support.commands import Builder
-from support.variants import begin, edit, wait_for_log
+from support.variants import Begin, edit, wait_for_log
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("variant")]
 
 
 def plain(text: str) -> str:
@@ -77,17 +77,17 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_disk_too_full_to_begin(
     builder: Builder,
-    variant: Path,
+    one_file: Path,
     monkeypatch: pytest.MonkeyPatch,
     tiny_disk: Path,
 ) -> None:
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(tiny_disk))
-    done = builder("build", "variant", "--catalog", variant)
+    done = builder("build", "variant", "--catalog", one_file)
     assert done.returncode == 10
     assert f"is on the disk mounted at {tiny_disk}, which has 0.0" in plain(done.stderr)
-    edit(variant, "disk = 3.0", "disk = 1999.0")
+    edit(one_file, "disk = 1.0", "disk = 1999.0")
     monkeypatch.delenv("BUILDER_CACHE_DIR")
-    done = builder("build", "variant", "--catalog", variant)
+    done = builder("build", "variant", "--catalog", one_file)
     assert done.returncode == 10
     assert "the build of variant-0.1.0 needs 1999.0 GiB" in plain(done.stderr)
 
@@ -134,13 +134,14 @@ def own_engine(
 
 
 def test_an_engine_that_dies_during_the_build(
-    variant: Path,
+    one_file: Path,
+    begin: Begin,
     own_engine: subprocess.Popen[bytes],
     tmp_path: Path,
 ) -> None:
-    process = begin(variant)
-    wait_for_log(tmp_path / "state", "#1 ")
-    own_engine.send_signal(signal.SIGKILL)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 4, errors
+    with begin(one_file) as process:
+        wait_for_log(tmp_path / "state", "#1 ")
+        own_engine.send_signal(signal.SIGKILL)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 4, errors
     assert "engine went away" in plain(errors)

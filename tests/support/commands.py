@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
@@ -30,10 +30,9 @@ AT_IMPORT = (
 
 
 class Running:
-    """Commands that a fork server has started; ``process`` is that of the first."""
+    """Commands that a fork server has started; ``pid`` is their process, or leads their session."""
 
-    def __init__(self, commands: list[list[str]], streams: list[IO[bytes]], answers: socket.socket):
-        self.commands = commands
+    def __init__(self, streams: list[IO[bytes]], answers: socket.socket) -> None:
         self.returncode: int | None = None
         self._streams = streams
         self._answers = answers
@@ -65,10 +64,6 @@ class Running:
             texts.append(stream.read().decode())
         return texts[0], texts[1]
 
-    def close(self) -> None:
-        for file in (*self._streams, self._lines, self._answers):
-            file.close()
-
 
 @dataclass(frozen=True)
 class ForkServer:
@@ -97,16 +92,14 @@ class ForkServer:
             "session": session,
             "time": at,
         }
-        streams: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(2)]
-        here, there = socket.socketpair()
-        with Path(os.devnull).open("rb") as none, there:
-            files = [each.fileno() for each in (none, *streams, there)]
-            socket.send_fds(self.requests, [json.dumps(request).encode()], files)
-        process = Running([*commands], streams, here)
-        try:
-            yield process
-        finally:
-            process.close()
+        with ExitStack() as stack:
+            none = stack.enter_context(Path(os.devnull).open("rb"))
+            streams = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
+            here, there = map(stack.enter_context, socket.socketpair())
+            with there:
+                files = [each.fileno() for each in (none, *streams, there)]
+                socket.send_fds(self.requests, [json.dumps(request).encode()], files)
+            yield Running(streams, here)
 
     def run(
         self,
