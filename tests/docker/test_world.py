@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from builder.plan.rendered import BaseImage
+from support.catalogs import rendered
 from support.commands import Builder
+from support.smoke_tests import docker
 from support.variants import Begin, edit, wait_for_log
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("variant")]
@@ -133,14 +138,41 @@ def own_engine(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture
+def lasting_base(small_root: str, tmp_path: Path) -> Path:
+    """A tar of a base in which a compile takes a minute."""
+    file, program = tmp_path / "base.tar", b"#!/bin/sh\nexec sleep 60\n"
+    container = docker("create", small_root, "none")
+    docker("export", f"--output={file}", container)
+    docker("rm", container)
+    with tarfile.open(file, "a") as tar:
+        for name in ("cmake", "nproc"):
+            member = tarfile.TarInfo(f"usr/bin/{name}")
+            member.mode, member.size = 0o755, len(program)
+            tar.addfile(member, io.BytesIO(program))
+    return file
+
+
+def import_bases(catalog: Path, tar: Path) -> None:
+    """Give the engine the bases of the engine ``variant``."""
+    base: BaseImage | None = rendered(catalog, "variant-0.1.0").base
+    while base is not None:
+        labels = [f"--change=LABEL {name}={json.dumps(text)}" for name, text in base.labels.items()]
+        for reference in base.references.values():
+            docker("import", "--platform=linux/amd64", *labels, str(tar), reference)
+        base = base.base
+
+
 def test_an_engine_that_dies_during_the_build(
     one_file: Path,
     begin: Begin,
+    lasting_base: Path,  # of the first engine: before the second one is this test's
     own_engine: subprocess.Popen[bytes],
     tmp_path: Path,
 ) -> None:
+    import_bases(one_file, lasting_base)
     with begin(one_file) as process:
-        wait_for_log(tmp_path / "state", "#1 ")
+        wait_for_log(tmp_path / "state", "RUN --network=none")
         own_engine.send_signal(signal.SIGKILL)
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 4, errors
