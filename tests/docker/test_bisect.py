@@ -18,7 +18,7 @@ from support.commands import Builder, ForkServer
 from support.smoke_tests import docker
 from support.upstreams import Upstream
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("bisect")]
 IMAGES = "builder-test/tiny"
 CANNOT, BREAKS, MERGES = (6, 7), 9, 4
 RECIPE = """

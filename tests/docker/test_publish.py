@@ -20,7 +20,7 @@ from support.publishing import PUSHED, made, own, tags
 from support.registries import Fault, Proxy
 from support.smoke_tests import docker
 
-pytestmark = pytest.mark.xdist_group("overlaid")
+pytestmark = [pytest.mark.xdist_group("pushed"), pytest.mark.usefixtures("own_cache")]
 docker_test = pytest.mark.docker
 
 
