@@ -161,9 +161,10 @@ def test_what_a_push_needs_is_checked_before_anything_is_built(
 
 
 @docker_test
-def test_a_push_makes_few_requests(image: dict[str, Any], push: Any, proxy: Proxy) -> None:
+def test_a_push_makes_few_requests(proxy: Proxy, build: Build, push: Any) -> None:
     """A blob takes two requests, all else 24; on Docker Hub each GET of a manifest is a pull."""
-    layers = docker("image", "inspect", "--format={{len .RootFS.Layers}}", image["references"][0])
+    name = build.once()["references"][0]
+    layers = docker("image", "inspect", "--format={{len .RootFS.Layers}}", name)
     first = 24 + 2 * (int(layers) + 1)  # 40 for the seven layers of a llama.cpp image
     for most, pulls in ((first, 1), (4, 1)):
         proxy.requests.clear()
