@@ -36,7 +36,7 @@ class Running:
         self.returncode: int | None = None
         self._streams = streams
         self._answers = answers
-        self._lines = answers.makefile()
+        self._lines = answers.makefile("rb", buffering=0)  # poll() asks the socket
         self.pid = int(self._lines.readline())
 
     def wait(self, timeout: float = 900) -> int:
