@@ -155,7 +155,7 @@ def test_the_command_lists_compares_and_fails(
 ) -> None:
     packed, ptx = (image_with(smoke_test, compiled / name) for name in ("packed", "ptx"))
     found = json.loads(builder("kernels", packed, "--json").stdout)
-    assert found["libraries"] == [{"path": "/opt/program", "code": {"sm_120a": 1}}]
+    assert found["libraries"] == [{"path": "/opt/program", "code": {"sm_120a": 2}}]
     first = found["kernels"][0]
     assert (first["name"], first["mangled"]) == ("void heavy<64>(float*, int)", HEAVY)
     assert first["spills"] == first["spill_stores"] + first["spill_loads"] > 0
