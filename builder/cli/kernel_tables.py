@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.cli.tables import table
@@ -20,12 +19,12 @@ FIGURES = ("registers", "spills", "local", "shared", "threads", "cluster", "size
 STATES: tuple[State, ...] = ("added", "gone", "changed")
 
 
-def print_ledger(ledger: Ledger, report: Path | None, *, as_json: bool) -> None:
-    """Print the libraries and kernels of an image, or only those that a report names."""
+def print_ledger(
+    ledger: Ledger, counts: Mapping[tuple[str, str], int] | None, *, as_json: bool
+) -> None:
+    """Print the libraries and kernels of an image; with launches, only the launched kernels."""
     from builder.kernels.compare import library_name
-    from builder.kernels.launches import launches
 
-    counts = launches(report) if report else None
     rows = [
         (library, kernel, counts.get((library_name(library.path), kernel.name), 0) if counts else 0)
         for library in ledger.libraries
