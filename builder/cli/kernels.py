@@ -60,8 +60,8 @@ def kernels(
             "--report",
             metavar="FILE",
             dir_okay=False,
-            help="Report of a run on a simulated card: only the kernels that it launched, with the "
-            "number of launches.",
+            help="Output of `builder smoke --json`, or a report of a simulated card: list only the "
+            "kernels that were launched there, with the number of launches.",
         ),
     ] = None,
     fail_on: Annotated[
@@ -94,11 +94,11 @@ def kernels(
         raise typer.BadParameter("--fail-on compares two images: give the second one")
     if other is not None and report is not None:
         raise typer.BadParameter("--report is for one image")
-    counts = launches(report) if report else None
+    launched = launches(report) if report else None
     session = build_session(catalog)
     first = _only(ledger_of(session, image, chosen), library)
     if other is None:
-        print_ledger(first, counts, as_json=as_json)
+        print_ledger(first, launched, as_json=as_json)
         return
     second = _only(ledger_of(session, other, chosen), library)
     worse = print_comparison(first, second, as_json=as_json)
