@@ -12,6 +12,7 @@ pytest_plugins = [
     "support.commands",
     "support.images",
     "support.small_root",
+    "support.cuda_tools",
     "support.registries",
     "support.overlaid",
     "support.publishing",
