@@ -9,7 +9,7 @@ from builder.fit.results import Trial
 
 STEP = 1024  # tokens: the granularity of the search
 SMALLEST = 1024
-GUESSES = 2  # trials where the memory of other trials predicts the limit, before halving
+GUESSES = 3  # trials where the memory of other trials predicts the limit, before halving
 
 
 def contexts_of(text: str, longest: int) -> tuple[int, ...]:
