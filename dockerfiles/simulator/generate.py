@@ -85,7 +85,9 @@ LIBRARIES = {
 }
 
 
-def preprocessed(compiler: str, include: Path, headers: tuple[str, ...], options: tuple[str, ...]) -> str:
+def preprocessed(
+    compiler: str, include: Path, headers: tuple[str, ...], options: tuple[str, ...]
+) -> str:
     """The text of these headers without comments, macros and compiler attributes."""
     source = "".join(f"#include <{name}>\n" for name in headers if (include / name).exists())
     command = [compiler, "-E", "-P", "-x", "c++", "-I", str(include), *options, "-"]
@@ -103,7 +105,9 @@ def prototypes(text: str, pattern: str) -> dict[str, str]:
     declaration = rf"(?P<type>[\w\s*]+?)\b(?P<name>{pattern})\s*\((?P<parameters>[^;{{}}]*)\)\s*;"
     for match in re.finditer(declaration, text):
         words = match["type"].replace("*", " * ").split()
-        words = [word for word in words if word not in {"extern", "enum", "const", "static", "inline"}]
+        words = [
+            word for word in words if word not in {"extern", "enum", "const", "static", "inline"}
+        ]
         if words and words[0] not in {"return", "else", "typedef"}:
             found[match["name"]] = " ".join(words)
     return found
@@ -220,16 +224,22 @@ def main() -> None:
     parser.add_argument("library", choices=LIBRARIES)
     parser.add_argument("--include", type=Path, required=True, help="CUDA's headers")
     parser.add_argument("--name", required=True, help="SONAME, and version of the symbols")
-    parser.add_argument("--output", type=Path, required=True, help="path of the results, without suffix")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="path of the results, without suffix"
+    )
     parser.add_argument("--compiler", default="g++")
     parser.add_argument("--nm", default="nm")
-    parser.add_argument("--objects", type=Path, nargs="*", default=[], help="compiled sources of this library")
+    parser.add_argument(
+        "--objects", type=Path, nargs="*", default=[], help="compiled sources of this library"
+    )
     options = parser.parse_args()
 
     library = LIBRARIES[options.library]
     results = declared(library, options.compiler, options.include)
     if len(results) < 50:
-        sys.exit(f"generate.py: {options.library}: only {len(results)} functions found in the headers")
+        sys.exit(
+            f"generate.py: {options.library}: only {len(results)} functions found in the headers"
+        )
     own = defined(options.objects, options.nm)
     # What the compiler calls without a declaration in these headers, such as the registration
     # of kernels, is exported too.
