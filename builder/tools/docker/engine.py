@@ -155,8 +155,8 @@ def engine() -> Engine:
     """The properties of the engine, asked once.  Raises ``WorldError`` where it does not answer."""
     from python_on_whales.components.system.models import SystemInfo
 
-    told = _info(executable())
-    return _properties(SystemInfo(**told)) if told.get("ServerVersion") else ask_engine()
+    found = _info(executable())
+    return _properties(SystemInfo(**found)) if found.get("ServerVersion") else ask_engine()
 
 
 def ask_engine() -> Engine:
@@ -170,7 +170,7 @@ def ask_engine() -> Engine:
         why = lines[-1] if lines else ""
         raise WorldError("the Docker engine does not answer", why, START_HINT) from error
     if info.server_version is None:
-        why = "; ".join(info.server_errors or [])
+        why = "; ".join(_info(executable()).get("ServerErrors") or [])
         raise WorldError("the Docker engine does not answer", why, START_HINT)
     return _properties(info)
 
