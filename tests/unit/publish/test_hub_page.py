@@ -124,7 +124,7 @@ def test_a_page_has_the_figures_of_the_simulated_card(recipes: Path, tmp_path: P
         contract="",
         references=(),
         digest="sha256:x",
-        verdict=Verdict("sha256:x", (check,), 1, 1, use),
+        verdict=Verdict("sha256:x", (check,), 1, 1, device=use),
         created="",
         seconds={},
     )
