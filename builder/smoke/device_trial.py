@@ -22,7 +22,8 @@ from builder.tools.demangle import function_of
 
 ROUNDS, REQUESTS = 2, 2  # rounds of equal requests, and how many in each
 LONG = 20 * "twenty bytes of text "  # a token a byte, with the test model
-GROWTH = memory.BLOCK  # bytes that the long prompt may take more than a short one
+# Bytes that the long prompt may take more than a short one: llama.cpp's pools take one block.
+GROWTH = 4 * memory.BLOCK
 NAMED = 4  # kernels or functions that a check names
 PTX = "compute_"  # how the code of a launch begins that the driver would compile
 Stacks = Sequence[Sequence[Frame]]
