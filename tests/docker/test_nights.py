@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from datetime import datetime
@@ -16,6 +14,7 @@ import pytest
 
 from builder.tools.files import named_lock
 from support import upstreams
+from support.commands import ForkServer
 from support.nightly_world import BETTER, DAY, OPS, World, get, put
 from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.publishing import tags
@@ -185,12 +184,7 @@ def test_nothing_moves_where_it_must_not(world: World) -> None:
     # Two nights at once, on one machine.
     cache = Path(os.environ["BUILDER_CACHE_DIR"])
     with named_lock(cache, "nightly"):
-        done = subprocess.run(
-            [sys.executable, "-m", "builder", "nightly", "--catalog", str(world.catalog)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = world.run("nightly")
     assert done.returncode == 9
     assert "another run on this machine builds the nightly images" in done.stderr
     # Two recipes that would move one tag.
@@ -250,6 +244,7 @@ def move_at(world: World, request: str) -> None:
 def test_a_channel_follows_a_published_image(
     registry: str,
     published: StandIn,
+    fork_server: ForkServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     made: set[str],
@@ -261,7 +256,8 @@ def test_a_channel_follows_a_published_image(
     with proxied(registry) as proxy:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
         write_catalog(catalog, track, upstream, more='moving = ["nightly"]', **options)
-        world = World(catalog, upstreams.Upstream(tmp_path / "none"), proxy, registry, published)
+        none = upstreams.Upstream(tmp_path / "none")
+        world = World(catalog, none, proxy, registry, published, fork_server)
         assert "has no tag nightly" in world.night(expect=13)["reason"]
         digests = []
         for day in range(2):
