@@ -26,6 +26,7 @@ pytest_plugins = [
     "support.variants",
     "support.patch_bench",
     "support.patch_wards",
+    "support.simulators",
 ]
 
 

@@ -1,7 +1,8 @@
 """One run of an image on simulated cards: what its container gets, and the report that it writes.
 
 The libraries come first on LD_LIBRARY_PATH.  Files with DT_RPATH look there first (ld.so(8)), so
-for images that have such files the libraries are loaded into every program (LD_PRELOAD).
+for images that have such files the libraries are loaded into every program (LD_PRELOAD).  One
+library always is: it keeps programs from reading whole model files ahead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ LIBRARIES, CONFIGURATION, REPORTS = "/simulator/lib", "/simulator/config", "/sim
 VARIABLE = "BUILDER_SIMULATOR"
 RUNTIME = "libcudart.so.13"
 """The library without which there is nothing to simulate: that of the base's CUDA."""
+PAGES = "libpages.so"
 STAND_INS = (RUNTIME, "libcublas.so.13", "libcublasLt.so.13", "libcuda.so.1")
 
 
@@ -61,11 +63,11 @@ def prepare(
         (configuration / name).chmod(0o644)
     reports.mkdir()
     reports.chmod(0o777)  # the image's own user writes there
+    preloaded = (PAGES, *(STAND_INS if preload else ()))
     env = {
         VARIABLE: CONFIGURATION,
         "LD_LIBRARY_PATH": ":".join(filter(None, (LIBRARIES, search_path))),
+        "LD_PRELOAD": ":".join(f"{LIBRARIES}/{name}" for name in preloaded),
     }
-    if preload:
-        env["LD_PRELOAD"] = ":".join(f"{LIBRARIES}/{name}" for name in STAND_INS)
     volumes = {LIBRARIES: libraries, CONFIGURATION: configuration}
     return Simulation(Mounts(volumes, {REPORTS: reports}, env), reports)

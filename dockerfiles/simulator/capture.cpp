@@ -39,7 +39,7 @@ void leave(const Capture* capture) {
     if (capture->origin->capture == capture) capture->origin->capture = nullptr;
 }
 
-cudaError_t invalidate(Capture* capture, cudaError_t error, const char* why) {
+cudaError_t invalidate(Capture* capture, cudaError_t error, const std::string& why) {
     capture->valid = false;
     violate("", error, why);
     return error;
@@ -86,12 +86,12 @@ cudaError_t check_implicit(cudaStream_t stream) {
     return cudaSuccess;
 }
 
-cudaError_t check_unsafe_call() {
+cudaError_t check_unsafe_call(const char* function) {
     const Lock lock(mutex());
     for (Capture* const capture : captures()) {
         if (capture->valid && forbids(*capture)) {
             return invalidate(capture, cudaErrorStreamCaptureUnsupported,
-                              "a call that is not allowed while a stream is captured");
+                              std::string(function) + " is not allowed while a stream is captured");
         }
     }
     return cudaSuccess;

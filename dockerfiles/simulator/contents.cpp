@@ -1,4 +1,7 @@
 // What is in the cards' memory: small writes are kept, the rest is defined but not stored.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -82,9 +85,10 @@ void write_logits(unsigned char* to, std::uint64_t size) {
     for (std::uint64_t offset = 0; offset < size; offset += row) {
         const std::uint32_t token =
             config().tokens[contents().next_token++ % config().tokens.size()];
-        const float one = 1;
+        // Far above the others: also sampling with a temperature takes it.
+        const float winner = 100;
         if (token < config().vocabulary) {
-            std::memcpy(to + offset + token * sizeof one, &one, sizeof one);
+            std::memcpy(to + offset + token * sizeof winner, &winner, sizeof winner);
         }
     }
 }
@@ -121,9 +125,27 @@ void move(std::uintptr_t to, std::uintptr_t from, std::uint64_t size, CopyCount&
 // Where an address is: on a card, or (also managed memory) on the host.
 enum class Side { host, card, outside };
 
+// Whether the program has memory there: a pointer that was freed is neither the host's nor a card's.
+bool is_mapped(const void* pointer, std::uint64_t size) {
+    const auto page = static_cast<std::uintptr_t>(getpagesize());
+    const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+    unsigned char resident = 0;
+    for (const std::uintptr_t end : {address, address + size - 1}) {
+        if (mincore(reinterpret_cast<void*>(end / page * page), page, &resident) != 0) return false;
+    }
+    return true;
+}
+
 Side side_of(const void* pointer, std::uint64_t size) {
     Range range;
-    if (!find_range(pointer, &range) || range.kind != Kind::device) return Side::host;
+    const bool known = find_range(pointer, &range);
+    if (!known && !is_mapped(pointer, size)) {
+        violate("", cudaErrorInvalidValue,
+                "a copy of " + std::to_string(size) +
+                    " bytes to or from an address that is not allocated");
+        return Side::outside;
+    }
+    if (!known || range.kind != Kind::device) return Side::host;
     const auto end = reinterpret_cast<std::uintptr_t>(pointer) + size;
     // VMM: a range may be mapped in several pieces that follow each other.
     while (range.address + range.size < end) {

@@ -31,9 +31,10 @@ cudaError_t copy_bytes(void* to, const void* from, std::size_t size, cudaMemcpyK
     return submit_copy(copy, stream);
 }
 
-cudaError_t copy_now(const cudaMemcpy3DParms& copy) {
+cudaError_t copy_now(const cudaMemcpy3DParms& copy,
+                     const char* function = __builtin_FUNCTION()) {
     if (const cudaError_t error = use_card(current_card())) return error;
-    if (const cudaError_t error = check_unsafe_call()) return error;
+    if (const cudaError_t error = check_unsafe_call(function)) return error;
     return submit_copy(copy, nullptr);
 }
 

@@ -11,7 +11,7 @@ cudaError_t allocate_now(std::size_t size, const char* function, void** pointer,
                          Kind kind = Kind::device) {
     if (pointer == nullptr) return cudaErrorInvalidValue;
     if (const cudaError_t error = use_card(current_card())) return error;
-    if (const cudaError_t error = check_unsafe_call()) return error;
+    if (const cudaError_t error = check_unsafe_call(function)) return error;
     return allocate(current_card(), size, function, pointer, kind);
 }
 

@@ -7,6 +7,12 @@ using namespace simulator;
 
 namespace {
 
+// Whether the address is in memory that the driver knows: host memory of the program is not.
+bool known(CUdeviceptr pointer) {
+    Range range;
+    return find_range(address(pointer), &range);
+}
+
 CUresult copy_now(void* destination, const void* source, size_t bytes) {
     return result(copy(destination, source, bytes));
 }
@@ -23,6 +29,7 @@ CUresult copy_later(void* destination, const void* source, size_t bytes, cudaMem
 
 CUresult fill_later(CUdeviceptr destination, unsigned value, unsigned size, size_t count,
                     CUstream stream) {
+    if (!known(destination)) return CUDA_ERROR_INVALID_VALUE;
     cudaMemsetParams parameters{};
     parameters.dst = address(destination);
     parameters.elementSize = size;
@@ -158,16 +165,19 @@ CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr destination, const void* source, size_t bytes) {
     IN_CONTEXT();
+    if (!known(destination)) return CUDA_ERROR_INVALID_VALUE;
     return copy_now(address(destination), source, bytes);
 }
 
 CUresult cuMemcpyDtoH_v2(void* destination, CUdeviceptr source, size_t bytes) {
     IN_CONTEXT();
+    if (!known(source)) return CUDA_ERROR_INVALID_VALUE;
     return copy_now(destination, address(source), bytes);
 }
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
     IN_CONTEXT();
+    if (!known(destination) || !known(source)) return CUDA_ERROR_INVALID_VALUE;
     return copy_now(address(destination), address(source), bytes);
 }
 
@@ -180,18 +190,21 @@ CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr destination, const void* source, size_t bytes,
                               CUstream stream) {
     IN_CONTEXT();
+    if (!known(destination)) return CUDA_ERROR_INVALID_VALUE;
     return copy_later(address(destination), source, bytes, cudaMemcpyHostToDevice, stream);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void* destination, CUdeviceptr source, size_t bytes,
                               CUstream stream) {
     IN_CONTEXT();
+    if (!known(source)) return CUDA_ERROR_INVALID_VALUE;
     return copy_later(destination, address(source), bytes, cudaMemcpyDeviceToHost, stream);
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
                               CUstream stream) {
     IN_CONTEXT();
+    if (!known(destination) || !known(source)) return CUDA_ERROR_INVALID_VALUE;
     return copy_later(address(destination), address(source), bytes, cudaMemcpyDeviceToDevice,
                       stream);
 }
@@ -199,6 +212,7 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr source, size_
 CUresult cuMemcpyPeerAsync(CUdeviceptr destination, CUcontext, CUdeviceptr source, CUcontext,
                            size_t bytes, CUstream stream) {
     IN_CONTEXT();
+    if (!known(destination) || !known(source)) return CUDA_ERROR_INVALID_VALUE;
     return copy_later(address(destination), address(source), bytes, cudaMemcpyDeviceToDevice,
                       stream);
 }

@@ -39,6 +39,7 @@ PLAIN_TYPES = {
     "struct cudaChannelFormatDesc": "struct cudaChannelFormatDesc",  # driver_types.h
 }
 
+QUALIFIERS = {"extern", "enum", "const", "static", "inline"}
 PER_THREAD = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"
 ALL_VERSIONS = "-D__CUDA_API_VERSION_INTERNAL"
 
@@ -105,9 +106,7 @@ def prototypes(text: str, pattern: str) -> dict[str, str]:
     declaration = rf"(?P<type>[\w\s*]+?)\b(?P<name>{pattern})\s*\((?P<parameters>[^;{{}}]*)\)\s*;"
     for match in re.finditer(declaration, text):
         words = match["type"].replace("*", " * ").split()
-        words = [
-            word for word in words if word not in {"extern", "enum", "const", "static", "inline"}
-        ]
+        words = [word for word in words if word not in QUALIFIERS]
         if words and words[0] not in {"return", "else", "typedef"}:
             found[match["name"]] = " ".join(words)
     return found
@@ -220,26 +219,21 @@ def version_script(exported: list[str], version: str) -> str:
 
 
 def main() -> None:
+    """Write the files that the Makefile asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library", choices=LIBRARIES)
     parser.add_argument("--include", type=Path, required=True, help="CUDA's headers")
     parser.add_argument("--name", required=True, help="SONAME, and version of the symbols")
-    parser.add_argument(
-        "--output", type=Path, required=True, help="path of the results, without suffix"
-    )
+    parser.add_argument("--output", type=Path, required=True, help="results, without suffix")
     parser.add_argument("--compiler", default="g++")
     parser.add_argument("--nm", default="nm")
-    parser.add_argument(
-        "--objects", type=Path, nargs="*", default=[], help="compiled sources of this library"
-    )
+    parser.add_argument("--objects", type=Path, nargs="*", default=[], help="the compiled sources")
     options = parser.parse_args()
 
     library = LIBRARIES[options.library]
     results = declared(library, options.compiler, options.include)
     if len(results) < 50:
-        sys.exit(
-            f"generate.py: {options.library}: only {len(results)} functions found in the headers"
-        )
+        sys.exit(f"generate.py: the headers of {options.name} declare {len(results)} functions")
     own = defined(options.objects, options.nm)
     # What the compiler calls without a declaration in these headers, such as the registration
     # of kernels, is exported too.

@@ -105,6 +105,7 @@ bool occupancy(const Card& card, const Attributes& attributes, int threads, std:
 
 Finding check_registers(const Launch& launch, const Card& card, const Attributes& attributes) {
     const auto threads = static_cast<int>(volume(launch.block));
+    // The error that was seen: facebookresearch/TensorComprehensions#526.
     if (attributes.threads != 0 && threads > attributes.threads) {
         return {cudaErrorInvalidValue, "a block of " + std::to_string(threads) +
                                            " threads; the kernel was compiled for " +
@@ -132,8 +133,13 @@ Finding check_cluster(const Launch& launch, const Card& card, const Attributes& 
                                                  " blocks do not divide the grid of " +
                                                  text(launch.grid)};
     }
-    if (blocks == 0) blocks = static_cast<std::uint64_t>(attributes.cluster);
+    if (blocks == 0) blocks = static_cast<std::uint64_t>(attributes.cluster);  // __cluster_dims__
     if (blocks <= 1) return {};
+    if (volume(launch.grid) % blocks != 0) {
+        return {cudaErrorInvalidClusterSize, "clusters of " + std::to_string(blocks) +
+                                                 " blocks do not divide the grid of " +
+                                                 text(launch.grid)};
+    }
     if (card.major < 9) {
         return {cudaErrorInvalidClusterSize,
                 "clusters need compute capability 9.0; the card has " + std::to_string(card.major) +

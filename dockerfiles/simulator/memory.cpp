@@ -1,7 +1,8 @@
 // Allocations of the cards' memory, and of host memory that the driver knows.
 //
-// NVIDIA does not document how cudaMalloc rounds. Assumed here: small allocations share segments of
-// 2 MiB in granules of 512 bytes; larger ones take whole segments.
+// NVIDIA does not document how cudaMalloc rounds. Addresses are multiples of 512 (measured:
+// cupy/cupy#176). Assumed here: small allocations share segments of 2 MiB, larger ones take whole
+// segments, as the granularity of virtual memory management is 2 MiB.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -83,7 +84,9 @@ cudaError_t allocate_large(Allocation& allocation, const char* function) {
     if (error != cudaSuccess) return error;
     allocation.charged = size;
     allocation.range.address = reserve(size, kSegment);
-    return cudaSuccess;
+    if (allocation.range.address != 0) return cudaSuccess;
+    refund(allocation.range.card, size, allocation.range.size, allocation.account);
+    return cudaErrorMemoryAllocation;  // a limit on the process's addresses
 }
 
 void* host_pages(std::uint64_t size) {

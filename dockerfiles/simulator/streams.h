@@ -55,8 +55,8 @@ SIMULATOR_API cudaError_t stream_info(cudaStream_t stream, int* card, unsigned* 
                                       unsigned long long* id);
 SIMULATOR_API cudaError_t wait_event(cudaStream_t stream, cudaEvent_t event);
 // Whether a call that is not allowed during a capture may be made now; else
-// cudaErrorStreamCaptureUnsupported, and the capture is invalid.
-SIMULATOR_API cudaError_t check_unsafe_call();
+// cudaErrorStreamCaptureUnsupported, and the capture is invalid. `function` is named in the report.
+SIMULATOR_API cudaError_t check_unsafe_call(const char* function = __builtin_FUNCTION());
 
 // ---- Events ----
 

@@ -18,6 +18,7 @@ def test_a_container_finds_the_libraries_first_and_may_write_its_report(tmp_path
     assert found.mounts.env == {
         "BUILDER_SIMULATOR": "/simulator/config",
         "LD_LIBRARY_PATH": "/simulator/lib:/a:/b",
+        "LD_PRELOAD": "/simulator/lib/libpages.so",
     }
     assert found.mounts.volumes["/simulator/lib"] == tmp_path / "lib"
     assert (found.mounts.volumes["/simulator/config"] / "code").read_text() == "x\n"
@@ -29,7 +30,7 @@ def test_a_container_finds_the_libraries_first_and_may_write_its_report(tmp_path
 def test_files_with_rpath_get_the_libraries_by_preloading(tmp_path: Path) -> None:
     found = run.prepare(tmp_path / "lib", {}, tmp_path / "run", preload=True)
     names = found.mounts.env["LD_PRELOAD"].split(":")
-    assert names[0] == "/simulator/lib/libcudart.so.13"
+    assert names[:2] == ["/simulator/lib/libpages.so", "/simulator/lib/libcudart.so.13"]
     assert found.mounts.env["LD_LIBRARY_PATH"] == "/simulator/lib"
 
 

@@ -1,0 +1,345 @@
+// What test_simulator.py runs on simulated cards: `card NAME` runs one case.
+//
+// Every line that is printed is `name value`, or the name of the error that a call returned.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+using std::size_t;
+
+constexpr size_t KiB = 1 << 10, MiB = 1 << 20, GiB = 1 << 30;
+
+void tell(const char* name, long long value) { std::printf("%s %lld\n", name, value); }
+void tell(const char* name, cudaError_t error) { std::printf("%s %s\n", name, cudaGetErrorName(error)); }
+
+__global__ void plain(float* values) { values[threadIdx.x] = 1; }
+
+__global__ void __launch_bounds__(256) bounded(float* values) { values[threadIdx.x] = 1; }
+
+// All 200 values are alive at once: some 200 registers.
+__global__ void hungry(float* values, int stride) {
+    float own[200];
+#pragma unroll
+    for (int i = 0; i < 200; ++i) own[i] = values[i * stride + threadIdx.x];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 200; ++i) values[(199 - i) * stride + threadIdx.x] = own[i] * own[(i * 7) % 200];
+}
+
+__global__ void fixed(float* values) {
+    __shared__ float own[8 * KiB / sizeof(float)];
+    own[threadIdx.x] = values[threadIdx.x];
+    __syncthreads();
+    values[threadIdx.x] = own[255 - threadIdx.x];
+}
+
+size_t left() {
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    return free;
+}
+
+void* allocated(size_t size) {
+    void* pointer = nullptr;
+    cudaMalloc(&pointer, size);
+    return pointer;
+}
+
+long long peak_of_the_process() {  // KiB
+    char line[256];
+    long long peak = -1;
+    std::FILE* file = std::fopen("/proc/self/status", "r");
+    while (std::fgets(line, sizeof line, file) != nullptr) std::sscanf(line, "VmHWM: %lld", &peak);
+    std::fclose(file);
+    return peak;
+}
+
+void full() {
+    std::vector<void*> all;
+    void* pointer = nullptr;
+    cudaError_t error;
+    while ((error = cudaMalloc(&pointer, GiB)) == cudaSuccess) {
+        all.push_back(pointer);
+        cudaMemset(pointer, 1, GiB);
+    }
+    tell("gibibytes", all.size());
+    tell("then", error);
+    tell("null", pointer == nullptr);
+    tell("last", cudaGetLastError());
+    tell("again", cudaGetLastError());
+    std::vector<char> weights(64 * MiB);
+    for (void* each : all) cudaMemcpy(each, weights.data(), weights.size(), cudaMemcpyHostToDevice);
+    tell("peak", peak_of_the_process());
+    for (void* each : all) cudaFree(each);
+    tell("freed", cudaFree(nullptr));
+    tell("twice", cudaFree(all[0]));
+}
+
+void arithmetic() {
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    tell("total", total);
+    tell("free", free);
+    void* byte = allocated(1);
+    tell("one byte", free - left());
+    std::vector<void*> small;
+    for (int i = 0; i < 1000; ++i) small.push_back(allocated(1 * KiB));
+    tell("and 1000 KiB", free - left());
+    tell("aligned", reinterpret_cast<std::uintptr_t>(small[7]) % 512);
+    void* large = allocated(3 * MiB);
+    tell("and 3 MiB", free - left());
+    cudaFree(large);
+    for (void* each : small) cudaFree(each);
+    cudaFree(byte);
+    tell("all freed", free - left());
+}
+
+__attribute__((noinline)) void leak() {
+    for (int i = 0; i < 10; ++i) allocated(MiB);
+}
+
+void block() {
+    auto* values = static_cast<float*>(allocated(MiB));
+    plain<<<1, 2048>>>(values);
+    tell("2048 threads", cudaGetLastError());
+    plain<<<1, dim3(1, 1, 65)>>>(values);
+    tell("65 deep", cudaGetLastError());
+    plain<<<0, 32>>>(values);
+    tell("no blocks", cudaGetLastError());
+    plain<<<dim3(1, 65536), 32>>>(values);
+    tell("65536 rows", cudaGetLastError());
+    plain<<<1, 1024>>>(values);
+    tell("1024 threads", cudaGetLastError());
+}
+
+void shared() {
+    fixed<<<1, 256, 40 * KiB>>>(nullptr);
+    tell("48 KiB", cudaGetLastError());
+    fixed<<<1, 256, 40 * KiB + 1>>>(nullptr);
+    tell("more", cudaGetLastError());
+    constexpr auto attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    tell("92 KiB", cudaFuncSetAttribute(fixed, attribute, 92 * KiB));
+    cudaGetLastError();
+    tell("91 KiB", cudaFuncSetAttribute(fixed, attribute, 91 * KiB));
+    fixed<<<1, 256, 91 * KiB>>>(nullptr);
+    tell("99 KiB", cudaGetLastError());
+    fixed<<<1, 256, 91 * KiB + 1>>>(nullptr);
+    tell("too much", cudaGetLastError());
+    cudaFuncAttributes attributes = {};
+    cudaFuncGetAttributes(&attributes, fixed);
+    tell("static", attributes.sharedSizeBytes);
+    tell("dynamic", attributes.maxDynamicSharedSizeBytes);
+}
+
+void registers() {
+    cudaFuncAttributes attributes = {};
+    cudaFuncGetAttributes(&attributes, hungry);
+    tell("registers", attributes.numRegs);
+    tell("most", attributes.maxThreadsPerBlock);
+    hungry<<<1, 256>>>(nullptr, 1);
+    tell("256 threads", cudaGetLastError());
+    hungry<<<1, 1024>>>(nullptr, 1);
+    tell("1024 threads", cudaGetLastError());
+    bounded<<<1, 256>>>(nullptr);
+    tell("within bounds", cudaGetLastError());
+    bounded<<<1, 288>>>(nullptr);
+    tell("beyond bounds", cudaGetLastError());
+}
+
+cudaError_t clustered(unsigned grid, unsigned size) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {size, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = 32;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    cudaLaunchKernelEx(&config, plain, static_cast<float*>(nullptr));
+    return cudaGetLastError();
+}
+
+void clusters() {
+    tell("2 of 4", clustered(4, 2));
+    tell("2 of 3", clustered(3, 2));
+    tell("16 of 16", clustered(16, 16));
+    cudaFuncSetAttribute(plain, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    tell("16 allowed", clustered(16, 16));
+}
+
+void cooperative() {
+    int blocks = 0, multiprocessors = 0;
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, plain, 512, 0);
+    cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
+    tell("blocks", blocks);
+    float* values = nullptr;
+    void* arguments[] = {&values};
+    auto* const kernel = reinterpret_cast<const void*>(plain);
+    const unsigned most = blocks * multiprocessors;
+    tell("all", cudaLaunchCooperativeKernel(kernel, most, 512, arguments, 0, nullptr));
+    tell("one more", cudaLaunchCooperativeKernel(kernel, most + 1, 512, arguments, 0, nullptr));
+}
+
+void unsupported() {
+    cudaArray_t array = nullptr;
+    const cudaChannelFormatDesc format = {8, 0, 0, 0, cudaChannelFormatKindUnsigned};
+    tell("array", cudaMallocArray(&array, &format, 16, 16));
+    tell("array", cudaMallocArray(&array, &format, 16, 16));
+}
+
+void aborted() {
+    allocated(GiB);
+    allocated(100 * GiB);
+    std::abort();
+}
+
+void graph() {
+    cudaStream_t one, other;
+    cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+    cudaEvent_t fork, join;
+    cudaEventCreate(&fork);
+    cudaEventCreate(&join);
+    auto* values = static_cast<float*>(allocated(MiB));
+    const auto capture = [&](bool joined, int kernels) {
+        cudaGraph_t made = nullptr;
+        cudaStreamBeginCapture(one, cudaStreamCaptureModeRelaxed);
+        cudaMemsetAsync(values, 0, MiB, one);
+        cudaEventRecord(fork, one);
+        cudaStreamWaitEvent(other, fork, 0);
+        for (int i = 0; i < kernels; ++i) plain<<<1, 64, 0, i % 2 == 0 ? one : other>>>(values);
+        cudaEventRecord(join, other);
+        if (joined) cudaStreamWaitEvent(one, join, 0);
+        tell("captured", cudaStreamEndCapture(one, &made));
+        return made;
+    };
+    const cudaGraph_t three = capture(true, 3);
+    size_t nodes = 0;
+    cudaGraphGetNodes(three, nullptr, &nodes);
+    tell("nodes", nodes);
+    cudaGraphExec_t executable = nullptr;
+    tell("made", cudaGraphInstantiate(&executable, three, 0));
+    for (int i = 0; i < 5; ++i) tell("launched", cudaGraphLaunch(executable, one));
+    cudaGraphExecUpdateResultInfo result = {};
+    tell("same", cudaGraphExecUpdate(executable, capture(true, 3), &result));
+    tell("changed", cudaGraphExecUpdate(executable, capture(true, 4), &result));
+    tell("why", static_cast<long long>(result.result));
+    capture(false, 3);
+    cudaGetLastError();
+    cudaGraph_t none = nullptr;
+    cudaStreamBeginCapture(one, cudaStreamCaptureModeGlobal);
+    void* pointer = nullptr;
+    tell("allocated", cudaMalloc(&pointer, 1));
+    tell("ended", cudaStreamEndCapture(one, &none));
+    cudaStreamBeginCapture(one, cudaStreamCaptureModeRelaxed);
+    tell("waited", cudaStreamSynchronize(one));
+    tell("ended", cudaStreamEndCapture(one, &none));
+    float milliseconds = -1;
+    cudaEventRecord(fork, one);
+    cudaEventRecord(join, one);
+    tell("elapsed", cudaEventElapsedTime(&milliseconds, fork, join));
+    tell("forward", milliseconds >= 0);
+}
+
+void two_cards() {
+    int can = 0, count = 0;
+    cudaGetDeviceCount(&count);
+    tell("cards", count);
+    cudaDeviceCanAccessPeer(&can, 0, 1);
+    tell("can", can);
+    tell("enabled", cudaDeviceEnablePeerAccess(1, 0));
+    tell("twice", cudaDeviceEnablePeerAccess(1, 0));
+    tell("itself", cudaDeviceEnablePeerAccess(0, 0));
+    const int sent = 42;
+    int received = 0;
+    void* here = allocated(KiB);
+    cudaStream_t stream;
+    cudaStreamCreate(&stream);
+    tell("third", cudaSetDevice(2));
+    cudaSetDevice(1);
+    const size_t before = left();
+    void* there = allocated(4 * MiB);
+    tell("taken", before - left());
+    cudaMemcpy(here, &sent, sizeof sent, cudaMemcpyHostToDevice);
+    cudaMemcpyPeer(there, 1, here, 0, sizeof sent);
+    cudaMemcpy(&received, there, sizeof received, cudaMemcpyDefault);
+    tell("received", received);
+    plain<<<1, 32, 0, stream>>>(nullptr);
+    tell("other card's stream", cudaGetLastError());
+    cudaPointerAttributes attributes = {};
+    cudaPointerGetAttributes(&attributes, there);
+    tell("on", attributes.device);
+}
+
+void contents() {
+    std::vector<char> sent(2 * MiB, 7), back(2 * MiB, 9);
+    char* device = static_cast<char*>(allocated(4 * MiB));
+    cudaMemcpy(device, sent.data(), 100, cudaMemcpyHostToDevice);
+    cudaMemcpy(back.data(), device, 100, cudaMemcpyDeviceToHost);
+    tell("kept", std::memcmp(sent.data(), back.data(), 100) == 0);
+    cudaMemset(device + 50, 3, 10);
+    cudaMemcpy(back.data(), device, 100, cudaMemcpyDeviceToHost);
+    tell("set", back[49] * 100 + back[50] * 10 + back[60]);
+    cudaMemcpy(device, sent.data(), 2 * MiB, cudaMemcpyHostToDevice);
+    cudaMemcpy(back.data(), device, 2 * MiB, cudaMemcpyDeviceToHost);
+    tell("large", back[0] + back[2 * MiB - 1]);
+    std::vector<float> logits(3 * 1000, -1);
+    cudaMemcpy(logits.data(), device, logits.size() * sizeof(float), cudaMemcpyDeviceToHost);
+    for (int row = 0; row < 3; ++row) {
+        int best = 0;
+        for (int i = 0; i < 1000; ++i) best = logits[row * 1000 + i] > logits[row * 1000 + best] ? i : best;
+        tell("token", best);
+    }
+    tell("outside", cudaMemcpy(device + 3 * MiB, sent.data(), 2 * MiB, cudaMemcpyHostToDevice));
+    tell("freed", cudaFree(device));
+    tell("after", cudaMemcpy(back.data(), device, 100, cudaMemcpyDeviceToHost));
+}
+
+void pools() {
+    void* pointer = nullptr;
+    cudaFree(nullptr);
+    const size_t before = left();
+    tell("allocated", cudaMallocAsync(&pointer, 1000, nullptr));
+    tell("taken", before - left());
+    tell("freed", cudaFreeAsync(pointer, nullptr));
+    tell("until then", before - left());
+    cudaDeviceSynchronize();
+    tell("given back", before - left());
+}
+
+void forked() {
+    cudaFree(nullptr);
+    std::fflush(stdout);
+    if (fork() == 0) {
+        void* pointer = nullptr;
+        tell("child", cudaMalloc(&pointer, 1));
+        std::fflush(stdout);
+        _exit(0);
+    }
+    wait(nullptr);
+    tell("parent", cudaFree(allocated(1)));
+}
+
+void one() {
+    plain<<<1, 32>>>(nullptr);
+    tell("launch", cudaGetLastError());
+}
+
+int main(int, char** words) {
+    const std::map<std::string, void (*)()> cases = {
+        {"full", full},         {"arithmetic", arithmetic},   {"leak", leak},
+        {"block", block},       {"shared", shared},           {"registers", registers},
+        {"clusters", clusters}, {"cooperative", cooperative}, {"unsupported", unsupported},
+        {"aborted", aborted},   {"graph", graph},             {"two_cards", two_cards},
+        {"contents", contents}, {"pools", pools},             {"forked", forked},
+        {"one", one},
+    };
+    cases.at(words[1])();
+}

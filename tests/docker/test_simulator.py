@@ -1,0 +1,288 @@
+"""Small CUDA programs on simulated cards: what every call returns, and what the report has.
+
+The program is compiled once for each kind of device code; one container without a GPU runs all
+cases, each with a report of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.simulator import build, cards, config, run
+from support.environment import REPOSITORY, SHARED_CACHE
+from support.smoke_tests import docker
+
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
+
+PROGRAM = REPOSITORY / "tests/data/simulator/card.cu"
+KINDS = {
+    "card": "-gencode=arch=compute_120,code=sm_120",
+    "sm_90": "-gencode=arch=compute_90,code=sm_90",
+    "ptx": "-gencode=arch=compute_90,code=compute_90",
+}
+CASES = [
+    *("full", "arithmetic", "leak", "block", "shared", "registers", "clusters", "cooperative"),
+    *("unsupported", "aborted", "graph", "two_cards", "contents", "pools", "forked"),
+]
+RUNS = [("card", case) for case in CASES] + [("sm_90", "one"), ("ptx", "one")]
+SCRIPT = """
+mkdir $BUILDER_SIMULATOR_REPORT
+/work/$0 $1 > $BUILDER_SIMULATOR_REPORT/output
+echo $? > $BUILDER_SIMULATOR_REPORT/status
+"""
+OK = "cudaSuccess"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a program printed, in its order, how it ended, and its report."""
+
+    lines: list[tuple[str, str]]
+    status: int
+    report: dict[str, Any]
+
+    def told(self, name: str) -> str:
+        [value] = [value for told, value in self.lines if told == name]
+        return value
+
+    def number(self, name: str) -> int:
+        return int(self.told(name))
+
+    def violations(self) -> list[tuple[str, str]]:
+        return [(found["error"], found["why"]) for found in self.report["violations"]]
+
+
+@pytest.fixture(scope="module")
+def devel(hello: dict[str, Any]) -> str:
+    return f"builder-base/cuda-13.0:devel-{hello['plan']['base']['key'][:12]}"
+
+
+@pytest.fixture(scope="module")
+def libraries(devel: str) -> Path:
+    return build.libraries(SHARED_CACHE, devel, lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def programs(devel: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("programs")
+    folder.chmod(0o755)  # the container's user runs them
+    calls = [f"nvcc -cudart=shared {flag} -o {name} /card.cu" for name, flag in KINDS.items()]
+    mounts = [f"--volume={folder}:/work", f"--volume={PROGRAM}:/card.cu:ro"]
+    script = "\n".join(calls)
+    docker("run", "--rm", "--network=none", *mounts, "--workdir=/work", devel, "sh", "-euc", script)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ran(
+    hello: dict[str, Any],
+    libraries: Path,
+    programs: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Mapping[tuple[str, str], Case]:
+    """All cases, by the program and the case's name."""
+    card = cards.load(REPOSITORY, "5090")
+    code = config.code_table({f"/work/{name}": programs / name for name in KINDS}, card)
+    reached = card.model_copy(update={"peer": True})
+    lines = cards.text([reached, reached], vocabulary=1000, tokens=(5, 6, 7))
+    work = tmp_path_factory.mktemp("simulated")
+    simulation = run.prepare(libraries, {"cards": lines, "code": code}, work)
+    calls = [
+        f"BUILDER_SIMULATOR_REPORT=/simulator/report/{name}-{case} sh -c '{SCRIPT}' {name} {case}"
+        for name, case in RUNS
+    ]
+    options = [f"--volume={programs}:/work:ro"]
+    options += [f"--volume={path}:{at}:ro" for at, path in simulation.mounts.volumes.items()]
+    options += [f"--volume={path}:{at}" for at, path in simulation.mounts.writable.items()]
+    options += [f"--env={name}={value}" for name, value in simulation.mounts.env.items()]
+    image = hello["plan"]["base"]["references"]["runtime"]
+    sealed = ["--rm", "--network=none", "--user=10001:10001", "--read-only"]
+    docker("run", *sealed, *options, image, "sh", "-uc", "\n".join(calls))
+    return {(name, case): _read(simulation.reports / f"{name}-{case}") for name, case in RUNS}
+
+
+def _read(folder: Path) -> Case:
+    words = [line.rpartition(" ") for line in (folder / "output").read_text().splitlines()]
+    [report] = [json.loads(file.read_text()) for file in folder.glob("*.json")]
+    status = int((folder / "status").read_text())
+    return Case([(name, value) for name, _, value in words], status, report)
+
+
+Ran = Mapping[tuple[str, str], Case]
+
+
+def test_a_card_is_full_when_all_is_allocated_and_nothing_of_it_is_resident(ran: Ran) -> None:
+    case = ran["card", "full"]
+    card = case.report["cards"][0]
+    gibibytes = case.number("gibibytes")
+    assert gibibytes == (card["memory"] - card["context"]) >> 30
+    assert gibibytes >= 30
+    assert case.told("then") == case.told("last") == "cudaErrorMemoryAllocation"
+    assert (case.told("null"), case.told("again")) == ("1", OK)
+    assert case.number("peak") < 150 * 1024  # KiB; 64 MiB of them are the program's own
+    assert (case.told("freed"), case.told("twice")) == (OK, "cudaErrorInvalidValue")
+    [failed] = case.report["failed"]
+    assert failed["requested"] == 1 << 30
+    assert failed["free"] == card["memory"] - card["context"] - (gibibytes << 30)
+    assert card["peak"] == card["context"] + (gibibytes << 30)
+    assert card["used"] == card["context"]
+    copies = {"count": gibibytes, "bytes": gibibytes << 26, "kept": 0}
+    assert case.report["copies"]["to_device"] == copies
+
+
+def test_sizes_are_rounded_as_the_allocator_does(ran: Ran) -> None:
+    case = ran["card", "arithmetic"]
+    card = case.report["cards"][0]
+    assert case.number("total") == card["memory"]
+    assert case.number("free") == card["memory"] - card["context"]
+    assert case.number("one byte") == case.number("and 1000 KiB") == 2 << 20
+    assert case.number("and 3 MiB") == 6 << 20
+    assert case.number("aligned") == case.number("all freed") == 0
+
+
+def test_what_is_never_freed_stands_by_its_stack(ran: Ran) -> None:
+    case = ran["card", "leak"]
+    [allocation] = case.report["allocations"]
+    assert (allocation["count"], allocation["live"]) == (10, 10 << 20)
+    assert allocation["at_peak"] == 10 << 20
+    assert allocation["largest"] == 1 << 20
+    frames = case.report["stacks"][allocation["stack"]]
+    assert frames[0].startswith("/work/card+0x")
+    assert not any("/simulator/lib" in frame for frame in frames)
+
+
+def test_sizes_of_grids_and_blocks_are_checked(ran: Ran) -> None:
+    case = ran["card", "block"]
+    wrong = ["2048 threads", "65 deep", "no blocks", "65536 rows"]
+    assert [case.told(name) for name in wrong] == ["cudaErrorInvalidConfiguration"] * 4
+    assert case.told("1024 threads") == OK
+    first = case.report["violations"][0]
+    assert first["why"].startswith("a block of 2048 threads (2048x1x1); the card allows 1024")
+    assert (first["kernel"], first["block"]) == ("_Z5plainPf", [2048, 1, 1])
+    [launch] = case.report["launches"]
+    assert (launch["code"], launch["count"], launch["block"]) == ("sm_120", 1, [1024, 1, 1])
+
+
+def test_shared_memory_above_48_kib_needs_the_attribute(ran: Ran) -> None:
+    case = ran["card", "shared"]
+    assert case.told("48 KiB") == case.told("91 KiB") == case.told("99 KiB") == OK
+    wrong = ["more", "92 KiB", "too much"]
+    assert [case.told(name) for name in wrong] == ["cudaErrorInvalidValue"] * 3
+    assert (case.number("static"), case.number("dynamic")) == (8 << 10, 91 << 10)
+    assert "40960 are allowed before cudaFuncSetAttribute" in case.violations()[0][1]
+
+
+def test_registers_and_launch_bounds_limit_a_block(ran: Ran) -> None:
+    case = ran["card", "registers"]
+    assert case.number("registers") > 128
+    assert 256 <= case.number("most") < 512
+    assert case.told("256 threads") == case.told("within bounds") == OK
+    assert case.told("1024 threads") == "cudaErrorLaunchOutOfResources"
+    assert case.told("beyond bounds") == "cudaErrorInvalidValue"
+    assert "a block may have 65536" in case.violations()[0][1]
+
+
+def test_clusters_and_cooperative_grids_are_checked(ran: Ran) -> None:
+    case = ran["card", "clusters"]
+    assert case.told("2 of 4") == case.told("16 allowed") == OK
+    assert case.told("2 of 3") == case.told("16 of 16") == "cudaErrorInvalidClusterSize"
+    case = ran["card", "cooperative"]
+    assert case.number("blocks") == 3  # 1536 threads on a multiprocessor
+    assert (case.told("all"), case.told("one more")) == (OK, "cudaErrorCooperativeLaunchTooLarge")
+
+
+def test_device_code_that_the_card_does_not_take(ran: Ran) -> None:
+    case = ran["sm_90", "one"]
+    assert case.told("launch") == "cudaErrorNoKernelImageForDevice"
+    assert case.violations()[0][1] == "/work/sm_90 has no code for compute capability 12.0"
+    assert case.report["launches"] == []
+    case = ran["ptx", "one"]
+    assert case.told("launch") == OK  # the driver would compile it
+    [launch] = case.report["launches"]
+    assert launch["code"] == "compute_90"
+
+
+def test_a_call_that_is_not_simulated_is_named(ran: Ran) -> None:
+    case = ran["card", "unsupported"]
+    assert case.lines == [("array", "cudaErrorNotSupported")] * 2
+    [call] = case.report["unsupported"]
+    assert (call["function"], call["count"]) == ("cudaMallocArray", 2)
+    assert case.report["stacks"][call["stack"]][0].startswith("/work/card+0x")
+    assert "cudaMallocArray" not in case.report["implemented"]
+
+
+def test_a_program_that_aborts_leaves_its_report(ran: Ran) -> None:
+    case = ran["card", "aborted"]
+    assert case.status == 128 + 6
+    [failed] = case.report["failed"]
+    assert failed["requested"] == 100 << 30
+    assert case.report["called"]["cudaMalloc"] == 2
+
+
+def test_launches_of_graphs_are_counted(ran: Ran) -> None:
+    case = ran["card", "graph"]
+    [launch] = case.report["launches"]
+    assert launch["count"] == 5 * 3
+    assert case.told("nodes") == "4"
+    assert [value for name, value in case.lines if name == "captured"] == [
+        *(OK, OK, OK, "cudaErrorStreamCaptureUnjoined")
+    ]
+    assert (case.told("same"), case.told("changed")) == (OK, "cudaErrorGraphExecUpdateFailure")
+    assert case.told("allocated") == case.told("waited") == "cudaErrorStreamCaptureUnsupported"
+    assert case.violations()[0][1] == "cudaMalloc is not allowed while a stream is captured"
+    assert (case.told("elapsed"), case.told("forward")) == (OK, "1")
+
+
+def test_two_cards_have_memory_and_streams_of_their_own(ran: Ran) -> None:
+    case = ran["card", "two_cards"]
+    assert (case.told("cards"), case.told("can"), case.told("enabled")) == ("2", "1", OK)
+    assert case.told("twice") == "cudaErrorPeerAccessAlreadyEnabled"
+    assert case.told("itself") == "cudaErrorPeerAccessUnsupported"
+    assert case.told("third") == "cudaErrorInvalidDevice"
+    assert (case.number("taken"), case.told("received"), case.told("on")) == (4 << 20, "42", "1")
+    assert case.told("other card's stream") == "cudaErrorInvalidResourceHandle"
+    first, second = case.report["cards"]
+    assert first["used"] - first["context"] == 2 << 20
+    assert second["used"] - second["context"] == 4 << 20
+
+
+def test_contents_are_kept_below_the_bound_and_defined_above(ran: Ran) -> None:
+    case = ran["card", "contents"]
+    assert (case.told("kept"), case.told("large")) == ("1", "0")
+    assert case.number("set") == 7 * 100 + 3 * 10 + 7
+    assert [value for name, value in case.lines if name == "token"] == ["5", "6", "7"]
+    assert case.told("outside") == case.told("after") == "cudaErrorInvalidValue"
+    assert [why.split(" bytes ")[1] for _, why in case.violations()] == [
+        *("leaves its allocation by 1048576 bytes", "to or from an address that is not allocated")
+    ]
+
+
+def test_pools_give_memory_back_at_a_synchronization(ran: Ran) -> None:
+    case = ran["card", "pools"]
+    assert case.number("taken") == case.number("until then") == 32 << 20
+    assert case.number("given back") == 0
+
+
+def test_a_child_of_a_process_that_used_the_card_cannot(ran: Ran) -> None:
+    case = ran["card", "forked"]  # with one report: the child has none
+    assert case.lines == [("child", "cudaErrorInitializationError"), ("parent", OK)]
+
+
+def test_without_a_configuration_there_is_no_card(libraries: Path, devel: str) -> None:
+    script = (
+        "import ctypes; cudart = ctypes.CDLL('/simulator/lib/libcudart.so.13');"
+        " print(cudart.cudaGetDeviceCount(ctypes.byref(ctypes.c_int())))"
+    )
+    command = ["docker", "run", "--rm", "--network=none", f"--volume={libraries}:/simulator/lib:ro"]
+    done = subprocess.run(
+        [*command, devel, "python3", "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "100\n"  # cudaErrorNoDevice
+    assert "BUILDER_SIMULATOR names no configuration" in done.stderr
