@@ -142,6 +142,14 @@ def test_ptx_has_the_same_kernels(compiled: Path) -> None:
     assert kernels_of(compiled / "ptx", "8.9") == {}
 
 
+def test_the_verdict_has_the_engines_own_kernels(hello: dict[str, Any]) -> None:
+    found = hello["verdict"]["kernels"]
+    assert found["card"] == "12.0"
+    (own,) = found["libraries"]
+    assert (own["library"], own["codes"], own["kernels"]) == ("libhello-cuda.so", ["sm_120"], 2)
+    assert (own["spills"], own["worst"]) == (0, [])
+
+
 def image_with(smoke_test: SmokeTest, program: Path) -> str:
     """An image with a program and nothing else."""
     context = f"--build-context=compiled={program.parent}"
