@@ -1,7 +1,6 @@
 """Options of pytest.  The fixtures are plugins in support/.
 
-Tests that share names of images, or the compiler cache, are of one xdist_group: they never run side
-by side.
+Tests that share names of images are of one xdist_group: they never run side by side.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ pytest_plugins = [
     "support.commands",
     "support.images",
     "support.small_root",
+    "support.cuda_tools",
     "support.registries",
     "support.overlaid",
     "support.publishing",
     "support.prunes",
+    "support.hub_login",
     "support.farms",
     "support.shelves",
     "support.mirrored",
@@ -39,10 +40,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
 
 
+LONGEST = (
+    *("overlaid", "nights", "pushed", "odd", "smoke", "variant", "llama", "bisect", "alignment"),
+    "kills",
+)
+"""The groups that take longest begin first: the short tests fill what is left of the processes."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=_turn)
     if config.getoption("--engine"):
         return
     chosen = [item for item in items if item.get_closest_marker("engine") is None]
     left = [item for item in items if item.get_closest_marker("engine") is not None]
     config.hook.pytest_deselected(items=left)
     items[:] = chosen
+
+
+def _turn(item: pytest.Item) -> int:
+    group = item.get_closest_marker("xdist_group")
+    name = group.args[0] if group is not None else ""
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)

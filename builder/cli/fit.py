@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from builder.fit.results import Fit, Trial
 
 MODEL = "FILE|URL|REPO:FILE"
+MEMORY = ("memory", "context")
+"""The figures of a card that decide what fits."""
 
 
 def fit(
@@ -136,7 +138,11 @@ def _print(found: Fit) -> None:
     header = ("context", "", "peak", *kinds, "CUDA context", "why not")
     table(header, [_row(trial, kinds) for trial in found.trials])
     largest = f"{found.largest} tokens" if found.largest else "none"
-    unverified = [f"{card.name}: {', '.join(card.unverified)}" for card in found.cards]
+    unverified = [
+        f"{card.name}: {', '.join(named)}"
+        for card in found.cards
+        if (named := [figure for figure in MEMORY if figure in card.unverified])
+    ]
     line("")
     pairs(
         filled(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.cli.tables import table
@@ -12,6 +11,7 @@ from builder.cli.terminal import line, print_json
 
 if TYPE_CHECKING:
     from builder.kernels.compare import Change, Comparison, State, Totals
+    from builder.kernels.launches import Launches
     from builder.kernels.ledger import Ledger, Library
     from builder.tools.cubin import Kernel
 
@@ -20,35 +20,33 @@ FIGURES = ("registers", "spills", "local", "shared", "threads", "cluster", "size
 STATES: tuple[State, ...] = ("added", "gone", "changed")
 
 
-def print_ledger(ledger: Ledger, report: Path | None, *, as_json: bool) -> None:
-    """Print the libraries and kernels of an image, or only those that a report names."""
+def print_ledger(ledger: Ledger, launched: Launches | None, *, as_json: bool) -> None:
+    """Print the libraries and kernels of an image; with launches, only the launched kernels."""
     from builder.kernels.compare import library_name
-    from builder.kernels.launches import launches
 
-    counts = launches(report) if report else None
     rows = [
-        (library, kernel, counts.get((library_name(library.path), kernel.name), 0) if counts else 0)
+        (library, kernel, launched.of(library_name(library.path), kernel.name) if launched else 0)
         for library in ledger.libraries
         for kernel in library.kernels
     ]
-    if counts is not None:
+    if launched is not None:
         rows = [row for row in rows if row[2]]
     rows.sort(key=lambda row: (-(row[1].spills or 0), -row[1].local, -row[1].registers))
     if as_json:
-        print_json(_ledger_json(ledger, rows, launched=counts is not None))
+        print_json(_ledger_json(ledger, rows, launched=launched is not None))
         return
     _print_libraries(ledger)
     header: tuple[str, ...] = ("library", "kernel", *FIGURES, "digest")
     lines: list[tuple[str, ...]] = [
         (library_name(each.path), *_row(kernel)) for each, kernel, _ in rows
     ]
-    if counts is not None:
+    if launched is not None:
         header = ("launches", *header)
         lines = [(f"{row[2]:,}", *cells) for row, cells in zip(rows, lines, strict=True)]
     line("")
     table(header, lines)
-    if counts is not None:
-        _print_launches(counts, rows)
+    if launched is not None:
+        _print_launches(launched, rows)
 
 
 def _print_libraries(ledger: Ledger) -> None:
@@ -63,15 +61,14 @@ def _print_libraries(ledger: Ledger) -> None:
     table(header, rows)
 
 
-def _print_launches(
-    counts: Mapping[tuple[str, str], int], rows: Sequence[tuple[Library, Kernel, int]]
-) -> None:
+def _print_launches(launched: Launches, rows: Sequence[tuple[Library, Kernel, int]]) -> None:
     from builder.kernels.compare import library_name
 
-    known = {(library_name(library.path), kernel.name) for library, kernel, _ in rows}
+    counts = launched.counts
     line(f"\n{len(counts)} kernels were launched {sum(counts.values()):,} times")
-    for name, kernel in sorted(counts.keys() - known):
-        line(f"not in the image's libraries: {kernel} of {name}")
+    known = {(library_name(library.path), kernel.name) for library, kernel, _ in rows}
+    for library, kernel in launched.besides(known):
+        line(f"not in the image's libraries: {' of '.join(filter(None, (kernel, library)))}")
 
 
 def _row(kernel: Kernel) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ def kernels(
     other: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RECIPE|IMAGE]",
+            metavar="RECIPE|IMAGE",
             help="Image to compare the first one with.",
             show_default=False,
         ),
@@ -60,8 +60,8 @@ def kernels(
             "--report",
             metavar="FILE",
             dir_okay=False,
-            help="Report of a run on a simulated card: only the kernels that it launched, with the "
-            "number of launches.",
+            help="Output of `builder smoke --json`, or a report of a simulated card: list only the "
+            "kernels that were launched there, with the number of launches.",
         ),
     ] = None,
     fail_on: Annotated[
@@ -87,16 +87,18 @@ def kernels(
     from builder.cli.kernel_tables import arrow, print_comparison, print_ledger
     from builder.errors import SmokeError
     from builder.images.kernels import ledger_of
+    from builder.kernels.launches import launches
 
     chosen = _capability(card)
     if other is None and fail_on is not None:
         raise typer.BadParameter("--fail-on compares two images: give the second one")
     if other is not None and report is not None:
         raise typer.BadParameter("--report is for one image")
+    launched = launches(report) if report else None
     session = build_session(catalog)
     first = _only(ledger_of(session, image, chosen), library)
     if other is None:
-        print_ledger(first, report, as_json=as_json)
+        print_ledger(first, launched, as_json=as_json)
         return
     second = _only(ledger_of(session, other, chosen), library)
     worse = print_comparison(first, second, as_json=as_json)

@@ -9,7 +9,6 @@ from builder.fit.results import Trial
 
 STEP = 1024  # tokens: the granularity of the search
 SMALLEST = 1024
-GUESSES = 2  # trials where the memory of other trials predicts the limit, before halving
 
 
 def contexts_of(text: str, longest: int) -> tuple[int, ...]:
@@ -34,7 +33,7 @@ def search(tried: dict[int, Trial], attempt: Callable[[int], Trial], longest: in
 
     The model's own maximum, ``longest``, is tried first.  ``tried`` gets each trial of ``attempt``.
     """
-    guesses = 0
+    stride, last = 0, 0
 
     def run(context: int) -> None:
         tried[context] = attempt(context)
@@ -48,10 +47,16 @@ def search(tried: dict[int, Trial], attempt: Callable[[int], Trial], longest: in
             continue
         if high - low <= STEP or high <= SMALLEST:
             return low or None
-        guess = _predicted(tried) if guesses < GUESSES else None
-        guesses += guess is not None
-        middle = guess if guess is not None else (low + high) // 2
-        run(_within(middle, low, high))
+        middle = (low + high) // 2
+        guess = _predicted(tried)
+        if stride:  # away from the prediction, in strides that grow until they halve
+            fits = tried[last].fits
+            middle = min(low + stride, middle) if fits else max(high - stride, middle)
+        elif guess is not None:
+            middle = guess
+        stride = max(2 * stride, STEP) if guess is not None else 0
+        last = _within(middle, low, high)
+        run(last)
 
 
 def _bounds(tried: Mapping[int, Trial]) -> tuple[int, int | None]:

@@ -16,7 +16,6 @@ from builder.servers.client import UnansweredError
 from builder.servers.server import NotServingError, Server, ServeSpec, launched
 from builder.simulator import frames, memory, run
 from builder.simulator.frames import Frame
-from builder.simulator.memory import mib
 from builder.simulator.report import Report
 from builder.smoke.gpu import OFFLOADED
 from builder.tools.demangle import function_of
@@ -98,7 +97,9 @@ def attempt(target: Target, context: int, work: Path) -> Trial:
             fault = _fault(server, error)
         report = simulation.settled()
         log = server.container.log()
-    found = _trial(target, report, context, fault, log)
+    if report is None:
+        raise _unused(target, fault)
+    found = evaluate(report, frames.named(report, target.files.get), context, fault, log)
     return found.model_copy(
         update={"filled": filled, "seconds": round(time.monotonic() - started, 1)}
     )
@@ -156,16 +157,18 @@ def _text(characters: int) -> str:
     return "".join(LINE.format(number=number) for number in range(lines))[:characters]
 
 
-def _trial(target: Target, report: Report | None, context: int, fault: str, log: str) -> Trial:
-    """What the report of a run says; raises like ``attempt``."""
-    if report is None:
-        raise _unused(target, fault)
-    stacks = frames.named(report, target.files.get)
+def evaluate(
+    report: Report, stacks: Sequence[Sequence[Frame]], context: int, fault: str, log: str
+) -> Trial:
+    """What a report says of a server that ended with ``fault``, or, if that is empty, answered.
+
+    ``stacks`` are the report's, named; ``log`` is the server's.  Raises ``UntriedError`` for a
+    fault although the cards had room for all.
+    """
     refused = _refused(report, stacks)
     if fault and refused is None:
-        raise _broken(target, context, fault, report, stacks)
-    left = _left_behind(log)
-    why = f"no room: {refused}" if refused else left
+        raise _broken(report, stacks, context, fault)
+    why = f"no room: {refused}" if refused else _left_behind(log)
     return Trial(
         context=context,
         fits=not why,
@@ -214,11 +217,7 @@ def _unused(target: Target, fault: str) -> SmokeError | UntriedError:
 
 
 def _broken(
-    target: Target,
-    context: int,
-    fault: str,
-    report: Report,
-    stacks: Sequence[Sequence[Frame]],
+    report: Report, stacks: Sequence[Sequence[Frame]], context: int, fault: str
 ) -> UntriedError:
     """A server that ended, or did not answer, although the cards had room for all."""
     why = [fault]
@@ -229,9 +228,7 @@ def _broken(
         f"not simulated: {each.function} by {frames.caller_of(stacks[each.stack])}"
         for each in report.unsupported
     ]
-    peak = mib(report.peak)
     return UntriedError(
-        f"{target.reference} did not serve a context of {context} tokens, for another reason than "
-        f"memory: its peak was {peak}",
+        f"the engine did not serve {context} tokens, for another reason than memory",
         "\n".join(why),
     )

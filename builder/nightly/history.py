@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from builder.errors import GoneError, RegistryError
-from builder.kernels.summary import KernelSummary
+from builder.kernels.summary import KernelSummary, worse
 from builder.publish import referrers
 from builder.tools.registry.client import Repository
 from builder.tools.web.json_model import first_error
@@ -96,6 +96,22 @@ def nightly_runs(repository: Repository, channel: str) -> list[NightlyRun]:
 def parsed(content: bytes) -> list[NightlyRun]:
     """The nightly runs in a file; raises ``ValueError`` where it is damaged."""
     return _FILE.validate_json(content)
+
+
+def compared(repository: Repository, run: NightlyRun) -> NightlyRun:
+    """The run; if its new image spills more than that of the last good run, its reason says so.
+
+    Runs that cannot be read are not compared with.  Raises ``FetchError``.
+    """
+    if run.outcome != "moved" or run.kernels is None:
+        return run
+    try:
+        known = nightly_runs(repository, run.channel)
+    except RegistryError:
+        return run
+    before = next((each.kernels for each in known if each.good and each.kernels), None)
+    found = [f"more spills: {each}" for each in worse(before, run.kernels)] if before else []
+    return run.model_copy(update={"reason": "\n".join(filter(None, (run.reason, *found)))})
 
 
 def write(repository: Repository, run: NightlyRun) -> None:

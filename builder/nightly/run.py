@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from builder import pipeline
-from builder.errors import BuilderError, NightError, PatchError, RegistryError
+from builder.errors import BuilderError, NightError, PatchError
 from builder.images.release import Release, release
 from builder.images.session import BuildSession
 from builder.images.verified import find_published
-from builder.kernels.summary import KernelSummary, worse
+from builder.kernels.summary import KernelSummary
 from builder.nightly import channels, history
 from builder.nightly.channels import Channel
 from builder.nightly.history import NightlyRun, Outcome
@@ -152,7 +152,7 @@ def _finished(
     A run that cannot be recorded has failed; a failed clean-up only adds to its reason.
     """
     try:
-        done = _compared(repository, done)
+        done = history.compared(repository, done)
         history.write(repository, done)
     except Exception as error:
         reason = _joined(f"the run could not be recorded: {_reason(session, error)}", done.reason)
@@ -164,23 +164,6 @@ def _finished(
         reason = _joined(done.reason, f"old images are not removed: {_reason(session, error)}")
         return done.model_copy(update={"reason": reason})
     return done
-
-
-def _compared(repository: Repository, done: NightlyRun) -> NightlyRun:
-    """The run; if its new image spills more than the last good one, its reason says so.
-
-    Raises ``FetchError``.
-    """
-    if done.outcome != "moved" or done.kernels is None:
-        return done
-    try:
-        known = history.nightly_runs(repository, done.channel)
-    except RegistryError:
-        return done  # it is started anew
-    before = next((run.kernels for run in known if run.good and run.kernels), None)
-    found = worse(before, done.kernels) if before else []
-    reason = _joined(done.reason, *(f"more spills: {each}" for each in found))
-    return done.model_copy(update={"reason": reason})
 
 
 def _joined(*parts: str) -> str:

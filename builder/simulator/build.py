@@ -32,7 +32,9 @@ def libraries(cache: Path, devel: str, log: Log) -> Path:
     image = docker.image(devel)
     if image is None:
         raise UntriedError(
-            "the engine does not have the image to compile in", f"looked for {devel}"
+            "the engine does not have the image to compile in",
+            f"looked for {devel}",
+            "`builder build` of any recipe on this base makes it",
         )
     key = _key(sources(), image.digest)
     folder = cache / "simulator" / key

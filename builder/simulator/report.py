@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from builder.errors import UntriedError
 
-SETTLE = 0.6  # seconds until a report has what happened before: twice the pause of its thread
+SETTLE = 0.5  # seconds until a report has what happened before: twice the pause of its thread
 Shape = tuple[int, int, int]
 """Threads or blocks along x, y and z."""
 
@@ -191,7 +191,7 @@ def _parsed(file: Path) -> Report:
 
 
 def _merged(reports: Sequence[Report]) -> Report:
-    """Several processes as one: the use of each card is added up."""
+    """Several processes as one: the use of each card is added up, as if they all ran at once."""
     first, *others = reports
     for other in others:
         first = _added(first, other)

@@ -22,7 +22,8 @@ from builder.tools.demangle import function_of
 
 ROUNDS, REQUESTS = 2, 2  # rounds of equal requests, and how many in each
 LONG = 20 * "twenty bytes of text "  # a token a byte, with the test model
-GROWTH = memory.BLOCK  # bytes that the long prompt may take more than a short one
+# Bytes that the long prompt may take more than a short one: llama.cpp's pools take one block.
+GROWTH = 4 * memory.BLOCK
 NAMED = 4  # kernels or functions that a check names
 PTX = "compute_"  # how the code of a launch begins that the driver would compile
 Stacks = Sequence[Sequence[Frame]]
@@ -70,7 +71,7 @@ class DeviceTrial:
         log = self.server.container.log()  # requests follow, which fill it
         yield from self._requests()
         yield replace(serves.stops(self.server), kind="device")
-        report = self.simulation.settled()
+        report = self.simulation.report()  # written at the end of each process
         if report is None:
             none = "it called no function of CUDA"
             yield Check("device", "kernels", "launched on the card", none, False)
@@ -98,8 +99,8 @@ class DeviceTrial:
     def _stacks(self, report: Report) -> Stacks:
         return frames.named(report)
 
-    def _settled(self) -> Report:
-        report = self.simulation.settled()
+    @staticmethod
+    def _required(report: Report | None) -> Report:
         if report is None:
             raise UnansweredError("it called no function of CUDA")
         return report
@@ -107,11 +108,11 @@ class DeviceTrial:
     def _leak(self) -> str:
         """Nothing grows from round to round; raises ``UnansweredError`` where something does."""
         serves.completes(self.server)
-        reports = [self._settled()]
+        reports = [self._required(self.simulation.settled())]
         for _ in range(ROUNDS):
             for _ in range(REQUESTS):
                 serves.completes(self.server)
-            reports.append(self._settled())
+            reports.append(self._required(self.simulation.settled()))
         growth = min(after.live - before.live for before, after in pairwise(reports))
         if growth <= 0:
             return f"{mib(reports[-1].live)} after each"
@@ -120,9 +121,9 @@ class DeviceTrial:
 
     def _growth(self) -> str:
         """The peak does not follow the prompt; raises ``UnansweredError`` where it does."""
-        before = self._settled()
+        before = self._required(self.simulation.report())  # nothing happened since the last
         serves.completes(self.server, LONG)
-        after = self._settled()
+        after = self._required(self.simulation.settled())
         growth = after.peak - before.peak
         if growth <= 0:
             return "no more"

@@ -40,7 +40,9 @@ def short(name: str) -> str:
 def function_of(name: str) -> str:
     """The demangled name of a function without its template arguments and parameters: ``ns::f``."""
     kept, depth = "", 0
-    for character in short(demangled(name)).replace("(anonymous namespace)::", ""):
+    for character in short(demangled(name).removesuffix(" const")).replace(
+        "(anonymous namespace)::", ""
+    ):
         depth += character == "<"
         kept += character if depth == 0 else ""
         depth -= character == ">"

@@ -42,7 +42,10 @@ void add_entries(Entry** begin, Entry** end) {
 
 cudaError_t start() {
     if (forked) return cudaErrorInitializationError;
-    if (!started.exchange(true)) pthread_atfork(nullptr, nullptr, in_child);
+    if (!started.exchange(true)) {
+        pthread_atfork(nullptr, nullptr, in_child);
+        changed();  // a program that only asks for cards leaves a report, too
+    }
     return cards().empty() ? cudaErrorNoDevice : cudaSuccess;
 }
 

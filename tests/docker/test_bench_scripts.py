@@ -10,43 +10,10 @@ from typing import Any
 
 import pytest
 
-from support.commands import Builder
 from support.environment import REPOSITORY
+from support.variants import REPOSITORY_NAME
 
-pytestmark = pytest.mark.docker
-RECIPE = """
-engine  = "one-file"
-version = "1"
-summary = "A library of one file"
-license = "MIT"
-family  = "artifact"
-base    = "cuda-13.0"
-
-[source]
-path = "engine"
-
-[cuda]
-arch = ["120"]
-vmm  = true
-
-[[cmake]]
-targets = ["one"]
-
-[artifact]
-files = ["libone.so"]
-
-[image]
-repository = "builder-test/one-file"
-tags       = ["1"]
-
-[build]
-disk = 1.0
-
-[[probe]]
-library = "libone.so"
-symbols = ["one"]
-"""
-CMAKE = "cmake_minimum_required(VERSION 3.20)\nproject(one C)\nadd_library(one SHARED one.c)\n"
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("variant")]
 
 
 def ran(script: str, *arguments: str | Path) -> Any:
@@ -57,20 +24,13 @@ def ran(script: str, *arguments: str | Path) -> Any:
 
 
 @pytest.mark.usefixtures("hello")  # it has the base built
-def test_one_iteration(catalog: Path, builder: Builder, made: set[str]) -> None:
-    (catalog / "engine").mkdir()
-    (catalog / "engine" / "CMakeLists.txt").write_text(CMAKE)
-    (catalog / "engine" / "one.c").write_text("int one(void) { return 1; }\n")
-    (catalog / "recipes" / "one-file-1.toml").write_text(RECIPE)
-    done = builder("build", "one-file", "--catalog", catalog, "--json")
-    assert done.returncode == 0, done.stderr
-    image = json.loads(done.stdout)["references"]
-    made.update(image)
-    where = ("--catalog", catalog)
-    figures = json.loads(ran("overhead", "one-file", *where, "--runs", "1", "--json"))
+def test_one_iteration(one_file: Path) -> None:
+    where = ("--catalog", one_file)
+    figures = json.loads(ran("overhead", "variant", *where, "--runs", "1", "--json"))
     assert figures["overhead"]["ratio"] > 0
     assert figures["unchanged"]["builds_started"] == 0
-    assert {*figures["sizes"]} == {"one-file-1", "cuda-13.0 (runtime)"}
-    rows = ran("smoke", image[0], *where).splitlines()
+    assert {*figures["sizes"]} == {"variant-0.1.0", "cuda-13.0 (runtime)"}
+    image = f"{REPOSITORY_NAME}:0.1.0"
+    rows = ran("smoke", image, *where).splitlines()
     assert [row.count("|") for row in rows] == [3, 3]
-    assert image[0] in rows[0]
+    assert image in rows[0]

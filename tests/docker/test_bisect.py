@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +14,11 @@ from uuid import uuid4
 
 import pytest
 
-from support.commands import Builder
-from support.environment import REPOSITORY
+from support.commands import Builder, ForkServer
 from support.smoke_tests import docker
 from support.upstreams import Upstream
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("bisect")]
 IMAGES = "builder-test/tiny"
 CANNOT, BREAKS, MERGES = (6, 7), 9, 4
 RECIPE = """
@@ -70,8 +69,9 @@ class Farm:
     The fourth has one of the recipe's two patches.
     """
 
-    def __init__(self, catalog: Path, folder: Path, builder: Builder) -> None:
+    def __init__(self, catalog: Path, folder: Path, builder: Builder, server: ForkServer) -> None:
         self.catalog = catalog
+        self.server = server
         self.kept = folder / "state" / "bisect" / "tiny-1.json"
         self.builder = builder
         self.upstream = Upstream(folder / "tiny")
@@ -100,16 +100,11 @@ class Farm:
 
     def killed(self, number: int, when: Callable[[Any], bool], *arguments: str) -> int:
         """Start a bisect, and send it a signal when its state is like that; its exit status."""
-        command = [sys.executable, "-m", "builder", "bisect", "tiny-1", *arguments]
-        with subprocess.Popen(
-            [*command, "--catalog", str(self.catalog)],
-            cwd=REPOSITORY,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as process:
+        command = ["bisect", "tiny-1", *arguments, "--catalog", str(self.catalog)]
+        with self.server.running(command) as process:
             while process.poll() is None:
                 if self.kept.exists() and when(json.loads(self.kept.read_text())):
-                    process.send_signal(number)
+                    os.kill(process.pid, number)
                     return process.wait(60)
                 time.sleep(0.05)
         pytest.fail("it ended before it could be stopped")
@@ -126,9 +121,10 @@ def farm(
     catalog: Path,
     tmp_path: Path,
     builder: Builder,
+    fork_server: ForkServer,
 ) -> Iterator[Farm]:
     before = images()
-    yield Farm(catalog, tmp_path, builder)
+    yield Farm(catalog, tmp_path, builder, fork_server)
     subprocess.run(
         ["docker", "image", "rm", "--force", *images() - before], capture_output=True, check=False
     )

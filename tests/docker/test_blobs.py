@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from builder.smoke.reading import read
 from builder.tools.docker.blobs import blobs_of
+from support.smoke_tests import SmokeTest, small
 
 
 @pytest.mark.docker
 def test_an_image_is_the_same_in_the_store_and_saved(
-    hello: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: dict[str, str], smoke_test: SmokeTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reference = hello["references"][0]
+    reference = smoke_test.build(small(images))
     stored = blobs_of(reference, tmp_path)
     assert tmp_path not in stored.folder.parents
     monkeypatch.setattr("builder.tools.docker.blobs.CONTENT", "not-here")

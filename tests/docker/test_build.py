@@ -18,9 +18,9 @@ import requests
 from support.commands import Builder
 from support.environment import abandoned
 from support.smoke_tests import docker
-from support.variants import REPOSITORY_NAME, begin, edit, labels, wait_for_log
+from support.variants import REPOSITORY_NAME, Begin, edit, labels, lasting, wait_for_log
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("variant")]
 
 
 def tags() -> set[str]:
@@ -28,8 +28,8 @@ def tags() -> set[str]:
     return {tag for tag in listed.splitlines() if not tag.startswith("unverified-")}
 
 
-def source(catalog: Path, name: str) -> Path:
-    return catalog / "engines" / "variant" / "src" / name
+def source(catalog: Path) -> Path:
+    return catalog / "engines" / "variant" / "one.c"
 
 
 # What comes out
@@ -44,6 +44,10 @@ def test_the_image_says_what_it_is(hello: dict[str, Any]) -> None:
     assert len(found["org.opencontainers.image.revision"]) == 64
     assert found["org.opencontainers.image.created"].startswith("20")
     assert found["org.opencontainers.image.base.name"].startswith("builder-base/cuda-13.0:runtime-")
+    base = docker(
+        "image", "inspect", "--format={{.Id}}", found["org.opencontainers.image.base.name"]
+    )
+    assert found["org.opencontainers.image.base.digest"] == base
     assert found["builder.recipe"] == "hello-sm120-0.1.0"
     assert found["builder.architectures"] == "120"
     assert found["builder.key"] == hello["key"] == hello["plan"]["key"]
@@ -123,106 +127,91 @@ def test_an_unchanged_recipe_begins_no_build(
     assert set(hello["state"].glob("logs/*")) == logs
 
 
-def test_what_decides_the_image_builds_it_anew(builder: Builder, variant: Path) -> None:
-    first = json.loads(builder("build", "variant", "--catalog", variant, "--json").stdout)
+def test_what_decides_the_image_builds_it_anew(builder: Builder, one_file: Path) -> None:
+    command = ("build", "variant", "--catalog", one_file)
+    first = json.loads(builder(*command, "--json").stdout)
     assert first["built"] is True
-    told = labels(first["references"][0])
-    base = docker(
-        "image", "inspect", "--format={{.Id}}", told["org.opencontainers.image.base.name"]
-    )
-    assert told["org.opencontainers.image.base.digest"] == base
-    edit(variant, "HELLO_BUILD_NUMBER = 1", "HELLO_BUILD_NUMBER = 2")
-    edit(variant, "version: 1 (in-repo)", "version: 2 (in-repo)")
-    second = json.loads(builder("build", "variant", "--catalog", variant, "--json").stdout)
+    edit(one_file, '"first"', '"second"')
+    edit(one_file, "answer_first", "answer_second")
+    second = json.loads(builder(*command, "--json").stdout)
     assert second["built"] is True
     assert second["key"] != first["key"]
     assert tags() == {f"0.1.0-{first['key'][:12]}", f"0.1.0-{second['key'][:12]}", "0.1.0"}
     # Back to what was: the image is there, and the moving name goes back to it.
-    edit(variant, "HELLO_BUILD_NUMBER = 2", "HELLO_BUILD_NUMBER = 1")
-    edit(variant, "version: 2 (in-repo)", "version: 1 (in-repo)")
-    third = json.loads(builder("build", "variant", "--catalog", variant, "--json").stdout)
+    edit(one_file, '"second"', '"first"')
+    edit(one_file, "answer_second", "answer_first")
+    third = json.loads(builder(*command, "--json").stdout)
     assert third["built"] is False
     current = docker("image", "inspect", "--format={{.Id}}", f"{REPOSITORY_NAME}:0.1.0")
     assert current == first["digest"]
     # A probe that changes is checked again, though the image is the same.
-    edit(variant, "version: 1 (in-repo)", "version: 3 (in-repo)")
-    broken = builder("build", "variant", "--catalog", variant)
+    edit(one_file, "answer_first", "answer_third")
+    broken = builder(*command)
     assert broken.returncode == 7
-    assert "expected: contains version: 3 (in-repo); found: version: 1 (in-repo)" in broken.stderr
+    assert "libone.so: expected: defines answer_third; found" in broken.stderr
 
 
 # What goes wrong
 
 
-def test_a_failed_check_moves_no_tag(builder: Builder, variant: Path, tmp_path: Path) -> None:
-    edit(variant, "HELLO_BUILD_NUMBER = 1, ", "")
+def test_failed_checks_move_no_tag(builder: Builder, variant: Path, tmp_path: Path) -> None:
+    edit(variant, "HELLO_BUILD_NUMBER = 1, ", 'CMAKE_CUDA_ARCHITECTURES = "90", ')
+    edit(variant, 'arch = ["120"]', 'arch = ["120", "90"]')
     done = builder("build", "variant", "--catalog", variant)
     assert done.returncode == 7
     assert "expected: contains version: 1 (in-repo); found: version: 0 (in-repo)" in done.stderr
+    assert "found: 1 compute_90, 1 sm_90" in done.stderr
     assert "Traceback" not in done.stderr
     assert tags() == set()
     (kept,) = (tmp_path / "state" / "records" / "variant-0.1.0").glob("*.json")
     assert not all(check["passed"] for check in json.loads(kept.read_text())["verdict"]["checks"])
 
 
-@pytest.mark.parametrize(
-    ("arch", "found"), [("90", "1 compute_90, 1 sm_90"), ("120-virtual", "1 compute_120")]
-)
-def test_the_wrong_machine_code_is_caught(
-    builder: Builder, variant: Path, arch: str, found: str
-) -> None:
-    edit(variant, 'arch = ["120"]', 'arch = ["120", "90"]')
-    edit(variant, "HELLO_CUDA_NO_VMM", f'CMAKE_CUDA_ARCHITECTURES = "{arch}", HELLO_CUDA_NO_VMM')
-    done = builder("build", "variant", "--catalog", variant)
-    assert done.returncode == 7, done.stderr
-    assert f"found {found}" in done.stderr
-    assert tags() == set()
-
-
-def test_the_first_error_of_a_compile_is_told(builder: Builder, variant: Path) -> None:
-    file = source(variant, "model.cpp")
-    file.write_text("int wrong( { return }\n" + file.read_text())
-    done = builder("build", "variant", "--catalog", variant)
+def test_the_first_error_of_a_compile_is_told(builder: Builder, one_file: Path) -> None:
+    source(one_file).write_text("int wrong( { return }\n")
+    done = builder("build", "variant", "--catalog", one_file)
     assert done.returncode == 6
-    assert "/src/src/model.cpp:1:" in done.stderr
+    assert "/src/one.c:1:" in done.stderr
     assert "error:" in done.stderr
     assert "the full log is" in done.stderr
     assert "Traceback" not in done.stderr
     assert tags() == set()
 
 
-def test_a_compile_has_no_network(builder: Builder, variant: Path) -> None:
-    lists = variant / "engines" / "variant" / "CMakeLists.txt"
+def test_a_compile_has_no_network(builder: Builder, one_file: Path) -> None:
+    lists = source(one_file).with_name("CMakeLists.txt")
     fetch = (
         'file(DOWNLOAD "http://files.example.invalid/x" x STATUS s)\nmessage(FATAL_ERROR ${s})\n'
     )
     lists.write_text(lists.read_text() + fetch)
-    done = builder("build", "variant", "--catalog", variant)
+    done = builder("build", "variant", "--catalog", one_file)
     assert done.returncode == 6
     assert "Could not resolve" in done.stderr
     assert "the build has no network" in done.stderr
 
 
 def test_a_killed_build_leaves_nothing_in_the_way(
-    variant: Path, builder: Builder, tmp_path: Path
+    one_file: Path, begin: Begin, builder: Builder, tmp_path: Path
 ) -> None:
-    process = begin(variant)
-    wait_for_log(tmp_path / "state", "RUN --network=none")
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    lasting(one_file)
+    with begin(one_file) as process:
+        wait_for_log(tmp_path / "state", "RUN --network=none")
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
     assert tags() == set()
-    done = builder("build", "variant", "--catalog", variant, "--json")
+    done = builder("build", "variant", "--catalog", one_file, "--json")
     assert done.returncode == 0, done.stderr
     # Where BuildKit finished all the same, its image is smoke-tested, and not built again.
     assert "0.1.0" in tags()
     assert abandoned() == []
 
 
-def test_ctrl_c_ends_with_one_message(variant: Path, tmp_path: Path) -> None:
-    process = begin(variant, "--rebuild")
-    wait_for_log(tmp_path / "state", "RUN --network=none")
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+def test_ctrl_c_ends_with_one_message(one_file: Path, begin: Begin, tmp_path: Path) -> None:
+    lasting(one_file)
+    with begin(one_file, "--rebuild") as process:
+        wait_for_log(tmp_path / "state", "RUN --network=none")
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.rstrip().endswith("builder: interrupted; the command can be run again")
     assert "Traceback" not in errors
@@ -230,12 +219,14 @@ def test_ctrl_c_ends_with_one_message(variant: Path, tmp_path: Path) -> None:
     assert abandoned() == []
 
 
-def test_two_builds_of_one_recipe_at_once(variant: Path, builder: Builder, tmp_path: Path) -> None:
-    process = begin(variant)
-    wait_for_log(tmp_path / "state", "RUN --network=none")
-    second = builder("build", "variant", "--catalog", variant)
-    assert second.returncode == 9
-    assert "another run on this machine is at work on variant-0.1.0" in second.stderr
-    assert f"process {process.pid}" in second.stderr
-    process.communicate(timeout=600)
-    assert process.returncode == 0
+def test_two_builds_of_one_recipe_at_once(
+    one_file: Path, begin: Begin, builder: Builder, tmp_path: Path
+) -> None:
+    lasting(one_file)
+    with begin(one_file) as process:
+        wait_for_log(tmp_path / "state", "RUN --network=none")
+        second = builder("build", "variant", "--catalog", one_file)
+        assert second.returncode == 9
+        assert "another run on this machine is at work on variant-0.1.0" in second.stderr
+        assert f"process {process.pid}" in second.stderr
+        assert process.wait(600) == 0

@@ -25,7 +25,7 @@ from support.commands import Builder
 from support.environment import REPOSITORY
 from support.smoke_tests import docker
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("bisect")]
 
 COMPILE = (
     'ccache --zero-stats >/dev/null; echo "int f(int x) { return x * 3; }" >/a.c; '

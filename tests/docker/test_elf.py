@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -32,20 +30,6 @@ FLAGS = {
     ],
     "relocatable": ["-gencode=arch=compute_120,code=[sm_120,compute_120]", "-rdc=true"],
 }
-
-
-@pytest.fixture(scope="module")
-def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """cuobjdump of NVIDIA's wheel, which forgets the executable bit."""
-    spec = importlib.util.find_spec("nvidia")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    folders = [Path(folder) for folder in spec.submodule_search_locations]
-    (program,) = [found for folder in folders for found in folder.glob("cu*/bin/cuobjdump")]
-    copy = tmp_path_factory.mktemp("bin") / "cuobjdump"
-    shutil.copy(program, copy)
-    copy.chmod(0o755)
-    return copy
 
 
 @pytest.fixture(scope="module")

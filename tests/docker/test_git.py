@@ -12,7 +12,7 @@ import pytest
 from support.commands import Builder
 from support.upstreams import Upstream
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("llama")]
 
 RECIPE = """
 engine  = "from-git"

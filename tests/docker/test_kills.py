@@ -6,12 +6,10 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 import requests
 
 from builder.tools.registry.client import MANIFESTS
+from support.commands import ForkServer, Running
 from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.smoke_tests import docker
 
@@ -34,7 +33,8 @@ REPOSITORY = "me/builder-test/overlaid"
 class Farm:
     """A recipe that is another one each time, built and pushed by a process of its own."""
 
-    def __init__(self, catalog: Path, image: str, registry: str) -> None:
+    def __init__(self, server: ForkServer, catalog: Path, image: str, registry: str) -> None:
+        self.server = server
         self.catalog = catalog
         self.image = image
         self.registry = registry
@@ -53,22 +53,14 @@ class Farm:
             old.unlink()
         (recipe.parent / f"overlaid-{self.version}.toml").write_text(text)
 
-    def begin(self) -> subprocess.Popen[bytes]:
-        verbs = [
-            f"{sys.executable} -m builder {verb} overlaid --catalog {self.catalog}"
-            for verb in ("build", "push")
-        ]
-        return subprocess.Popen(
-            ["sh", "-c", " && ".join(verbs)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+    def begin(self) -> AbstractContextManager[Running]:
+        verbs = [[verb, "overlaid", "--catalog", str(self.catalog)] for verb in ("build", "push")]
+        return self.server.running(*verbs, session=True)
 
     def complete(self) -> None:
-        process = self.begin()
-        _, said = process.communicate(timeout=300)
-        assert process.returncode == 0, said.decode()
+        with self.begin() as process:
+            _, said = process.communicate(300)
+        assert process.returncode == 0, said
 
     def get(self, path: str) -> requests.Response:
         headers = {"Accept": ", ".join(MANIFESTS)}
@@ -111,6 +103,7 @@ class Farm:
 
 @pytest.fixture
 def farm(
+    fork_server: ForkServer,
     registry: str,
     published: StandIn,
     tmp_path: Path,
@@ -123,7 +116,7 @@ def farm(
         file = catalog / "package" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    yield Farm(catalog, published.build(), registry)
+    yield Farm(fork_server, catalog, published.build(), registry)
     listed = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
     made.update(name for name in listed if name.startswith(registry))
 
@@ -139,12 +132,12 @@ def test_killed_at_any_moment(farm: Farm, request: pytest.FixtureRequest) -> Non
     farm.next_version()
     interrupted = 0
     for kill in range(1, kills + 1):
-        process = farm.begin()
-        time.sleep(moments.uniform(0.02, 0.98) * whole_run)
-        interrupted += process.poll() is None
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        with farm.begin() as process:
+            time.sleep(moments.uniform(0.02, 0.98) * whole_run)
+            interrupted += process.poll() is None
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         farm.require_whole()
         if kill % COMPLETED == 0 or process.returncode == 0:
             farm.complete()

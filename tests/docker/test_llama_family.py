@@ -19,7 +19,7 @@ from support.environment import REPOSITORY
 from support.smoke_tests import docker
 from support.variants import labels
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("llama")]
 
 REPOSITORY_NAME = "builder-test/llama-shaped"
 KERNEL = "ggml/src/ggml-cuda/fattn.cu"

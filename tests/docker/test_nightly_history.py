@@ -9,6 +9,7 @@ from shutil import rmtree
 import pytest
 
 from builder.errors import RegistryError
+from builder.kernels.summary import KernelSummary, LibrarySummary, SpillingKernel
 from builder.nightly import history
 from builder.publish import referrers
 from builder.tools.registry.client import Repository
@@ -82,3 +83,44 @@ def test_a_history_may_come_from_a_later_builder(repository: Repository) -> None
     put_image(repository, "k", "nightly.nights")
     with pytest.raises(RegistryError, match="cannot be read"):
         history.nightly_runs(repository, "nightly")
+
+
+def summary_of(spills: int) -> KernelSummary:
+    worst = (SpillingKernel("attention<128>", 255, spills, spills),) if spills else ()
+    library = LibrarySummary("libggml-cuda.so", ("sm_120a",), 7, 900, spills, len(worst), worst)
+    return KernelSummary("12.0", (library,))
+
+
+def test_a_night_whose_kernels_spill_more_than_those_of_the_last_good_one_says_so(
+    repository: Repository,
+) -> None:
+    first = history.compared(repository, night(kernels=summary_of(64)))
+    assert first.reason == ""
+    for known in (
+        first,
+        night(outcome="failed", reason="no", kernels=summary_of(9000)),
+        night(outcome="unchanged"),
+    ):
+        history.write(repository, known)
+    worse = history.compared(repository, night(kernels=summary_of(1064), reason="clean-up"))
+    assert worse.reason == (
+        "clean-up\nmore spills: libggml-cuda.so: 1 of 7 kernels spill 1,064 bytes, before 1 of 7 "
+        "kernels spill 64 bytes; attention<128>: 64 -> 1,064 bytes"
+    )
+    assert worse.good
+    history.write(repository, worse)
+    assert history.nightly_runs(repository, "nightly")[0].kernels == summary_of(1064)
+    for run in (
+        night(kernels=summary_of(1064)),
+        night(kernels=summary_of(0)),
+        night(),
+        night(outcome="unchanged", kernels=summary_of(2000)),
+    ):
+        assert history.compared(repository, run) == run
+
+
+def test_nights_without_readable_predecessors_are_not_compared(repository: Repository) -> None:
+    file = referrers.File("nights.json", history.NIGHTLY_RUNS, b"no JSON")
+    referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [file])
+    run = night(kernels=summary_of(8))
+    assert history.compared(repository, run) == run

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from datetime import datetime
@@ -16,6 +14,9 @@ import pytest
 
 from builder.tools.files import named_lock
 from support import upstreams
+from support.commands import ForkServer
+from support.cubins import ANNOTATIONS, STL, Function, cubin, instruction
+from support.fatbins import ELF, ZSTD, entry, library, region
 from support.nightly_world import BETTER, DAY, OPS, World, get, put
 from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.publishing import tags
@@ -185,12 +186,7 @@ def test_nothing_moves_where_it_must_not(world: World) -> None:
     # Two nights at once, on one machine.
     cache = Path(os.environ["BUILDER_CACHE_DIR"])
     with named_lock(cache, "nightly"):
-        done = subprocess.run(
-            [sys.executable, "-m", "builder", "nightly", "--catalog", str(world.catalog)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = world.run("nightly")
     assert done.returncode == 9
     assert "another run on this machine builds the nightly images" in done.stderr
     # Two recipes that would move one tag.
@@ -250,6 +246,7 @@ def move_at(world: World, request: str) -> None:
 def test_a_channel_follows_a_published_image(
     registry: str,
     published: StandIn,
+    fork_server: ForkServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     made: set[str],
@@ -261,7 +258,8 @@ def test_a_channel_follows_a_published_image(
     with proxied(registry) as proxy:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
         write_catalog(catalog, track, upstream, more='moving = ["nightly"]', **options)
-        world = World(catalog, upstreams.Upstream(tmp_path / "none"), proxy, registry, published)
+        none = upstreams.Upstream(tmp_path / "none")
+        world = World(catalog, none, proxy, registry, published, fork_server)
         assert "has no tag nightly" in world.night(expect=13)["reason"]
         digests = []
         for day in range(2):
@@ -288,3 +286,44 @@ def test_a_channel_follows_a_published_image(
         assert json.loads(shown.stdout)["key"] == key
         listed = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
         made.update(name for name in listed if name.startswith((proxy.address, registry)))
+
+
+EXTENSION = """
+[[patch]]
+pull  = {number}
+base  = "{base}"
+head  = "{head}"
+why   = "it brings GPU code"
+[patch.probe]
+library       = "_C.so"
+architectures = ["sm_120"]
+"""
+
+
+def extension(spills: int) -> bytes:
+    """A library for 12.0 whose only kernel spills so many bytes."""
+    code = instruction(STL) * (spills // 4)
+    marks = tuple(word for at in range(0, len(code), 16) for word in (1, at))
+    kernel = Function("_Z9attentionPf", code, stack=spills, attributes=((ANNOTATIONS, marks),))
+    return library(region(entry(ELF, 120, ZSTD, cubin(kernel)))).getvalue()
+
+
+def test_a_night_whose_kernels_spill_more_says_so(world: World) -> None:
+    """A pull request brings GPU code; the next one spills more."""
+    base = world.upstream.head()
+    file = world.catalog / "recipes" / "overlaid-1.toml"
+    recipe = file.read_text()
+    nights = []
+    for day, spills in enumerate((8, 400), 1):
+        head = world.upstream.pull(1 + day, {"vllm/_C.so": extension(spills)}, base=base)
+        file.write_text(recipe + EXTENSION.format(number=1 + day, base=base, head=head))
+        world.on(day)
+        world.release(f"b{8 + day}")
+        nights.append(world.night())
+    assert [night["outcome"] for night in nights] == ["moved", "moved"]
+    assert nights[0]["kernels"]["libraries"][0]["spills"] == 8
+    assert [night["reason"] for night in nights] == [
+        "",
+        "more spills: _C.so: 1 of 1 kernels spill 400 bytes, before 1 of 1 kernels spill 8 bytes; "
+        "attention: 8 -> 400 bytes",
+    ]

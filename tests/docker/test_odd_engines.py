@@ -19,7 +19,7 @@ from support.commands import Builder
 from support.environment import REPOSITORY
 from support.smoke_tests import docker
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("odd")]
 SHAPES = REPOSITORY / "tests/data/trees"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from support.commands import Builder
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("variant")]
 
 WRAPPER = """\
 #!/bin/sh
@@ -42,16 +42,16 @@ def properties_asked(calls: Path) -> list[str]:
 
 
 def test_a_build_asks_the_engine_once_for_its_properties(
-    builder: Builder, variant: Path, calls: Path
+    builder: Builder, one_file: Path, calls: Path
 ) -> None:
-    first = builder("build", "variant", "--catalog", variant, "--json")
+    first = builder("build", "variant", "--catalog", one_file, "--json")
     assert first.returncode == 0, first.stderr
     assert json.loads(first.stdout)["built"]
     assert len(properties_asked(calls)) == 1, calls.read_text()
     assert sum("buildx build" in line for line in calls.read_text().splitlines()) == 1
 
     calls.unlink()
-    again = builder("build", "variant", "--catalog", variant, "--json")
+    again = builder("build", "variant", "--catalog", one_file, "--json")
     assert not json.loads(again.stdout)["built"]
     assert len(properties_asked(calls)) == 1, calls.read_text()
     assert "buildx build" not in calls.read_text()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from builder.errors import RegistryError, WorldError
 from builder.publish import prune as pruning
 from builder.publish.referrers import referrers
 from builder.tools.registry.client import Repository
+from support.commands import ForkServer
 from support.prunes import (
     BELONGS,
     PATH,
@@ -135,12 +135,12 @@ def test_a_run_that_was_killed_goes_on(
     registry: str,
     prune: Prune,
     catalog_of_nights: Path,
+    fork_server: ForkServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = [dressed(repository, image(repository, nightly(day), day=day)) for day in range(1, 6)]
     notes = [[entry["digest"] for entry in referrers(repository, each.digest)] for each in made]
     arguments = ["tag", "prune", "hello-sm120-nightly", "--keep", "1", "--delete", "--catalog"]
-    command = [sys.executable, "-m", "builder", *arguments, str(catalog_of_nights)]
     with proxied(registry) as proxy:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
         # Killed before the second deletion is asked for again: the first image is gone by then,
@@ -149,10 +149,10 @@ def test_a_run_that_was_killed_goes_on(
         for deletion, fault in ((2, "cut"), (7, "slow")):
             proxy.requests.clear()
             proxy.faults = [Fault("DELETE", "pass", deletion - 1), Fault("DELETE", fault, 1)]
-            with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            with fork_server.running([*arguments, str(catalog_of_nights)]) as process:
                 wait_for(lambda many=deletion: proxy.count("DELETE") >= many)
-                process.send_signal(signal.SIGKILL)
-            assert process.returncode == -signal.SIGKILL
+                os.kill(process.pid, signal.SIGKILL)
+                assert process.wait() == -signal.SIGKILL
             if fault == "cut":
                 assert repository.manifest(made[0].digest) is None
                 assert worn(repository, made[0].digest) == sorted(BELONGS)

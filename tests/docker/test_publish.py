@@ -20,7 +20,7 @@ from support.publishing import PUSHED, made, own, tags
 from support.registries import Fault, Proxy
 from support.smoke_tests import docker
 
-pytestmark = pytest.mark.xdist_group("overlaid")
+pytestmark = [pytest.mark.xdist_group("pushed"), pytest.mark.usefixtures("own_cache")]
 docker_test = pytest.mark.docker
 
 
@@ -161,20 +161,14 @@ def test_what_a_push_needs_is_checked_before_anything_is_built(
 
 
 @docker_test
-def test_a_push_makes_few_requests(
-    hello: dict[str, Any], proxy: Proxy, builder: Builder, made: set[str]
-) -> None:
+def test_a_push_makes_few_requests(proxy: Proxy, build: Build, push: Any) -> None:
     """A blob takes two requests, all else 24; on Docker Hub each GET of a manifest is a pull."""
-    assert hello
-    done = builder("build", "hello-sm120", "--json")
-    assert done.returncode == 0, done.stderr
-    made.update(json.loads(done.stdout)["references"])
-    layers = docker("image", "inspect", "--format={{len .RootFS.Layers}}", "hello-sm120:0.1.0")
+    name = build.once()["references"][0]
+    layers = docker("image", "inspect", "--format={{len .RootFS.Layers}}", name)
     first = 24 + 2 * (int(layers) + 1)  # 40 for the seven layers of a llama.cpp image
     for most, pulls in ((first, 1), (4, 1)):
         proxy.requests.clear()
-        done = builder("push", "hello-sm120", "--json")
-        assert done.returncode == 0, done.stderr
+        done = push("--json")
         assert len(proxy.requests) <= most, "\n".join(proxy.requests)
         assert proxy.count("GET .*/manifests/") <= pulls
     assert json.loads(done.stdout)["uploaded"] == 0

@@ -22,7 +22,11 @@ from builder.tools.registry.client import Repository
 from support.overlaid import Build, change
 from support.publishing import made, own, tags, verified
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.xdist_group("pushed"),
+    pytest.mark.usefixtures("own_cache"),
+]
 USER, PASSWORD = "farm", "s3cret"
 # bcrypt of PASSWORD: the only kind that the registry takes.
 HTPASSWD = "farm:$2b$04$2fxsnnoUHbiXUqE1.PcTu.c2h82W9m8iGPJd5eLptuG0CL1UlhR42\n"

@@ -11,29 +11,19 @@ from xml.etree import ElementTree
 import pytest
 
 from support.commands import Builder
+from support.smoke_tests import SmokeTest, small
 
 pytestmark = pytest.mark.docker
 
 
-@pytest.mark.usefixtures("hello")
-def test_the_command_writes_both_and_finds_githubs_page_by_itself(
-    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
-    page, junit = tmp_path / "mine.md", tmp_path / "j.xml"
-    done = builder("smoke", "hello-sm120", "--junit", junit, "--summary", page, "--json")
-    assert done.returncode == 0, done.stderr
-    count = len(json.loads(done.stdout)["verdict"]["checks"])
-    suite = ElementTree.parse(junit).getroot()[0]
-    assert int(suite.get("tests") or 0) == count > 60
-    assert (tmp_path / "page.md").read_text() == page.read_text()
-
-
-def test_a_gpu_that_is_not_there_is_untried_and_the_good_verdict_stays(
-    builder: Builder, hello: dict[str, Any], tmp_path: Path
+def test_both_files_are_written_and_an_untried_gpu_leaves_the_good_verdict(
+    builder: Builder, hello: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(hello["state"] / "records", tmp_path / "state" / "records")
-    done = builder("smoke", "hello-sm120", "--gpu", "--json")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
+    page, junit = tmp_path / "mine.md", tmp_path / "j.xml"
+    reports = ("--junit", junit, "--summary", page)
+    done = builder("smoke", "hello-sm120", "--gpu", *reports, "--json")
     assert done.returncode == 8, done.stderr
     assert "the earlier good verdict stays recorded" in done.stderr
     assert "nvidia-ctk runtime configure --runtime=docker" in done.stderr
@@ -41,9 +31,31 @@ def test_a_gpu_that_is_not_there_is_untried_and_the_good_verdict_stays(
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["checked"] is False  # it was verified
     checks = json.loads(done.stdout)["verdict"]["checks"]
-    (untried,) = [check for check in checks if check["passed"] is None]
-    assert untried["kind"] == "gpu"
+    (untried,) = [check for check in checks if check["passed"] is not True]
+    assert (untried["kind"], untried["passed"]) == ("gpu", None)
     assert "could not select device driver" in untried["found"]
+    suite = ElementTree.parse(junit).getroot()[0]
+    assert int(suite.get("tests") or 0) == len(checks) > 60
+    assert (tmp_path / "page.md").read_text() == page.read_text()
+
+
+def test_any_image_can_be_smoked(
+    builder: Builder, images: dict[str, str], smoke_test: SmokeTest
+) -> None:
+    done = builder("smoke", images["small"], "--json")
+    assert done.returncode == 7, done.stderr
+    assert "architectures: /: expected: GPU code for sm_120; found: none at all" in done.stderr
+    assert "and 1 of " in done.stderr
+    assert not kinds(done.stdout) & {"contract", "output"}
+    # Against the recipe in its label.
+    labeled = smoke_test.build(small(images, "LABEL builder.recipe=hello-sm120-0.1.0\n"))
+    done = builder("smoke", labeled, "--json")
+    assert done.returncode == 7, done.stderr
+    assert kinds(done.stdout) >= {"contract", "output"}
+
+
+def kinds(output: str) -> set[str]:
+    return {check["kind"] for check in json.loads(output)["verdict"]["checks"]}
 
 
 def test_a_name_that_is_no_image_is_refused(builder: Builder) -> None:

@@ -146,7 +146,7 @@ def test_a_stop_while_patching_ends_it(started: str) -> None:
 def test_a_step_that_fails_everywhere_is_never_published(build: Build, published: StandIn) -> None:
     published.files = {**PACKAGE, "vllm/_patches.py": "import sys; sys.exit('no set-up')\n"}
     done = build(START, expect=7)
-    assert "start: the steps before the engine: expected exit status 0" in done.stderr
+    assert "start: the steps before the engine: expected: exit status 0" in done.stderr
     assert "exit status 1" in done.stderr
 
 

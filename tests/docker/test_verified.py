@@ -23,7 +23,11 @@ from support.publishing import own, tags, verified
 from support.registries import Proxy
 from support.smoke_tests import docker
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.xdist_group("pushed"),
+    pytest.mark.usefixtures("own_cache"),
+]
 
 
 @pytest.fixture

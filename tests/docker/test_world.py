@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from builder.plan.rendered import BaseImage
+from support.catalogs import rendered
 from support.commands import Builder
-from support.variants import begin, edit, wait_for_log
+from support.smoke_tests import docker
+from support.variants import Begin, edit, wait_for_log
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("compile")]
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("variant")]
 
 
 def plain(text: str) -> str:
@@ -77,17 +82,17 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_disk_too_full_to_begin(
     builder: Builder,
-    variant: Path,
+    one_file: Path,
     monkeypatch: pytest.MonkeyPatch,
     tiny_disk: Path,
 ) -> None:
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(tiny_disk))
-    done = builder("build", "variant", "--catalog", variant)
+    done = builder("build", "variant", "--catalog", one_file)
     assert done.returncode == 10
     assert f"is on the disk mounted at {tiny_disk}, which has 0.0" in plain(done.stderr)
-    edit(variant, "disk = 3.0", "disk = 1999.0")
+    edit(one_file, "disk = 1.0", "disk = 1999.0")
     monkeypatch.delenv("BUILDER_CACHE_DIR")
-    done = builder("build", "variant", "--catalog", variant)
+    done = builder("build", "variant", "--catalog", one_file)
     assert done.returncode == 10
     assert "the build of variant-0.1.0 needs 1999.0 GiB" in plain(done.stderr)
 
@@ -133,14 +138,42 @@ def own_engine(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture
+def lasting_base(small_root: str, tmp_path: Path) -> Path:
+    """A tar of a base in which a compile takes a minute."""
+    file, program = tmp_path / "base.tar", b"#!/bin/sh\nexec sleep 60\n"
+    container = docker("create", small_root, "none")
+    docker("export", f"--output={file}", container)
+    docker("rm", container)
+    with tarfile.open(file, "a") as tar:
+        for name in ("cmake", "nproc"):
+            member = tarfile.TarInfo(f"usr/bin/{name}")
+            member.mode, member.size = 0o755, len(program)
+            tar.addfile(member, io.BytesIO(program))
+    return file
+
+
+def import_bases(catalog: Path, tar: Path) -> None:
+    """Give the engine the bases of the engine ``variant``."""
+    base: BaseImage | None = rendered(catalog, "variant-0.1.0").base
+    while base is not None:
+        labels = [f"--change=LABEL {name}={json.dumps(text)}" for name, text in base.labels.items()]
+        for reference in base.references.values():
+            docker("import", "--platform=linux/amd64", *labels, str(tar), reference)
+        base = base.base
+
+
 def test_an_engine_that_dies_during_the_build(
-    variant: Path,
+    one_file: Path,
+    begin: Begin,
+    lasting_base: Path,  # of the first engine: before the second one is this test's
     own_engine: subprocess.Popen[bytes],
     tmp_path: Path,
 ) -> None:
-    process = begin(variant)
-    wait_for_log(tmp_path / "state", "#1 ")
-    own_engine.send_signal(signal.SIGKILL)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 4, errors
+    import_bases(one_file, lasting_base)
+    with begin(one_file) as process:
+        wait_for_log(tmp_path / "state", "RUN --network=none")
+        own_engine.send_signal(signal.SIGKILL)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 4, errors
     assert "engine went away" in plain(errors)

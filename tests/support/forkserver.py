@@ -2,11 +2,13 @@
 
 Importing builder costs a second of CPU, and the tests run hundreds of commands.  Each command still
 has a process, an environment, a working directory, files, signal handlers and module state of its
-own.  Only the imports are shared.
+own.  Only the imports, the tree of commands and the schema of recipes are shared.
 
-A request is one JSON message on the socket that is the standard input.  Four files come with it:
-the command's standard input, output and error, and a socket for the answer.  The answer is the
-process id at once, and the exit code when the command has ended.
+A request is one JSON message on the socket that is the standard input: commands, of which each runs
+when the one before it has succeeded; their directory and environment; whether they are a session of
+their own, as a terminal's; and the time that their clock shows at the start, or null.  Four files
+come with it: the standard input, output and error, and a socket for the answer.  The answer is the
+process id at once, and the exit code when the commands have ended.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ import signal
 import socket
 import sys
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib import import_module
+from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any, NoReturn
+
+import time_machine
 
 LONGEST = 1 << 20
 LAZY = ("gguf", "git", "packaging.licenses", "pypi_simple", "python_on_whales", "requests")
@@ -32,12 +37,17 @@ LAZY = ("gguf", "git", "packaging.licenses", "pypi_simple", "python_on_whales", 
 
 def preload() -> None:
     import builder
+    from builder.cli.app import all_commands
+    from builder.recipes.parse import parse
+    from builder.recipes.schema import Recipe
 
     for module in walk_packages(builder.__path__, "builder."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
     for name in LAZY:
         import_module(name)
+    all_commands()
+    parse("unknown = 1", Path("x.toml"), Recipe)
     gc.collect()
     gc.freeze()
 
@@ -60,7 +70,7 @@ def _start(client: socket.socket, waiting: selectors.BaseSelector) -> bool:
         return False
     child = os.fork()
     if child == 0:
-        _command(json.loads(message), files)
+        _commands(json.loads(message), files)
     *streams, answer = files
     for file in streams:
         os.close(file)
@@ -77,21 +87,36 @@ def _answer(process: int, child: int, answer: int) -> None:
     os.close(answer)
 
 
-def _command(request: dict[str, Any], files: list[int]) -> NoReturn:
+def _commands(request: dict[str, Any], files: list[int]) -> NoReturn:
+    if request["session"]:
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, file in enumerate(files[:3]):
+        os.dup2(file, number)
+    for file in files:
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    *first, last = request["commands"]
+    for arguments in first:
+        child = os.fork()
+        if child == 0:
+            _command(arguments, request["time"])
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code != 0:
+            os._exit(code)
+    _command(last, request["time"])
+
+
+def _command(arguments: list[str], at: float | None) -> NoReturn:
     code = 1
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number, file in enumerate(files[:3]):
-            os.dup2(file, number)
-        for file in files:
-            os.close(file)
-        os.environ.clear()
-        os.environ.update(request["environment"])
-        os.chdir(request["folder"])
-        sys.argv = ["builder", *request["arguments"]]
+        sys.argv = ["builder", *arguments]
         from builder.cli.app import main
 
-        main()
+        with time_machine.travel(at) if at is not None else nullcontext():
+            main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:

@@ -42,6 +42,15 @@ class Shape:
         elements = self.layers // self.interval * self.heads_kv * self.head * context
         return elements * (BITS[kind_k] + BITS[kind_v]) / 8
 
+    def state_bytes(self) -> int:
+        """What recurrent layers keep of one sequence: of the convolution and of the delta net."""
+        if self.interval == 1:
+            return 0
+        state, more = self.more["ssm.state_size"], self.more
+        key, value = state * more["ssm.group_count"], state * more["ssm.time_step_rank"]
+        floats = (more["ssm.conv_kernel"] - 1) * (2 * key + value) + value * state
+        return (self.layers - self.layers // self.interval) * floats * 4
+
 
 HYBRID = {"ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 16}
 DENSE_27B = Shape(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import requests
 
 from builder.tools.registry.client import MANIFESTS
 from support import upstreams
-from support.environment import REPOSITORY as FARM
+from support.commands import ForkServer
 from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.publishing import PUSHED, digest_of
 from support.registries import Proxy, proxied
@@ -39,14 +38,6 @@ why   = "it is for older GPUs"
 run = ["python3", "-c", "import vllm.ops as o; print(o.CAPABILITY)"]
 contains = ["12"]
 """
-# The command line at another time: from then on the clock goes on as it does.
-THEN = """
-import sys
-import time_machine
-from builder.cli.app import main
-with time_machine.travel(float(sys.argv.pop(1))):
-    main()
-"""
 
 
 @dataclass
@@ -58,6 +49,7 @@ class World:
     proxy: Proxy
     registry: str
     stand_in: StandIn
+    server: ForkServer
     start: float = field(default_factory=time.time)
     day: int = 0
 
@@ -78,11 +70,10 @@ class World:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command line on that day."""
-        then = str(time.time() + self.day * DAY)
-        command = [sys.executable, "-c", THEN, then, *arguments]
+        command = [*arguments]
         if "--catalog" not in arguments:
             command += ["--catalog", str(self.catalog)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=FARM)
+        return self.server.run(command, at=time.time() + self.day * DAY)
 
     def builder(self, *arguments: str, expect: int = 0) -> Any:
         """Run the command line on that day; its JSON."""
@@ -114,6 +105,7 @@ class World:
 def world(
     registry: str,
     published: StandIn,
+    fork_server: ForkServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     made: set[str],
@@ -130,7 +122,7 @@ def world(
         source = f'[source]\ngit = "{upstream.url}"\ncommit = "{base}"'
         parts = PARTS.format(track='tag     = "b*"', base=base, head=head)
         write_catalog(catalog, parts, published.build(), source=source, more='moving = ["nightly"]')
-        found = World(catalog, upstream, proxy, registry, published)
+        found = World(catalog, upstream, proxy, registry, published, fork_server)
         found.on(0)
         yield found
         names = subprocess.run(

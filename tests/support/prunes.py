@@ -23,7 +23,6 @@ from builder.publish.survey import survey
 from builder.publish.tag_history import MOVE, attach_note
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from support.environment import REPOSITORY
-from support.hub import DockerHub, docker_hub
 
 PATH = "me/hello-sm120"
 HELLO = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
@@ -202,13 +201,3 @@ def wait_for(happened: Callable[[], bool]) -> None:
 @pytest.fixture
 def repository(registry: str) -> Repository:
     return Repository(f"{registry}/{PATH}", unheard)
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerHub]:
-    """Docker Hub's API, and a login for it."""
-    monkeypatch.setenv("DOCKERHUB_USERNAME", "me")
-    monkeypatch.setenv("DOCKERHUB_TOKEN", "secret")
-    with docker_hub() as there:
-        there.users = {"me": {"secret": {"read", "write", "delete"}}}
-        yield there

@@ -29,7 +29,7 @@ mkdir /small
     ls /etc/passwd /etc/group /usr/lib/os-release /var/lib/dpkg/status
     if [ -e /usr/bin/python3 ]; then
         echo /usr/bin/python3
-        find /usr/bin/python3 /usr/lib/python3* -name '*.so' -o -name python3 | xargs ldd
+        find /usr/lib/python3* -name '*.so' | xargs ldd /usr/bin/python3
     fi
 }} | grep -o '/[^ :]*' | sed 's,^/lib,/usr/lib,' | sort -u >/files
 xargs cp --dereference --parents --target-directory=/small </files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -76,7 +76,7 @@ class Upstream:
     def head(self) -> str:
         return self.git("rev-parse", "HEAD")
 
-    def pull(self, number: int, *commits: dict[str, str], base: str = "main") -> str:
+    def pull(self, number: int, *commits: Mapping[str, str | bytes], base: str = "main") -> str:
         """A pull request on top of ``base``: one commit for each dict of files; its head."""
         back = self.git("rev-parse", "--abbrev-ref", "HEAD")
         self.git("checkout", "--quiet", "-B", f"pr-{number}", base)

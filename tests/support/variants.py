@@ -1,4 +1,4 @@
-"""A copy of hello-sm120 to be bent; a plugin of pytest."""
+"""Engines to be bent: a library of one file, and a copy of hello-sm120; a plugin of pytest."""
 
 from __future__ import annotations
 
@@ -6,19 +6,56 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from support.commands import ForkServer, Running
 from support.environment import REPOSITORY
 from support.smoke_tests import docker
 
 REPOSITORY_NAME = "builder-test/variant"
+RECIPE = f"""
+engine  = "variant"
+version = "0.1.0"
+summary = "A library of one file"
+license = "MIT"
+family  = "artifact"
+base    = "cuda-13.0"
 
+[source]
+path = "engines/variant"
 
+[cuda]
+arch = ["120"]
+vmm  = true
+
+[[cmake]]
+targets = ["one"]
+define  = {{ ANSWER = "first" }}
+
+[artifact]
+files = ["libone.so"]
+
+[image]
+repository = "{REPOSITORY_NAME}"
+tags       = ["0.1.0"]
+
+[build]
+disk = 1.0
+
+[[probe]]
+library = "libone.so"
+symbols = ["answer_first"]
+"""
+CMAKE = """cmake_minimum_required(VERSION 3.20)
+project(one C)
+add_library(one SHARED one.c)
+target_compile_definitions(one PRIVATE ANSWER=answer_${ANSWER})
+"""
 PATIENCE = 240  # seconds until a build has begun to compile
 
 
@@ -27,6 +64,18 @@ def labels(image: str) -> dict[str, str]:
         docker("image", "inspect", "--format={{json .Config.Labels}}", image)
     )
     return found
+
+
+@pytest.fixture
+def one_file(catalog: Path) -> Iterator[Path]:
+    """A catalog whose only engine, ``variant``, is a library of one file: a build of seconds."""
+    folder = catalog / "engines" / "variant"
+    folder.mkdir(parents=True)
+    (folder / "CMakeLists.txt").write_text(CMAKE)
+    (folder / "one.c").write_text("int ANSWER(void) { return 1; }\n")
+    (catalog / "recipes" / "variant-0.1.0.toml").write_text(RECIPE)
+    yield catalog
+    _remove_images()
 
 
 @pytest.fixture
@@ -39,6 +88,10 @@ def variant(catalog: Path) -> Iterator[Path]:
     text = text.replace('repository = "hello-sm120"', f'repository = "{REPOSITORY_NAME}"')
     (catalog / "recipes" / "variant-0.1.0.toml").write_text(text)
     yield catalog
+    _remove_images()
+
+
+def _remove_images() -> None:
     here = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"}
     listed = subprocess.run(
         ["docker", "image", "ls", "--quiet", REPOSITORY_NAME],
@@ -59,25 +112,24 @@ def edit(catalog: Path, old: str, new: str) -> None:
     recipe.write_text(text.replace(old, new))
 
 
-def begin(catalog: Path, *options: str) -> subprocess.Popen[str]:
-    """Start a build in a process group of its own, as a terminal would."""
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "builder",
-            "build",
-            "variant",
-            "--catalog",
-            str(catalog),
-            *options,
-        ],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def lasting(catalog: Path) -> None:
+    """Have the compile of the library of one file take seconds, so that it can be interrupted."""
+    lists = catalog / "engines" / "variant" / "CMakeLists.txt"
+    lists.write_text(lists.read_text() + "execute_process(COMMAND sleep 4)\n")
+
+
+Begin = Callable[..., AbstractContextManager[Running]]
+
+
+@pytest.fixture
+def begin(fork_server: ForkServer) -> Begin:
+    """Start a build in a session of its own, as a terminal would."""
+
+    def run(catalog: Path, *options: str) -> AbstractContextManager[Running]:
+        command = ["build", "variant", "--catalog", str(catalog), *options]
+        return fork_server.running(command, session=True)
+
+    return run
 
 
 def wait_for_log(state: Path, text: str) -> None:

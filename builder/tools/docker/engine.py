@@ -22,6 +22,7 @@ from builder.tools.files import full_disk, mentions_full_disk
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
+    from python_on_whales.components.system.models import SystemInfo
     from python_on_whales.exceptions import DockerException
 
 # As containerd's resolver words it.
@@ -68,11 +69,38 @@ def executable() -> str:
         path = shutil.which("docker", path=folder)
         if path and path not in found:
             found.append(path)
-            if _works([path, "buildx", "version"]):
+            if _has_buildx(path):
                 return path
     if found:
         raise WorldError("docker has no buildx plugin", f"tried: {', '.join(found)}", INSTALL_HINT)
     raise WorldError("there is no docker on this machine", hint=INSTALL_HINT)
+
+
+def _has_buildx(client: str) -> bool:
+    """Whether a client has a buildx plugin that works.
+
+    ``docker info`` names the plugins, and most commands need its answer for the engine too; the
+    plugin itself is started only where it is not named.
+    """
+    plugins = (_info(client).get("ClientInfo") or {}).get("Plugins") or []
+    named = any(each.get("Name") == "buildx" and not each.get("Err") for each in plugins)
+    return named or _works([client, "buildx", "version"])
+
+
+@cache
+def _info(client: str) -> dict[str, Any]:
+    """The JSON of ``docker info``: of the client, and of the engine where it answers.
+
+    Our own call: python-on-whales gives nothing of the client where no engine answers.  Empty
+    where the client gives no JSON within 20 seconds.
+    """
+    command = [client, "system", "info", "--format", "{{json .}}"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=20)
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _works(command: Sequence[str]) -> bool:
@@ -109,9 +137,13 @@ def buildx_version() -> str:
 def context() -> str:
     """The current Docker context; the buildx builder of that name is the engine itself.
 
-    Our own call: python-on-whales fails on contexts whose metadata holds more than strings, which
-    Docker allows (docker/cli, cli/command/context.go).  Raises ``WorldError``.
+    Our own call, for clients that do not name it in ``docker info``: python-on-whales fails on
+    contexts whose metadata holds more than strings, which Docker allows (docker/cli,
+    cli/command/context.go).  Raises ``WorldError``.
     """
+    named = (_info(executable()).get("ClientInfo") or {}).get("Context")
+    if named:
+        return str(named)
     done = subprocess.run(
         [executable(), "context", "show"], capture_output=True, text=True, check=False
     )
@@ -121,7 +153,10 @@ def context() -> str:
 @cache
 def engine() -> Engine:
     """The properties of the engine, asked once.  Raises ``WorldError`` where it does not answer."""
-    return ask_engine()
+    from python_on_whales.components.system.models import SystemInfo
+
+    found = _info(executable())
+    return _properties(SystemInfo(**found)) if found.get("ServerVersion") else ask_engine()
 
 
 def ask_engine() -> Engine:
@@ -129,17 +164,21 @@ def ask_engine() -> Engine:
     from python_on_whales.exceptions import DockerException
 
     try:
-        info: Any = client().system.info()
+        info = client().system.info()
     except DockerException as error:
         lines = reason(error).splitlines()
         why = lines[-1] if lines else ""
         raise WorldError("the Docker engine does not answer", why, START_HINT) from error
     if info.server_version is None:
-        why = "; ".join(info.server_errors or [])
+        why = "; ".join(_info(executable()).get("ServerErrors") or [])
         raise WorldError("the Docker engine does not answer", why, START_HINT)
+    return _properties(info)
+
+
+def _properties(info: SystemInfo) -> Engine:
     status: dict[str, str] = dict(info.driver_status or [])
     return Engine(
-        version=info.server_version,
+        version=info.server_version or "",
         architecture=info.architecture or "",
         root=Path(info.docker_root_dir or "/var/lib/docker"),
         driver=info.driver or "",

@@ -54,6 +54,7 @@ class Repository:
         self._opened: Repo | None = None
         self._outputs: dict[tuple[str, ...], bytes] = {}
         self._ancestors: dict[tuple[str, str], bool] = {}
+        self._present: set[str] = set()
 
     def create(self) -> None:
         """Make the repository, without the user's template, or complete it."""
@@ -95,7 +96,11 @@ class Repository:
         return [reader for reader in (git.cat_file_all, git.cat_file_header) if reader is not None]
 
     def close(self) -> bool:
-        """End the processes that read objects; return whether there were any."""
+        """End the processes that read objects; return whether there were any.
+
+        Objects that were there are looked up again.
+        """
+        self._present.clear()
         running = bool(self._readers())
         if self._opened is not None:
             self._opened.close()
@@ -235,14 +240,17 @@ class Repository:
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Those objects that the repository does not have."""
-        wanted = list(dict.fromkeys(names))
-        if len(wanted) <= MOST_ASKED:
-            return [name for name in wanted if self._header(name) is None]
-        listing = self.pipe(
-            "cat-file", "--batch-check", stdin="".join(f"{name}\n" for name in wanted).encode()
-        )
-        lines = listing.decode().splitlines()
-        return [name for name, line in zip(wanted, lines, strict=True) if line.endswith(" missing")]
+        wanted = [name for name in dict.fromkeys(names) if name not in self._present]
+        absent = self._absent(wanted)
+        self._present.update(set(wanted).difference(absent))
+        return absent
+
+    def _absent(self, names: Sequence[str]) -> list[str]:
+        if len(names) <= MOST_ASKED:
+            return [name for name in names if self._header(name) is None]
+        stdin = "".join(f"{name}\n" for name in names).encode()
+        lines = self.pipe("cat-file", "--batch-check", stdin=stdin).decode().splitlines()
+        return [name for name, line in zip(names, lines, strict=True) if line.endswith(" missing")]
 
     def symlinks(self, tree: str) -> dict[str, str]:
         """The symbolic links of a tree: target by path, except those without contents.

@@ -1,8 +1,40 @@
-"""`recipe explain` names the origin of every value."""
+"""`recipe schema` and `recipe explain`."""
 
 from __future__ import annotations
 
+import json
+import tomllib
+
+import jsonschema
+import pytest
+
+from support.commands import Builder
+from support.environment import REPOSITORY
 from support.farms import Farm
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "folder"),
+    [([], "recipe", "recipes"), (["--base"], "base", "recipes/bases")],
+)
+def test_the_schema_is_the_committed_one_and_takes_every_recipe(
+    builder: Builder, option: list[str], name: str, folder: str
+) -> None:
+    schema = json.loads(builder("recipe", "schema", *option).stdout)
+    committed = json.loads((REPOSITORY / "recipes/schemas" / f"{name}.schema.json").read_text())
+    assert schema == committed, (
+        f"builder recipe schema {' '.join(option)} > recipes/schemas/{name}.schema.json"
+    )
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    for file in (REPOSITORY / folder).glob("*.toml"):
+        validator.validate(tomllib.loads(file.read_text()))
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate({"unknown": 1})
+    # An editor knows what builder refuses, where a pattern can tell.
+    patterns = json.dumps(schema)
+    assert "[0-9a-f]{64}" in patterns
+    assert ("[0-9a-f]{40}" in patterns) is (name == "recipe")
 
 
 def test_explain_tells_who_decides_what(farm: Farm) -> None:

@@ -24,7 +24,19 @@ def test_launches_are_added_up(tmp_path: Path) -> None:
         launch("_Z1av", "/opt/lib/libb.so", 5),
     ]
     report.write_text(json.dumps({"version": 1, "launches": found, "cards": []}))
-    assert launches(report) == {("liba.so", "_Z1av"): 7, ("libb.so", "_Z1av"): 5}
+    found = launches(report)
+    assert found.counts == {("liba.so", "_Z1av"): 7, ("libb.so", "_Z1av"): 5}
+    assert [found.of(name, "_Z1av") for name in ("liba.so", "libb.so", "libc.so")] == [7, 5, 0]
+    assert found.besides({("liba.so", "_Z1av")}) == [("libb.so", "_Z1av")]
+
+
+def test_a_verdict_names_no_libraries(tmp_path: Path) -> None:
+    file = tmp_path / "verdict.json"
+    device = {"card": "NVIDIA GeForce RTX 5090", "launches": {"_Z1av": 3, "_Z1bv": 4}}
+    file.write_text(json.dumps({"reference": "x:1", "verdict": {"checks": [], "device": device}}))
+    found = launches(file)
+    assert (found.of("liba.so", "_Z1av"), found.of("libb.so", "_Z1av")) == (3, 3)
+    assert found.besides({("liba.so", "_Z1av")}) == [("", "_Z1bv")]
 
 
 @pytest.mark.parametrize(
@@ -32,14 +44,16 @@ def test_launches_are_added_up(tmp_path: Path) -> None:
     [
         ("", "Invalid JSON"),
         ("[]", "object"),
-        ("{}", "launches: Field required"),
+        ("{}", "neither launches nor a verdict"),
         ('{"launches": [{"kernel": "a", "file": "b"}]}', "launches.0.count: Field required"),
+        ('{"verdict": {"device": null}}', "verdict.device: Input should be"),
+        ('{"verdict": {"checks": []}}', "verdict.device: Field required"),
     ],
 )
-def test_what_is_no_report(tmp_path: Path, text: str, why: str) -> None:
+def test_what_has_no_launches(tmp_path: Path, text: str, why: str) -> None:
     report = tmp_path / "report.json"
     report.write_text(text)
-    with pytest.raises(WorldError, match="is no report of a simulated card") as raised:
+    with pytest.raises(WorldError, match="has no launches of a simulated card") as raised:
         launches(report)
     assert why in raised.value.why
 

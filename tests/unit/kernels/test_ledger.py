@@ -27,6 +27,7 @@ PTX_TEXT = b"""
 { ret; }
 .entry second() { .reg .b32 r; ret; }
 .weak .entry third(.param .u64 x) .reqntid 32 { ret; }
+.entry damaged() .maxntid , { ret; }
 """
 
 
@@ -48,6 +49,7 @@ def test_addresses_codes_and_kernels() -> None:
         ("_Z5firstPf", 128),
         ("second", 0),
         ("third", 32),
+        ("damaged", 0),
     ]
     assert found[2].kernels == ()
 
@@ -107,6 +109,7 @@ def test_the_code_table() -> None:
         "kernel _Z5firstPf registers=0 shared=0 local=0 threads=128 cluster=0 spills=0",
         "kernel second registers=0 shared=0 local=0 threads=0 cluster=0 spills=0",
         "kernel third registers=0 shared=0 local=0 threads=32 cluster=0 spills=0",
+        "kernel damaged registers=0 shared=0 local=0 threads=0 cluster=0 spills=0",
     ]
     assert int(second, 16) > 0x7000
 

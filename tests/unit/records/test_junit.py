@@ -5,19 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from builder.records import junit as junit_xml
-from builder.smoke.verdict import Check, Verdict
-
-GOOD = Check("runs", "server --version", "exit status 0", "0", True, 0.25)
-
-
-BAD = Check("option", "--spec-type", "has <mtp> | x", "none\x00 [a](b) `c`", False, 0.5)
-
-
-UNTRIED = Check("serves", "starts", "healthy", "no container", None, 1.0)
-
-
-def verdict(*checks: Check) -> Verdict:
-    return Verdict("sha256:" + "0" * 64, checks, 10_000_000, 20_000_000)
+from support.verdicts import BAD, GOOD, UNTRIED, verdict
 
 
 def test_junit_counts_what_failed_apart_from_what_could_not_be_tried() -> None:

@@ -8,16 +8,8 @@ from xml.etree import ElementTree
 
 from builder.records import junit as junit_xml
 from builder.records import markdown
-from builder.smoke.verdict import Check, DeviceUse, Verdict
-
-GOOD = Check("runs", "server --version", "exit status 0", "0", True, 0.25)
-
-
-BAD = Check("option", "--spec-type", "has <mtp> | x", "none\x00 [a](b) `c`", False, 0.5)
-
-
-def verdict(*checks: Check) -> Verdict:
-    return Verdict("sha256:" + "0" * 64, checks, 10_000_000, 20_000_000)
+from builder.smoke.verdict import DeviceUse
+from support.verdicts import BAD, GOOD, verdict
 
 
 def test_a_summary_names_what_is_wrong_first_and_is_no_markup() -> None:

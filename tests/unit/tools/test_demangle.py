@@ -37,6 +37,7 @@ def test_names(mangled: str, name: str, kernel: str) -> None:
         ("ggml_gallocr_reserve_n", "ggml_gallocr_reserve_n"),
         ("_ZN9ggml_cuda20weighted_mean_kernelEPKfS1_Pfi", "ggml_cuda::weighted_mean_kernel"),
         ("_Z5scaleILi4EEvPf", "scale"),
+        ("_ZNK11llama_model13create_memoryERKi", "llama_model::create_memory"),
         ("_ZN12_GLOBAL__N_16attendEPKf", "attend"),
         ("_Znot_mangled", "_Znot_mangled"),
     ],

@@ -1,31 +1,26 @@
-"""The command line: what it prints, what it ends with, and that it is quick to start."""
+"""The command line: its commands, options and exit codes, and that it starts quickly."""
 
 from __future__ import annotations
 
 import ast
-import hashlib
-import json
-import os
 import re
-import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from builder.cli.app import app
+from builder.cli.app import all_commands, app
 from builder.errors import EXIT_CODES
 from support.commands import Builder
 from support.environment import REPOSITORY
 
-EVERYDAY = ["list", "show", "build", "smoke", "push", "nightly", "status", "bench", "bisect"]
+EVERYDAY = [
+    *("list", "show", "build", "smoke", "push", "nightly", "status", "bench", "fit", "bisect")
+]
 GROUPS = {
     "recipe": ["check", "explain", "export", "schema"],
     "patch": ["check", "add", "drift"],
@@ -46,7 +41,7 @@ def commands(group: Any, *above: str) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield from commands(command, *above, name)
 
 
-ALL: Any = dict(commands(typer.main.get_command(app)))
+ALL: Any = dict(commands(all_commands()))
 
 
 def test_the_commands_are_those_of_the_manual() -> None:
@@ -100,7 +95,8 @@ def test_an_option_name_has_one_meaning() -> None:
     assert kinds["--keep"] == {"N"}
     assert kinds["--reason"] == {"TEXT"}
     several = {flag for flag, found in kinds.items() if flag.startswith("--") and len(found) > 1}
-    assert several == {"--to"}  # what a pin or a tag is moved to: a ref, an image
+    # What a pin or a tag is moved to is a ref or an image; `fit` takes models from the Hub, too.
+    assert several == {"--to", "--model", "--draft"}
 
 
 ENGINES = ["git", "requests", "tenacity", "python_on_whales", "elftools", "pypi_simple", "jinja2"]
@@ -129,51 +125,6 @@ def test_a_wrong_command_line_is_told(builder: Builder) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_list_tells_every_recipe(builder: Builder) -> None:
-    plain = builder("list")
-    names = sorted(file.stem for file in (REPOSITORY / "recipes").glob("*.toml"))
-    assert [line.split("\t")[0] for line in plain.stdout.splitlines()] == names
-    found = json.loads(builder("list", "--json").stdout)
-    assert [entry["name"] for entry in found["recipes"]] == names
-
-
-def test_list_tells_the_good_and_the_bad(builder: Builder, catalog: Path) -> None:
-    text = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
-    for number in range(49):
-        recipe = text.replace('version = "0.1.0"', f'version = "0.{number}"')
-        (catalog / "recipes" / f"hello-sm120-0.{number}.toml").write_text(recipe)
-    (catalog / "recipes" / "bad-1.toml").write_text('engine = "bad"\n')
-    done = builder("list", "--catalog", catalog)
-    assert done.returncode == 3
-    assert len(done.stdout.splitlines()) == 49
-    assert "bad-1.toml:1: version: is missing" in done.stderr
-
-
-def test_show_tells_the_plan(builder: Builder) -> None:
-    found = json.loads(builder("show", "hello-sm120", "--json").stdout)
-    assert found["name"] == "hello-sm120-0.1.0"
-    assert len(found["key"]) == 64
-    assert found["base"]["name"] == "cuda-13.0"
-    assert found["base"]["base"]["name"] == "debian-trixie"
-    wheels = {name: version for name, version, _ in found["base"]["packages"]["wheels"]}
-    assert wheels["nvidia-cuda-nvcc"] == "13.0.88"
-    text = builder("show", "hello-sm120", "--dockerfile").stdout
-    assert text == (REPOSITORY / "tests/data/golden/hello-sm120-0.1.0.Dockerfile").read_text()
-
-
-def test_show_prints_texts_and_toml(builder: Builder) -> None:
-    text = builder("show", "atomic-b8995").stdout
-    values = dict(line.split(maxsplit=1) for line in text.splitlines() if " " in line)
-    patches = [line for line in text.splitlines() if line.startswith("patch ")]
-    assert patches
-    for line in patches:
-        value = tomllib.loads(f"patch = {line.removeprefix('patch').strip()}")["patch"]
-        assert value["expect"] == "applies"
-    assert values["platform"] == "amd64"
-    for python in ("None", "True", "False", "['", "('"):
-        assert python not in text
-
-
 def test_without_a_namespace_push_and_status_end_at_once(builder: Builder) -> None:
     for command in (["push", "hello-sm120"], ["push", "hello-sm120", "--check"], ["status"]):
         done = builder(*command)
@@ -181,36 +132,6 @@ def test_without_a_namespace_push_and_status_end_at_once(builder: Builder) -> No
         assert done.stderr.count("BUILDER_NAMESPACE is not set") == 1, done.stderr
         assert "build it" not in done.stderr
         assert done.stdout == ""
-
-
-@pytest.mark.parametrize(
-    ("option", "name", "folder"),
-    [([], "recipe", "recipes"), (["--base"], "base", "recipes/bases")],
-)
-def test_the_schema_is_the_committed_one_and_takes_every_recipe(
-    builder: Builder, option: list[str], name: str, folder: str
-) -> None:
-    schema = json.loads(builder("recipe", "schema", *option).stdout)
-    committed = json.loads((REPOSITORY / "recipes/schemas" / f"{name}.schema.json").read_text())
-    assert schema == committed, (
-        f"builder recipe schema {' '.join(option)} > recipes/schemas/{name}.schema.json"
-    )
-    jsonschema.Draft202012Validator.check_schema(schema)
-    for file in (REPOSITORY / folder).glob("*.toml"):
-        jsonschema.validate(tomllib.loads(file.read_text()), schema)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"unknown": 1}, schema)
-    # An editor knows what builder refuses, where a pattern can tell.
-    patterns = json.dumps(schema)
-    assert "[0-9a-f]{64}" in patterns
-    assert ("[0-9a-f]{40}" in patterns) is (name == "recipe")
-
-
-def test_doctor_looks_at_everything(builder: Builder) -> None:
-    found = {item["what"]: item for item in json.loads(builder("doctor", "--json").stdout)}
-    assert {"buildx", "memory", "cores", "disk of the cache", "mmdebstrap"} <= found.keys()
-    for item in found.values():
-        assert item["state"] == "has" or item["advice"], item
 
 
 def test_a_fault_of_our_own_leaves_a_report(tmp_path: Path) -> None:
@@ -316,52 +237,6 @@ def test_words_that_the_command_line_refuses(
     done = builder(*command)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.replace("│", " ").split())
-
-
-def test_commands_are_named_as_the_user_started_builder(tmp_path: Path) -> None:
-    """By the farm script itself, with an environment that is set up already."""
-    script = tmp_path / "farm"
-    shutil.copy(REPOSITORY / "farm", script)
-    lock = tmp_path / "requirements.lock"
-    lock.touch()
-    programs = tmp_path / ".venv" / "bin"
-    programs.mkdir(parents=True)
-    (programs / "builder").symlink_to(Path(sys.executable).parent / "builder")
-    stamp = f"{hashlib.sha256(lock.read_bytes()).hexdigest()} {tmp_path}"
-    (tmp_path / ".venv" / ".farm-stamp").write_text(stamp)
-
-    def farm(*arguments: str) -> str:
-        done = subprocess.run(
-            ["./farm", *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
-        )
-        return done.stdout + done.stderr
-
-    assert "-> `./farm list` shows" in farm("recipe", "explain", "nope", f"--catalog={REPOSITORY}")
-    assert "Usage: ./farm recipe explain" in farm("recipe", "explain", "--help")
-    assert "Try './farm -h'" in farm("explian")
-    assert "builder push" not in farm("tag", "promote", "--help")
-    assert "./farm push" in farm("tag", "promote", "--help")
-    assert "./farm doctor" in farm("--help")
-
-
-def test_an_environment_that_cannot_be_made_is_explained_by_pip(tmp_path: Path) -> None:
-    shutil.copy(REPOSITORY / "farm", tmp_path)
-    digest = "0" * 64
-    (tmp_path / "requirements.lock").write_text(f"iniconfig==2.3.1 --hash=sha256:{digest}\n")
-    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}
-    environment = os.environ | nowhere | {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1"}
-    environment.pop("PIP_FIND_LINKS", None)
-    done = subprocess.run(
-        [tmp_path / "farm", "list"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
-    assert done.returncode == 4
-    assert "ERROR: No matching distribution found for iniconfig==2.3.1" in done.stderr
-    assert "farm: pip could not install the locked requirements" in done.stderr
-    assert not (tmp_path / ".venv" / ".farm-stamp").exists()
 
 
 def test_commands_stand_in_back_ticks() -> None:

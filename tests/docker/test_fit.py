@@ -1,0 +1,154 @@
+"""``builder fit`` with a real server on a simulated card: what fits, what does not, and faults."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from builder.servers import test_model
+from support import model_hub, models
+from support.commands import Builder
+from support.environment import REPOSITORY
+from support.smoke_tests import docker
+
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
+
+FARM = ("recipes", "dockerfiles", "patches", "engines", "cards")
+CARD = "5060-ti-16gb"
+MIB = 1 << 20
+TryFit = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """The model that hello serves."""
+    file = tmp_path / "hub" / "me" / "Tiny-GGUF" / "tiny.gguf"
+    file.parent.mkdir(parents=True)
+    test_model.write(file)
+    return file
+
+
+@pytest.fixture
+def try_fit(builder: Builder, hello: dict[str, Any], model: Path) -> Iterator[TryFit]:
+    """Runs the command with hello, on the smallest card; nothing of it is left afterwards."""
+
+    def run(*arguments: str, named: str = str(model), card: str = CARD) -> CompletedProcess[str]:
+        target = hello["references"][0]
+        options = ("--model", named, "--card", card, "--context", "512")
+        return builder("fit", target, *options, *arguments)
+
+    yield run
+    assert docker("ps", "--all", "--quiet", "--filter=volume=/simulator/lib") == ""
+
+
+def test_a_model_of_the_hub_fits(
+    try_fit: TryFit, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chart = tmp_path / "fit.png"
+    with model_hub.served(tmp_path / "hub") as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        done = try_fit("--json", "--plot", str(chart), named="me/Tiny-GGUF:tiny.gguf")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["largest"] == 512
+    assert found["model"]["size"] == model.stat().st_size
+    (trial,) = found["trials"]
+    (card,) = trial["cards"]
+    assert trial["fits"]
+    assert trial["launches"] > 0
+    assert trial["filled"] > 128
+    assert card["context"] < card["peak"] < card["memory"]
+    assert sum(trial["by_kind"].values()) <= card["peak"] - card["context"]
+    assert chart.read_bytes().startswith(b"\x89PNG")
+
+
+def test_two_cards_have_their_memory_added_up(try_fit: TryFit) -> None:
+    done = try_fit("--card", "5090", "--json")
+    assert done.returncode == 0, done.stderr
+    names = [card["name"] for card in json.loads(done.stdout)["trials"][0]["cards"]]
+    assert names == ["NVIDIA GeForce RTX 5060 Ti", "NVIDIA GeForce RTX 5090"]
+
+
+def test_a_card_without_room_is_told_with_what_was_asked_for(
+    try_fit: TryFit, tmp_path: Path
+) -> None:
+    farm = tmp_path / "farm"
+    for name in FARM:
+        shutil.copytree(REPOSITORY / name, farm / name, symlinks=True)
+    text = (farm / "cards" / f"{CARD}.toml").read_text()
+    small = re.sub(r"(?m)^memory = \S+", f"memory = {130 * MIB}", text)
+    (farm / "cards" / "small.toml").write_text(small)
+    done = try_fit("--catalog", str(farm), card="small")
+    assert done.returncode == 15, done.stderr
+    assert "tiny.gguf does not fit on NVIDIA GeForce RTX 5060 Ti (130 MiB)" in done.stderr
+    assert re.search(r"no room: [\d.]+ MiB for \S+ by \S+.*, [\d.]+ MiB free", done.stderr)
+    assert "too large" in done.stdout
+
+
+def test_an_option_that_the_engine_does_not_know(try_fit: TryFit) -> None:
+    done = try_fit("--", "--no-such")
+    assert done.returncode == 8
+    assert "does not start with tiny.gguf and these options" in done.stderr
+    assert "error: unknown --no-such" in done.stderr
+
+
+def test_an_engine_that_never_gets_ready(try_fit: TryFit) -> None:
+    done = try_fit("--seconds", "3", "--", "--port", "9")
+    assert done.returncode == 8
+    assert "not healthy after 3 s" in done.stderr
+
+
+def test_an_engine_that_ignores_the_card(try_fit: TryFit) -> None:
+    done = try_fit("--", "--device", "cpu")
+    assert done.returncode == 7
+    assert "does not use the card" in done.stderr
+
+
+def test_faults_of_the_command_line(try_fit: TryFit, model: Path, tmp_path: Path) -> None:
+    typo = try_fit(card="5090-latpop")
+    assert typo.returncode == 3
+    assert "no card is named 5090-latpop; did you mean 5090-laptop?" in typo.stderr
+
+    (cut := tmp_path / "cut.gguf").write_bytes(model.read_bytes()[:-1])
+    done = try_fit(named=str(cut))
+    assert done.returncode == 5
+    assert "cut.gguf is cut" in done.stderr
+
+    absent = try_fit(named="qwen")
+    assert absent.returncode == 5
+    assert "there is no model qwen" in absent.stderr
+
+    size = try_fit("--context", "32M")
+    assert size.returncode == 2
+    assert "'32M' is not a number of tokens" in size.stderr.replace("\n", " ")
+
+    draft = try_fit("--draft", str(model))
+    assert draft.returncode == 3
+    assert "takes no draft model" in draft.stderr
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("kind", "number"), [("f16", 1), ("q8_0", 8), ("q4_0", 2)])
+@pytest.mark.parametrize("shape", [models.DENSE_27B, models.MOE_35B_A3B, models.SMALL])
+def test_the_cache_of_llama_cpp_has_the_size_of_the_arithmetic(
+    builder: Builder, tmp_path: Path, shape: models.Shape, kind: str, number: int
+) -> None:
+    """Layers x heads x size of a head x bytes of an element, and what recurrent layers keep."""
+    file = models.write(shape, tmp_path / "model.gguf")
+    options = ["--logits_all", "false", "--flash_attn", "true"]
+    options += ["--type_k", str(number), "--type_v", str(number)]
+    done = builder(
+        *("fit", "llama-cpp-python", "--model", str(file), "--card", "5090", "--no-search"),
+        *("--context", "8K,32K", "--json", "--", *options),
+    )
+    assert done.returncode == 0, done.stderr
+    for trial in json.loads(done.stdout)["trials"]:
+        expected = shape.kv_bytes(trial["context"], kind, kind) + shape.state_bytes()
+        assert abs(trial["by_kind"]["KV cache"] - expected) < MIB, trial["context"]

@@ -1,0 +1,103 @@
+"""Sizes of the context, and the search for the largest that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from builder.fit.contexts import STEP, contexts_of, search
+from builder.fit.results import CardPeak, Trial
+
+GIB = 1 << 30
+LONGEST = 262144
+
+
+def card_of(
+    memory: float, need: Callable[[int], float]
+) -> tuple[list[int], Callable[[int], Trial]]:
+    """A card with ``memory`` bytes, and an engine that needs ``need(context)``; and its trials."""
+    asked: list[int] = []
+
+    def attempt(context: int) -> Trial:
+        asked.append(context)
+        fits = need(context) <= memory
+        peak = int(min(need(context), memory))
+        used = CardPeak(name="card", memory=int(memory), context=0, peak=peak)
+        return Trial(context=context, fits=fits, why="" if fits else "no room", cards=(used,))
+
+    return asked, attempt
+
+
+def largest(memory: float, need: Callable[[int], float], first: tuple[int, ...]) -> tuple[int, int]:
+    """The largest context that the search finds, and its number of trials."""
+    asked, attempt = card_of(memory, need)
+    tried = {context: attempt(context) for context in first}
+    asked.clear()
+    found = search(tried, attempt, LONGEST)
+    assert len(set(asked)) == len(asked), "a context was tried twice"
+    return found or 0, len(asked)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("32K,64K", (32768, 65536)),
+        ("8192, 4k", (4096, 8192)),
+        ("128K,262K", (131072, LONGEST)),
+        ("256K", (LONGEST,)),
+        ("300K", (307200,)),
+        ("262K,262144", (LONGEST,)),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text: str, sizes: tuple[int, ...]) -> None:
+    assert contexts_of(text, LONGEST) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "32M", "0", "-4", "K", "32K,,64K", "1e5"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a number of tokens such as 8192 or 32K"):
+        contexts_of(text, LONGEST)
+
+
+@pytest.mark.parametrize("limit", [20, 23.4, 24, 31, 40])
+@pytest.mark.parametrize("first", [(32768,), (32768, 65536), (32768, 65536, 131072, LONGEST)])
+def test_a_linear_engine_takes_few_trials(limit: float, first: tuple[int, ...]) -> None:
+    def need(context: int) -> float:
+        return 15 * GIB + 64 * 1024 * context
+
+    found, trials = largest(limit * GIB, need, first)
+    exact = int((limit - 15) * GIB / (64 * 1024))
+    assert found == min(exact // STEP * STEP, LONGEST)
+    assert trials <= 9
+    if len(first) > 1:
+        assert trials <= 4
+
+
+@pytest.mark.parametrize("jump", [1024, 5000, 70000, 200001])
+def test_memory_that_jumps_is_searched_too(jump: int) -> None:
+    """A buffer that appears beyond some context: a line through the others predicts nothing."""
+
+    def need(context: int) -> float:
+        return 10 * GIB + 1024 * context + (20 * GIB if context > jump else 0)
+
+    found, trials = largest(20 * GIB, need, (32768, 65536))
+    assert found == jump // STEP * STEP
+    assert trials <= 16
+
+
+def test_the_models_own_maximum_is_tried_first() -> None:
+    asked, attempt = card_of(100 * GIB, lambda _: GIB)
+    tried = {32768: attempt(32768)}
+    assert search(tried, attempt, LONGEST) == LONGEST
+    assert asked == [32768, LONGEST]
+
+
+def test_weights_that_do_not_fit_end_the_search() -> None:
+    found, trials = largest(10 * GIB, lambda _: 15 * GIB, (32768, 65536))
+    assert found == 0
+    assert trials <= 7
+
+
+def test_a_context_beyond_the_models_own_that_fits_is_the_largest() -> None:
+    assert largest(100 * GIB, lambda _: GIB, (2 * LONGEST,)) == (2 * LONGEST, 0)

@@ -1,0 +1,72 @@
+"""Trials by the reports of real ones: llama.cpp with a dense 27B on a card with 24 GB.
+
+``served`` answered a long request at 32768 tokens, ``refused`` found no room for 262144.  Stacks
+are cut to nine frames, launches to three.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.errors import UntriedError
+from builder.fit import trial
+from builder.fit.results import Trial
+from builder.simulator import frames
+from builder.simulator.report import Report, Unsupported
+from support import models
+from support.environment import REPOSITORY
+
+MIB = 1 << 20
+DATA = REPOSITORY / "tests/data/fit"
+
+
+def report_of(name: str) -> Report:
+    return Report.model_validate_json(Path(DATA / f"{name}.json").read_bytes())
+
+
+def evaluated(report: Report, context: int, fault: str = "", log: str = "") -> Trial:
+    return trial.evaluate(report, frames.named(report), context, fault, log)
+
+
+def test_a_server_that_answered_fits_with_its_memory_by_kind() -> None:
+    found = evaluated(report_of("served"), 32768, log="offloaded 65/65 layers to GPU")
+    assert (found.fits, found.why, found.refused) == (True, "", None)
+    shape = models.DENSE_27B
+    expected = shape.kv_bytes(32768, "f16", "f16") + shape.state_bytes()
+    assert abs(found.by_kind["KV cache"] - expected) < MIB
+    (card,) = found.cards
+    parts = sum(found.by_kind.values()) + card.context
+    assert card.peak - 4 * MIB < parts <= card.peak == found.peak < card.memory
+    assert 0.6 < found.share < 0.8
+
+
+def test_what_was_refused_is_told_with_its_function() -> None:
+    found = evaluated(report_of("refused"), 262144, fault="ended with exit status 1")
+    assert not found.fits
+    refused = found.refused
+    assert refused is not None
+    assert refused.requested == models.DENSE_27B.kv_bytes(262144, "f16", "f16")
+    assert refused.kind == "KV cache"
+    assert found.why == (
+        "no room: 16384 MiB for KV cache by llama_kv_cache::llama_kv_cache, 9979 MiB free"
+    )
+
+
+def test_a_fault_with_room_for_all_is_no_verdict_on_the_model() -> None:
+    report = report_of("served")
+    lacking = Unsupported(function="cudaFoo", count=1, stack=0)
+    with pytest.raises(UntriedError, match="for another reason than memory") as caught:
+        evaluated(
+            report.model_copy(update={"unsupported": (lacking,)}), 32768, "ended with exit status 1"
+        )
+    first, second = caught.value.why.splitlines()
+    assert first == "ended with exit status 1"
+    assert second.startswith("not simulated: cudaFoo by ")
+
+
+def test_layers_that_the_engine_left_to_the_cpu_do_not_fit() -> None:
+    log = "load_tensors: offloaded 40/65 layers to GPU"
+    found = evaluated(report_of("served"), 32768, log=log)
+    assert (found.fits, found.why) == (False, "only 40 of 65 layers are on the card")

@@ -1,0 +1,100 @@
+"""Which card is simulated, and which servers are not tried on one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.errors import RecipeError
+from builder.recipes.schema import Recipe
+from builder.simulator import cards
+from builder.smoke.contents import Contents, ExtendedImage, File, Layer
+from builder.smoke.device import DeviceTest, Tried, card_for, check, check_absent
+from builder.tools.elf import ElfFile
+from support.environment import REPOSITORY
+from support.smoke_tests import hello_recipe
+
+
+def elf_file(soname: str, *needed: str) -> File:
+    parsed = ElfFile("x86-64", "dyn", soname, needed, (), (), None, ())
+    return File(f"/opt/engine/lib/{soname}", "file", elf=parsed)
+
+
+def contents(*files: File) -> Contents:
+    return Contents({file.path: file for file in files}, {}, (), 0)
+
+
+HELLO = hello_recipe()
+RUNTIME = contents(elf_file("libcudart.so.13"))
+TRIED = Tried("image", HELLO, RUNTIME, "devel", None)
+
+
+def of_arch(*arch: str) -> Recipe:
+    return HELLO.model_copy(update={"cuda": HELLO.cuda.model_copy(update={"arch": [*arch]})})
+
+
+def without_device(why: str) -> Recipe:
+    assert HELLO.serve is not None
+    serve = HELLO.serve.model_copy(update={"no_device": why})
+    return HELLO.model_copy(update={"serve": serve})
+
+
+def test_the_card_is_the_smallest_that_runs_the_code() -> None:
+    found = card_for(REPOSITORY, HELLO, None)
+    assert found is not None
+    known = [cards.load(REPOSITORY, name) for name in cards.names(REPOSITORY)]
+    assert found.capability == "12.0"
+    assert found.memory == min(card.memory for card in known if card.capability == "12.0")
+    assert found.memory < max(card.memory for card in known if card.capability == "12.0")
+    older = card_for(REPOSITORY, of_arch("86-real", "120a"), None)
+    assert older == found
+    assert card_for(REPOSITORY, of_arch("90"), None) is None
+
+
+def test_a_named_card_runs_the_code_or_is_refused() -> None:
+    found = card_for(REPOSITORY, HELLO, "RTX 5090 Laptop")
+    assert found is not None
+    assert found.name == "NVIDIA GeForce RTX 5090 Laptop GPU"
+    with pytest.raises(
+        RecipeError, match=r"RTX 3090 does not run the code of hello-sm120"
+    ) as error:
+        card_for(REPOSITORY, HELLO, "3090")
+    assert error.value.why == "it has compute capability 8.6, the recipe asks for 12.0"
+    with pytest.raises(RecipeError, match="no card is named 5099"):
+        card_for(REPOSITORY, HELLO, "5099")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"recipe": HELLO.model_copy(update={"serve": None})}, "the recipe describes no server"),
+        ({"recipe": without_device("it needs NCCL")}, "it needs NCCL"),
+        ({"extended": ExtendedImage(1, {})}, "the image extends another one"),
+        ({"devel": None}, "the base has no image to compile in"),
+        ({"contents": contents(elf_file("libcudart.so.12"))}, "the image has no libcudart.so.13"),
+        ({"recipe": of_arch("90")}, "no card is known for 90"),
+    ],
+)
+def test_a_server_that_cannot_be_tried_is_no_fault_of_its_image(
+    changes: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    tried = replace(TRIED, **changes)
+    card = card_for(REPOSITORY, tried.recipe, None)
+    result = check(tried, DeviceTest(card, tmp_path, print), tmp_path)
+    [found] = result.checks
+    assert (found.kind, found.passed) == ("not tried", True)
+    assert found.found.startswith(why)
+    assert result.use is None
+
+
+def test_a_library_of_the_simulator_is_found_in_every_layer() -> None:
+    hidden = elf_file("libcudart.so.13", "libsimulator.so")
+    layer = Layer("sha256:x", 1, 1, 0, "COPY", (hidden,))
+    assert check_absent(replace(RUNTIME, layers=(layer,))).passed is False
+    core = replace(layer, files=(elf_file("libsimulator.so"),))
+    assert check_absent(replace(RUNTIME, layers=(core,))).passed is False
+    real = replace(layer, files=(elf_file("libcudart.so.13", "libc.so.6"),))
+    assert check_absent(replace(RUNTIME, layers=(real,))).passed
