@@ -10,6 +10,7 @@ of the command, with its children, and of each container without the page cache 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import re
 import resource
@@ -75,8 +76,7 @@ def measure(target: str, model: Path, card: str) -> dict[str, Any]:
 def main() -> None:
     """Print the rows, or JSON."""
     sys.path.insert(0, str(REPOSITORY / "tests"))
-    from support import models
-
+    models = importlib.import_module("support.models")  # the shapes are those of the tests
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target", nargs="?", default="llama-cpp-python")
     parser.add_argument("--card", default="5090-laptop")

@@ -18,7 +18,9 @@ from builder.errors import EXIT_CODES
 from support.commands import Builder
 from support.environment import REPOSITORY
 
-EVERYDAY = ["list", "show", "build", "smoke", "push", "nightly", "status", "bench", "bisect"]
+EVERYDAY = [
+    *("list", "show", "build", "smoke", "push", "nightly", "status", "bench", "fit", "bisect"),
+]
 GROUPS = {
     "recipe": ["check", "explain", "export", "schema"],
     "patch": ["check", "add", "drift"],
@@ -93,7 +95,8 @@ def test_an_option_name_has_one_meaning() -> None:
     assert kinds["--keep"] == {"N"}
     assert kinds["--reason"] == {"TEXT"}
     several = {flag for flag, found in kinds.items() if flag.startswith("--") and len(found) > 1}
-    assert several == {"--to"}  # what a pin or a tag is moved to: a ref, an image
+    # What a pin or a tag is moved to: a ref, an image.  A model: a file, or one that is elsewhere.
+    assert several == {"--to", "--model", "--draft"}
 
 
 ENGINES = ["git", "requests", "tenacity", "python_on_whales", "elftools", "pypi_simple", "jinja2"]
