@@ -32,5 +32,5 @@ def test_one_iteration(one_file: Path) -> None:
     assert {*figures["sizes"]} == {"variant-0.1.0", "cuda-13.0 (runtime)"}
     image = f"{REPOSITORY_NAME}:0.1.0"
     rows = ran("smoke", image, *where).splitlines()
-    assert [row.count("|") for row in rows] == [3, 3]
-    assert image in rows[0]
+    assert [row.count("|") for row in rows] == [3] * 4
+    assert all(image in row for row in rows)

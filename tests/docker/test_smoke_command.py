@@ -46,12 +46,12 @@ def test_any_image_can_be_smoked(
     assert done.returncode == 7, done.stderr
     assert "architectures: /: expected: GPU code for sm_120; found: none at all" in done.stderr
     assert "and 1 of " in done.stderr
-    assert not kinds(done.stdout) & {"contract", "output"}
+    assert "output" not in kinds(done.stdout)
     # Against the recipe in its label.
     labeled = smoke_test.build(small(images, "LABEL builder.recipe=hello-sm120-0.1.0\n"))
     done = builder("smoke", labeled, "--json")
     assert done.returncode == 7, done.stderr
-    assert kinds(done.stdout) >= {"contract", "output"}
+    assert "output" in kinds(done.stdout)
 
 
 def kinds(output: str) -> set[str]:

@@ -19,7 +19,7 @@ from support.commands import Builder
 from support.environment import REPOSITORY
 
 EVERYDAY = [
-    *("list", "show", "build", "smoke", "push", "nightly", "status", "bench", "fit", "bisect")
+    *("list", "show", "build", "smoke", "push", "nightly", "status", "bench", "fit", "bisect"),
 ]
 GROUPS = {
     "recipe": ["check", "explain", "export", "schema"],
@@ -95,7 +95,7 @@ def test_an_option_name_has_one_meaning() -> None:
     assert kinds["--keep"] == {"N"}
     assert kinds["--reason"] == {"TEXT"}
     several = {flag for flag, found in kinds.items() if flag.startswith("--") and len(found) > 1}
-    # What a pin or a tag is moved to is a ref or an image; `fit` takes models from the Hub, too.
+    # What a pin or a tag is moved to: a ref, an image.  A model: a file, or one that is elsewhere.
     assert several == {"--to", "--model", "--draft"}
 
 

@@ -1,0 +1,41 @@
+"""The command line of a server: the recipe's arguments, then what one start adds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.families import llama_cpp
+from builder.recipes.schema import Serve
+from builder.servers.api_flavor import API_FLAVORS
+from builder.servers.server import Mounts, ServeSpec, arguments
+
+MODEL, DRAFT, PROJECTOR = Path("/a/m.gguf"), Path("/b/d.gguf"), Path("/c/p.gguf")
+
+
+def test_options_of_one_start_stand_after_those_of_the_recipe() -> None:
+    spec = ServeSpec(MODEL, 4096, DRAFT, ["--parallel", "1"], projector=PROJECTOR)
+    found = arguments(llama_cpp.SERVE, spec)
+    draft, projector = found.index("/draft/d.gguf"), found.index("/projector/p.gguf")
+    assert found[draft - 1] == "--model-draft"
+    assert found[projector - 1] == "--mmproj"
+    assert draft < projector < found.index("--parallel")
+    assert found[found.index("/model/m.gguf") - 1] == "--model"
+    assert "4096" in found
+
+
+def test_a_simulated_card_gets_the_arguments_for_a_gpu() -> None:
+    spec = ServeSpec(MODEL, 4096)
+    simulated = ServeSpec(MODEL, 4096, simulator=Mounts())
+    added = arguments(llama_cpp.SERVE, simulated)
+    for word in arguments(llama_cpp.SERVE, spec):
+        added.remove(word)
+    assert added == llama_cpp.SERVE.gpu
+
+
+@pytest.mark.parametrize("name", sorted(API_FLAVORS))
+def test_a_server_without_an_option_for_projectors_gets_none(name: str) -> None:
+    serve = Serve(api_flavor=name, arguments=["{model}"])  # type: ignore[arg-type]
+    found = arguments(serve, ServeSpec(MODEL, 1, projector=PROJECTOR))
+    assert ("/projector/p.gguf" in found) == (API_FLAVORS[name].projector is not None)
