@@ -1,7 +1,7 @@
 // libpages.so, loaded first (LD_PRELOAD): files that are mapped are not read ahead of their use.
 //
-// Engines map a model's file with MAP_POPULATE or advise the kernel to read it, so that copies to
-// the card are fast. Copies of weights are not made here, so nearly all of these pages, up to the
+// Engines map a model's file with MAP_POPULATE, advise the kernel to read it or lock it in memory, so
+// that copies to the card are fast. Copies of weights are not made here, so nearly all of these pages, up to the
 // size of the model, would be resident for nothing. A page that is used is still read.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -46,6 +46,8 @@ int posix_madvise(void* address, std::size_t size, int advice) noexcept {
     if (advice == POSIX_MADV_DONTNEED) return 0;  // glibc does nothing: pages may be private
     return madvise(address, size, advice) == 0 ? 0 : errno;
 }
+
+int mlock(const void*, std::size_t) noexcept { return 0; }
 
 }  // extern "C"
 #pragma GCC visibility pop
