@@ -102,7 +102,7 @@ def ran(
     options += [f"--volume={path}:{at}:ro" for at, path in simulation.mounts.volumes.items()]
     options += [f"--volume={path}:{at}" for at, path in simulation.mounts.writable.items()]
     options += [f"--env={name}={value}" for name, value in simulation.mounts.env.items()]
-    image = hello["plan"]["base"]["references"]["runtime"]
+    image = f"builder-base/cuda-13.0:runtime-{hello['plan']['base']['key'][:12]}"
     sealed = ["--rm", "--network=none", "--user=10001:10001", "--read-only"]
     docker("run", *sealed, *options, image, "sh", "-uc", "\n".join(calls))
     return {(name, case): _read(simulation.reports / f"{name}-{case}") for name, case in RUNS}
