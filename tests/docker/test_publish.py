@@ -226,7 +226,7 @@ def test_tags_move_by_digest_and_back(
     assert [line.split("\t")[-1] for line in told.splitlines()] == ["it crashes", "second", "first"]
     gone = f"sha256:{'0' * 64}"
     done = push("nightly", "--to", gone, "--reason", "x", command="tag rollback", expect=12)
-    assert f"has no {gone}" in done.stderr
+    assert f"has no image {gone}" in done.stderr
     done = push("unheard", "--reason", "x", command="tag rollback", expect=12)
     assert "has no tag unheard" in done.stderr
     push("unheard", command="tag history", expect=12)
