@@ -45,6 +45,18 @@ cudaError_t invalidate(Capture* capture, cudaError_t error, const std::string& w
     return error;
 }
 
+// The capture of a blocking stream that work in this stream would wait for; null: none.
+Capture* waited_for(cudaStream_t stream) {
+    if (!stream->legacy) return nullptr;
+    for (Capture* const capture : captures()) {
+        if (capture->origin->flags == cudaStreamDefault && capture->origin->card == stream->card &&
+            !capture->origin->legacy) {
+            return capture;
+        }
+    }
+    return nullptr;
+}
+
 // Whether the calling thread may not make unsafe calls while this capture runs.
 bool forbids(const Capture& capture) {
     if (thread_mode == cudaStreamCaptureModeRelaxed) return false;
@@ -75,15 +87,10 @@ cudaError_t capture_work(cudaStream_t stream, Work work, cudaGraphNode_t* added)
 }
 
 cudaError_t check_implicit(cudaStream_t stream) {
-    if (!stream->legacy) return cudaSuccess;
-    for (Capture* const capture : captures()) {
-        if (capture->origin->flags == cudaStreamDefault && capture->origin->card == stream->card &&
-            !capture->origin->legacy) {
-            return invalidate(capture, cudaErrorStreamCaptureImplicit,
-                              "the default stream is used while a blocking stream is captured");
-        }
-    }
-    return cudaSuccess;
+    Capture* const capture = waited_for(stream);
+    if (capture == nullptr) return cudaSuccess;
+    return invalidate(capture, cudaErrorStreamCaptureImplicit,
+                      "the default stream is used while a blocking stream is captured");
 }
 
 cudaError_t check_unsafe_call(const char* function) {
@@ -145,13 +152,14 @@ cudaError_t end_capture(cudaStream_t handle, cudaGraph_t* graph) {
     return error;
 }
 
+// A question alone does not end a capture (cudaStreamIsCapturing).
 cudaError_t capture_status(cudaStream_t handle, cudaStreamCaptureStatus* status,
                            unsigned long long* id, cudaGraph_t* graph,
                            const cudaGraphNode_t** dependencies, std::size_t* count) {
     const Lock lock(mutex());
     const cudaStream_t stream = find_stream(handle);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    if (const cudaError_t error = check_implicit(stream)) return error;
+    if (waited_for(stream) != nullptr) return cudaErrorStreamCaptureImplicit;
     const Capture* const capture = stream->capture;
     *status = capture == nullptr ? cudaStreamCaptureStatusNone
               : capture->valid   ? cudaStreamCaptureStatusActive

@@ -131,6 +131,7 @@ bool is_mapped(const void* pointer, std::uint64_t size) {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
     unsigned char resident = 0;
     for (const std::uintptr_t end : {address, address + size - 1}) {
+        if (has_no_pages(end)) return false;
         if (mincore(reinterpret_cast<void*>(end / page * page), page, &resident) != 0) return false;
     }
     return true;

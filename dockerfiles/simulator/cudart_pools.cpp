@@ -49,14 +49,7 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
     Range range;
     if (pointer == nullptr) return cudaSuccess;
     if (!find_range(pointer, &range)) return remember(cudaErrorInvalidValue);
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    const cudaError_t error =
-        capture_status(stream, &status, nullptr, nullptr, nullptr, nullptr);
-    if (error != cudaSuccess) return remember(error);
-    if (status != cudaStreamCaptureStatusNone) {
-        return remember(submit(stream, MemoryWork{pointer, true}));
-    }
-    return remember(release(pointer));
+    return remember(release_in_order(stream, pointer));
 }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {

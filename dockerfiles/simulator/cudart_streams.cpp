@@ -140,11 +140,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
     SIMULATED();
+    if ((flags & cudaEventRecordExternal) == 0) return remember(record_event(event, stream));
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t error =
         capture_status(stream, &status, nullptr, nullptr, nullptr, nullptr);
     if (error != cudaSuccess) return remember(error);
-    if ((flags & cudaEventRecordExternal) != 0 && status == cudaStreamCaptureStatusActive) {
+    if (status == cudaStreamCaptureStatusActive) {
         return remember(submit(stream, EventWork{event, false}));
     }
     return remember(record_event(event, stream));

@@ -147,7 +147,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream) {
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     IN_CONTEXT();
-    return result(submit(stream, MemoryWork{address(pointer), true}));
+    return result(release_in_order(stream, address(pointer)));
 }
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {

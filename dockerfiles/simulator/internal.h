@@ -102,8 +102,12 @@ std::uint64_t free_bytes(int card);
 // Addresses without pages; 0: there are none left.
 std::uintptr_t reserve(std::uint64_t size, std::uint64_t alignment);
 void unreserve(std::uintptr_t address, std::uint64_t size);
+// Whether the address is within `reserve`d ones: the program cannot touch it.
+bool has_no_pages(std::uintptr_t address);
+// The largest multiple of the unit for a size that has no larger one: no card has so much.
 constexpr std::uint64_t round_up(std::uint64_t size, std::uint64_t unit) {
-    return (size + unit - 1) / unit * unit;
+    const std::uint64_t largest = ~std::uint64_t{0} / unit * unit;
+    return size > largest ? largest : (size + unit - 1) / unit * unit;
 }
 // The VMM mapping that holds the address; false: none (vmm.cpp).
 bool find_mapping(std::uintptr_t address, Range* range);

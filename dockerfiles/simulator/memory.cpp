@@ -70,6 +70,10 @@ cudaError_t allocate_small(Allocation& allocation, const char* function) {
         charge(card, more, allocation.range.size, function, &allocation.account);
     if (error != cudaSuccess) return error;
     if (segment == 0) segment = reserve(kSegment, kSegment);
+    if (segment == 0) {  // a limit on the process's addresses
+        refund(card, more, allocation.range.size, allocation.account);
+        return cudaErrorMemoryAllocation;
+    }
     memory().shared[segment].card = card;
     memory().shared[segment].used[offset] = size;
     allocation.segment = segment;
@@ -105,7 +109,9 @@ cudaError_t allocate_managed(Allocation& allocation, const char* function) {
                                      &allocation.account);
     if (error != cudaSuccess) return error;
     allocation.range.address = reinterpret_cast<std::uintptr_t>(host_pages(size));
-    return cudaSuccess;
+    if (allocation.range.address != 0) return cudaSuccess;
+    refund(card, allocation.charged, allocation.range.size, allocation.account);
+    return cudaErrorMemoryAllocation;
 }
 
 void free_small(const Allocation& allocation) {

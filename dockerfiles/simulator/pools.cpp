@@ -39,8 +39,9 @@ Pools& pools() {
 
 // What the pool must take of the card for `size` more bytes.
 std::uint64_t growth(const Pool& pool, std::uint64_t size) {
-    if (pool.used + size <= pool.reserved) return 0;
-    const std::uint64_t missing = pool.used + size - pool.reserved;
+    const std::uint64_t unused = pool.reserved - pool.used;
+    if (size <= unused) return 0;
+    const std::uint64_t missing = size - unused;
     const std::uint64_t step = round_up(missing, kStep);
     return step <= free_bytes(pool.card) ? step : round_up(missing, kSegment);
 }
@@ -108,15 +109,19 @@ cudaError_t pool_allocate(Pool* pool, std::uint64_t size, const char* function, 
     if (size == 0) return cudaSuccess;
     const std::uint64_t taken = round_up(size, kGranule);
     const std::uint64_t more =
-        pool->most != 0 && pool->used + taken > pool->most ? ~std::uint64_t{0} : growth(*pool, taken);
+        pool->most != 0 && taken > pool->most - pool->used ? ~std::uint64_t{0} : growth(*pool, taken);
     Pooled allocation{.range = {.size = size, .card = pool->card}, .pool = pool};
     const cudaError_t error = charge(pool->card, more, size, function, &allocation.account);
     if (error != cudaSuccess) return error;
+    allocation.range.address = reserve(round_up(size, kSegment), kSegment);
+    if (allocation.range.address == 0) {  // a limit on the process's addresses
+        refund(pool->card, more, size, allocation.account);
+        return cudaErrorMemoryAllocation;
+    }
     pool->reserved += more;
     pool->used += taken;
     pool->reserved_high = std::max(pool->reserved_high, pool->reserved);
     pool->used_high = std::max(pool->used_high, pool->used);
-    allocation.range.address = reserve(round_up(size, kSegment), kSegment);
     *pointer = reinterpret_cast<void*>(allocation.range.address);
     pools().allocations.emplace(allocation.range.address, std::move(allocation));
     return cudaSuccess;

@@ -107,6 +107,15 @@ cudaError_t submit(cudaStream_t handle, Work work) {
     return perform(work);
 }
 
+cudaError_t release_in_order(cudaStream_t handle, void* pointer) {
+    const Lock lock(mutex());
+    const cudaStream_t stream = find_stream(handle);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (stream->capture != nullptr) return capture_work(stream, MemoryWork{pointer, true});
+    if (const cudaError_t error = check_implicit(stream)) return error;
+    return release(pointer);
+}
+
 cudaError_t launch(const Launch& launch, cudaStream_t handle) {
     if (const cudaError_t error = check_launch(launch)) return error;
     const cudaStream_t stream = find_stream(handle);

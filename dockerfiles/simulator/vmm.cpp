@@ -32,6 +32,12 @@ Virtual& memory() {
     return *all;
 }
 
+// All addresses of `reserve`: start and size.
+std::map<std::uintptr_t, std::uint64_t>& without_pages() {
+    static auto* const all = new std::map<std::uintptr_t, std::uint64_t>;
+    return *all;
+}
+
 // Whether [address, address + size) is within one reservation.
 bool is_reserved(std::uintptr_t address, std::uint64_t size) {
     const auto next = memory().reserved.upper_bound(address);
@@ -66,11 +72,20 @@ std::uintptr_t reserve(std::uint64_t size, std::uint64_t alignment) {
     if (aligned > start) munmap(pages, aligned - start);
     const std::uintptr_t end = aligned + size;
     if (start + length > end) munmap(reinterpret_cast<void*>(end), start + length - end);
+    without_pages()[aligned] = size;
     return aligned;
 }
 
 void unreserve(std::uintptr_t address, std::uint64_t size) {
     munmap(reinterpret_cast<void*>(address), size);
+    without_pages().erase(address);
+}
+
+bool has_no_pages(std::uintptr_t address) {
+    const auto next = without_pages().upper_bound(address);
+    if (next == without_pages().begin()) return false;
+    const auto& [start, size] = *std::prev(next);
+    return address - start < size;
 }
 
 cudaError_t reserve_addresses(std::uint64_t size, std::uint64_t alignment,

@@ -206,6 +206,78 @@ def test_virtual_memory_is_counted_when_it_is_made_and_freed_when_nothing_maps_i
     assert report["cards"][0]["peak"] == report["cards"][0]["context"] + 6 * MIB
 
 
+ADDRESSES = """
+cu, rt = library("libcuda.so.1"), library("libcudart.so.13")
+size, KIB, MIB, DEFAULT = c.c_size_t, 1 << 10, 1 << 20, 4
+rt.cudaFree(None)
+
+def used():
+    free, total = size(), size()
+    rt.cudaMemGetInfo(c.byref(free), c.byref(total))
+    return (total.value - free.value) / MIB
+
+def small():
+    place = c.c_void_p()
+    assert rt.cudaMalloc(c.byref(place), size(KIB)) == 0
+    return place
+
+start, place, most = used(), c.c_void_p(), size(2**64 - 1)
+result = {
+    "most": [rt.cudaMalloc(c.byref(place), most), rt.cudaMallocAsync(c.byref(place), most, None),
+             rt.cudaMallocManaged(c.byref(place), most, 1)],
+    "after": used() - start,
+}
+freed, kept, buffer = small(), small(), c.create_string_buffer(64)
+rt.cudaFree(freed)
+result["freed"] = rt.cudaMemcpy(freed, buffer, size(64), DEFAULT)
+result["kept"] = rt.cudaMemcpy(kept, buffer, size(64), DEFAULT)
+space = c.c_uint64()
+cu.cuMemAddressReserve(c.byref(space), size(2 * MIB), size(0), c.c_uint64(0), c.c_uint64(0))
+result["not mapped"] = rt.cudaMemcpy(buffer, c.c_void_p(space.value), size(64), DEFAULT)
+rt.cudaFree(kept)
+
+cu.cuMemAllocAsync(c.byref(place), size(100 * MIB), None)
+result["in order"] = [used() - start, cu.cuMemFreeAsync(place, None)]
+cu.cuCtxSynchronize()
+result["in order"].append(used() - start)
+"""
+
+
+def test_no_address_without_memory_is_given_read_or_written(simulated: Simulated) -> None:
+    result, report = simulated(ADDRESSES, card())
+    assert result["most"][:2] == [OUT_OF_MEMORY] * 2
+    assert result["most"][2] == OUT_OF_MEMORY  # there are not so many addresses
+    assert result["after"] == 0
+    assert (result["freed"], result["kept"], result["not mapped"]) == (
+        INVALID_VALUE,
+        0,
+        INVALID_VALUE,
+    )
+    assert result["in order"] == [128, 0, 0]
+    assert report["cards"][0]["used"] == report["cards"][0]["context"]
+
+
+CAPTURE = """
+rt = library("libcudart.so.13")
+stream, graph, status, place = c.c_void_p(), c.c_void_p(), c.c_int(), c.c_void_p()
+rt.cudaMalloc(c.byref(place), c.c_size_t(4))
+rt.cudaStreamCreate(c.byref(stream))
+def captured(act):
+    rt.cudaStreamBeginCapture(stream, 0)
+    return [act(), rt.cudaStreamEndCapture(stream, c.byref(graph))]
+result = {
+    "asked": captured(lambda: rt.cudaStreamIsCapturing(None, c.byref(status))),
+    "used": captured(lambda: rt.cudaMemsetAsync(place, 0, c.c_size_t(4), None)),
+}
+"""
+
+
+def test_a_question_about_the_default_stream_ends_no_capture(simulated: Simulated) -> None:
+    result, _ = simulated(CAPTURE, card())
+    implicit, invalidated = 906, 901
+    assert result == {"asked": [implicit, 0], "used": [implicit, invalidated]}
+
+
 UNSUPPORTED = """
 cu, rt, blas = library("libcuda.so.1"), library("libcudart.so.13"), library("libcublas.so.13")
 result = [cu.cuInit(0), rt.cudaGraphicsMapResources(0, None, None), blas.cublasSaxpy_v2(None),
