@@ -27,7 +27,7 @@ from builder.tools.docker.containers import NotRunnableError
 from builder.tools.log import Log
 
 CONTEXT = 2048  # tokens: a server may divide it among four requests at once
-MARK = "libsimulator.so"  # what every library of the simulator is, or needs
+MARKS = {"libsimulator.so", run.PAGES}  # every library of the simulator is, or needs, one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def check_absent(contents: Contents) -> Check:
         file.path
         for layer in contents.layers
         for file in layer.files
-        if file.elf is not None and MARK in {file.elf.soname, *file.elf.needed}
+        if file.elf is not None and MARKS & {file.elf.soname, *file.elf.needed}
     ]
     named = ", ".join(found) or "none"
     return Check("leftovers", "no library of the simulated cards", "none", named, not found)
