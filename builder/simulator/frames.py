@@ -63,9 +63,8 @@ class _Symbols:
         if file not in self._functions:
             self._functions[file] = self._read(file)
         functions = self._functions[file]
-        # The address is that after the call, which may be the next function's first.
-        index = bisect_right(functions, (offset - 1, 1 << 64, "")) - 1
-        if index >= 0 and functions[index].start <= offset - 1 < functions[index].end:
+        index = bisect_right(functions, (offset, 1 << 64, "")) - 1
+        if index >= 0 and functions[index].start <= offset < functions[index].end:
             return functions[index].name
         return ""
 
