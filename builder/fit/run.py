@@ -74,13 +74,20 @@ def fit(session: BuildSession, name: str, wanted: Wanted) -> Fit:
     started = time.monotonic()
     session.settings.require_directories()
     containers.remove_orphans()
+    require_one_capability(wanted.cards)
     reference, image, recipe = lookup.served(session, name)
     serve, port = _server_of(recipe, wanted)
+    devel = session.resolve(recipe.name).base.references.get("devel")
+    if devel is None:
+        raise RecipeError(
+            f"{recipe.name} cannot be tried on a simulated card",
+            "its base has no image to compile the simulated libraries in",
+            "choose an engine that this farm compiles: `builder list`",
+        )
     with workspace(session.settings.cache_dir) as work:
         models = _hollow(wanted, work, session.log)
         longest = models.model.header.of_architecture("context_length") or LONGEST
         asked = contexts.contexts_of(wanted.contexts, longest)
-        devel = session.resolve(recipe.name).base.references.get("devel", "")
         found = _Image(reference, devel, serve, port)
         target = _target(session, found, wanted, models, work)
         tried = _tried(target, asked, work, session.log)
@@ -108,6 +115,16 @@ def fit(session: BuildSession, name: str, wanted: Wanted) -> Fit:
         step=contexts.STEP,
         seconds=round(time.monotonic() - started, 1),
     )
+
+
+def require_one_capability(cards: Sequence[Card]) -> None:
+    """Raise ``RecipeError`` where cards take different code of an image: one table holds it."""
+    if len({card.capability for card in cards}) > 1:
+        raise RecipeError(
+            "cards of different compute capabilities cannot be simulated together",
+            ", ".join(f"{card.name}: {card.capability}" for card in cards),
+            "choose cards of one compute capability, or try each alone",
+        )
 
 
 def _server_of(recipe: Recipe, wanted: Wanted) -> tuple[Serve, int]:
