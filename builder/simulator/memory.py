@@ -26,12 +26,11 @@ FUNCTIONS: Sequence[tuple[str, Kind]] = (
     (r"^llama_context|^llama_(de|en)code", "compute"),
 )
 # llama.cpp's logs: "CUDA0 model buffer size = 10038.14 MiB"; RS: the state of recurrent layers.
-LOGGED = re.compile(r"CUDA\d+ +(model|KV|RS|compute) buffer size *= *([0-9.]+) MiB")
+LOGGED = re.compile(r"CUDA(\d+) +(model|KV|RS|compute) buffer size *= *([0-9.]+) MiB")
 OF_LOG: Mapping[str, Kind] = {
     "model": "weights",
     "KV": "KV cache",
     "RS": "KV cache",
-    "compute": "compute",
 }
 
 
@@ -68,12 +67,21 @@ def by_kind(report: Report, stacks: Sequence[Sequence[Frame]]) -> dict[Kind, Use
 
 
 def logged(log: str) -> dict[Kind, int]:
-    """Bytes by kind, as an engine's own log states them; empty where it states none."""
+    """Bytes by kind, as an engine's own log states them; empty where it states none.
+
+    Of the buffers for computing, the largest of each card counts: llama.cpp states them again when
+    it reserves anew, and before it loads, for its own estimate (common/fit.cpp), where the weights
+    and the cache have no bytes.
+    """
     found: dict[Kind, int] = {}
-    for name, size in LOGGED.findall(log):
-        kind = OF_LOG[name]
-        found[kind] = found.get(kind, 0) + round(float(size) * MIB)
-    return found
+    compute: dict[str, int] = {}
+    for card, name, text in LOGGED.findall(log):
+        size = round(float(text) * MIB)
+        if name == "compute":
+            compute[card] = max(size, compute.get(card, 0))
+        else:
+            found[OF_LOG[name]] = found.get(OF_LOG[name], 0) + size
+    return found | ({"compute": sum(compute.values())} if compute else {})
 
 
 def disagreements(found: Mapping[Kind, Use], stated: Mapping[Kind, int]) -> list[str]:

@@ -76,9 +76,18 @@ llama_context:  CUDA_Host compute buffer size =    18.02 MiB
 """
 
 
-def test_the_log_of_an_engine_states_the_buffers_on_the_card() -> None:
-    found = {kind: round(size / MIB, 2) for kind, size in memory.logged(LOG).items()}
-    assert found == {"weights": 10038.14, "KV cache": 6549.62, "compute": 212.02}
+ESTIMATE = """
+load_tensors:        CUDA0 model buffer size =     0.00 MiB
+llama_kv_cache:      CUDA0 KV buffer size =     0.00 MiB
+sched_reserve:      CUDA0 compute buffer size =   212.02 MiB
+sched_reserve:      CUDA1 compute buffer size =    10.00 MiB
+"""
+
+
+@pytest.mark.parametrize(("log", "compute"), [(LOG, 212.02), (ESTIMATE + LOG, 222.02)])
+def test_the_log_of_an_engine_states_the_buffers_on_the_card(log: str, compute: float) -> None:
+    found = {kind: round(size / MIB, 2) for kind, size in memory.logged(log).items()}
+    assert found == {"weights": 10038.14, "KV cache": 6549.62, "compute": compute}
 
 
 @pytest.mark.parametrize(
