@@ -84,7 +84,7 @@ def measure(target: str, model: Path, card: str, options: Sequence[str]) -> dict
         done.set()
         watcher.join()
     if run.returncode not in {0, FitError.exit_code}:
-        sys.exit(run.returncode)  # it has told why
+        sys.exit(run.returncode)  # it has printed the reason
     found = json.loads(run.stdout)
     return {
         "target": target,

@@ -29,7 +29,7 @@ from builder.tools.files import workspace
 from builder.tools.log import Log
 
 AT_ONCE = 2  # trials; each is mostly one thread of the engine
-LONGEST = 131072  # tokens: the search's upper end for a model that does not tell its own
+LONGEST = 131072  # tokens: the search's upper end for a model whose header has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def fit(session: BuildSession, name: str, wanted: Wanted) -> Fit:
     """Try a recipe's image with a model on simulated cards.
 
     Raises ``FetchError`` for a model that cannot be read, ``RecipeError`` for a recipe without a
-    server, ``ValueError`` for contexts that are none, and like ``attempt``.
+    server, ``ValueError`` for contexts that cannot be read, and like ``attempt``.
     """
     started = time.monotonic()
     session.settings.require_directories()
@@ -206,8 +206,8 @@ def _target(
 
 
 def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[int, Trial]:
-    """The contexts that were asked for, two at once; the smallest first and alone, so that what is
-    wrong with all of them is told once."""
+    """The contexts that were asked for, two at once; the smallest first and alone, so that a fault
+    of all of them is reported once."""
     first, *others = asked
     found = {first: _one(target, first, work, log)}
     with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:

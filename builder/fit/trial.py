@@ -29,7 +29,7 @@ LEAST = 64  # tokens of a prompt that is tried
 LINE = "Line {number}: nothing in it matters for the task.\n"
 SAMPLE = 20  # lines by which the tokens of a line are counted
 CHARACTERS = 4  # of a token of English, where a server does not count them
-# Functions of ggml that allocate for others: those tell what the memory is for.
+# Functions of ggml that allocate for others: their callers show what the memory is for.
 ALLOCATORS = (
     "ggml_cuda_device_malloc",
     "ggml_backend_cuda_buffer_type_alloc_buffer",

@@ -81,7 +81,7 @@ class Header:
 
     @property
     def architecture(self) -> str:
-        """``llama``, ``qwen3``, ``clip``; empty where the file does not tell."""
+        """``llama``, ``qwen3``, ``clip``; empty where the file has none."""
         return self.text("general.architecture")
 
     @property
@@ -126,7 +126,7 @@ def read(stream: Readable) -> Header:
         shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in magic)
         raise NotGgufError(f"it begins with {shown!r}, not with 'GGUF'")
     version = reader.scalar("I")
-    if version & 0xFFFF == 0 and version:  # as llama.cpp tells it: gguf_init_from_file
+    if version & 0xFFFF == 0 and version:  # as llama.cpp detects it: gguf_init_from_file
         raise NotGgufError("it is big-endian: this machine needs a little-endian file")
     if version not in VERSIONS:
         raise NotGgufError(f"it has version {version} of the format; llama.cpp reads 2 and 3")

@@ -35,14 +35,14 @@ class Source(Model):
 
 
 class Card(Model):
-    """A card; each figure is named by one source, or is told to be unverified."""
+    """A card; each figure is named by one source, or is listed as unverified."""
 
     name: Text
     """As ``cudaDeviceProp.name`` has it."""
     capability: Annotated[str, AfterValidator(_capability)]
     multiprocessors: Count
     memory: Count
-    """Bytes: the total that ``cudaMemGetInfo`` tells, less than what is on the box."""
+    """Bytes: the total that ``cudaMemGetInfo`` returns, which is less than the nominal memory."""
     context: Count
     """Bytes that a process's CUDA context itself takes."""
     shared_per_block: Count

@@ -63,7 +63,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
         found = cudaDriverEntryPointSymbolNotFound;
     }
     if (status != nullptr) *status = static_cast<cudaDriverEntryPointQueryResult>(found);
-    // CUDA_ERROR_NOT_FOUND is told by the status.
+    // CUDA_ERROR_NOT_FOUND is reported by the status.
     if (error == cudaErrorSymbolNotFound && status != nullptr) return cudaSuccess;
     return remember(static_cast<cudaError_t>(error));
 }

@@ -1,7 +1,7 @@
 """Writes what the simulated libraries export and no source file here defines.
 
 CUDA's headers declare some two thousand functions.  Those that the sources beside this file do
-not define are generated from the prototypes: such a function tells the core its name, which
+not define are generated from the prototypes: such a function passes the core its name, which
 puts it into the report, and returns *not supported*.  Runs in the development stage of a base,
 with nothing but Python and the compiler.
 

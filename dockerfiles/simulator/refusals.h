@@ -1,4 +1,4 @@
-// Calls of a library whose arguments the real one would refuse, told in the report.
+// Calls of a library whose arguments the real one would refuse, written to the report.
 #pragma once
 
 #include "simulator.h"

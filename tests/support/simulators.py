@@ -32,7 +32,7 @@ def out(kind, function, *arguments):
 
 @pytest.fixture
 def simulator_libraries(images: dict[str, str]) -> Path:
-    """The directory of the simulated libraries: compiled once for all tests and sessions."""
+    """The directory of the simulated libraries: compiled once for all test runs."""
     return build.libraries(SHARED_CACHE, images["devel"], print)
 
 
