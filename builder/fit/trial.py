@@ -207,7 +207,9 @@ def _left_behind(log: str) -> str:
 def _unused(target: Target, fault: str) -> SmokeError | UntriedError:
     if fault:
         return UntriedError(
-            f"{target.reference} does not start with {target.model.name} and these options", fault
+            f"{target.reference} does not start with {target.model.name} and these options",
+            fault,
+            f"`docker run --rm {target.reference} --help` lists the engine's options",
         )
     return SmokeError(
         f"{target.reference} does not use the card",
@@ -231,4 +233,5 @@ def _broken(
     return UntriedError(
         f"the engine did not serve {context} tokens, for another reason than memory",
         "\n".join(why),
+        "change the engine's options, after --; `builder smoke` tries its image with a test model",
     )

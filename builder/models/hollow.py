@@ -90,7 +90,9 @@ def _write(location: Location, folder: Path) -> tuple[Header, int]:
             header = gguf.read(_Copying(real.stream, sink))
         except NotGgufError as error:
             raise FetchError(
-                f"{location.shown} is not a GGUF file for llama.cpp", str(error)
+                f"{location.shown} is not a GGUF file for llama.cpp",
+                str(error),
+                "name a complete .gguf file: models in other formats must be converted first",
             ) from error
         if header.end > real.size:
             raise FetchError(

@@ -1,8 +1,9 @@
 // libpages.so, loaded first (LD_PRELOAD): files that are mapped are not read ahead of their use.
 //
 // Engines map a model's file with MAP_POPULATE, advise the kernel to read it or lock it in memory, so
-// that copies to the card are fast. Copies of weights are not made here, so nearly all of these pages, up to the
-// size of the model, would be resident for nothing. A page that is used is still read.
+// that copies to the card are fast. Copies of weights are not made here, so nearly all of these
+// pages, up to the size of the model, would be resident for nothing. A page that is used is still
+// read.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>

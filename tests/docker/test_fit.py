@@ -97,6 +97,7 @@ def test_an_option_that_the_engine_does_not_know(try_fit: TryFit) -> None:
     assert done.returncode == 8
     assert "does not start with tiny.gguf and these options" in done.stderr
     assert "error: unknown --no-such" in done.stderr
+    assert "--help` lists the engine's options" in done.stderr
 
 
 def test_an_engine_that_never_gets_ready(try_fit: TryFit) -> None:

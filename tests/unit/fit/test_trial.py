@@ -64,6 +64,7 @@ def test_a_fault_with_room_for_all_is_no_verdict_on_the_model() -> None:
     first, second = caught.value.why.splitlines()
     assert first == "ended with exit status 1"
     assert second.startswith("not simulated: cudaFoo by ")
+    assert "after --" in caught.value.hint
 
 
 def test_layers_that_the_engine_left_to_the_cpu_do_not_fit() -> None:
