@@ -88,15 +88,15 @@ def attempt(target: Target, context: int, work: Path) -> Trial:
         projector=target.projector,
     )
     with launched(target.reference, target.serve, target.port, spec) as server:
-        filled, fault = 0, ""
+        filled, fault, log = 0, "", ""
         try:
             server.wait(target.seconds)
+            log = server.container.log()  # a request follows, which fills it
             filled = _fill(server, context)
             server.require_running()
         except (NotServingError, UnansweredError) as error:
             fault = _fault(server, error)
         report = simulation.settled()
-        log = server.container.log()
     if report is None:
         raise _unused(target, fault)
     found = evaluate(report, frames.named(report, target.files.get), context, fault, log)
@@ -162,8 +162,8 @@ def evaluate(
 ) -> Trial:
     """What a report says of a server that ended with ``fault``, or, if that is empty, answered.
 
-    ``stacks`` are the report's, named; ``log`` is the server's.  Raises ``UntriedError`` for a
-    fault although the cards had room for all.
+    ``stacks`` are the report's, named; ``log`` is the server's when it was ready.  Raises
+    ``UntriedError`` for a fault although the cards had room for all.
     """
     refused = _refused(report, stacks)
     if fault and refused is None:
