@@ -76,7 +76,7 @@ class DeviceTrial:
             none = "it called no function of CUDA"
             yield Check("device", "kernels", "launched on the card", none, False)
             return
-        yield _kernels(report)
+        yield check_kernels(report)
         yield from _refusals(report, self._stacks(report))
         yield _memory(report, self._stacks(report), log)
 
@@ -154,17 +154,19 @@ def _counts(report: Report, name: str) -> Counter[str]:
     return found
 
 
-def _kernels(report: Report) -> Check:
-    """How many kernels were launched, and from which code: the card runs it as it is."""
+def check_kernels(report: Report) -> Check:
+    """How many kernels were launched, and from which code: the card runs it as it is.
+
+    Of code that was not read from the image, only sizes of grids and blocks are checked.
+    """
     codes = _counts(report, "code")
     found = f"{report.launched} launches of {len(report.kernels)} kernels"
     found += f" from {', '.join(sorted(codes))}" if codes else ""
     compiled = sorted({each.kernel for each in report.launches if each.code.startswith(PTX)})
     if compiled:
         found += f"; the driver would compile {_listed(map(function_of, compiled))} at first use"
-    unknown = [kernel for code in report.unknown_code for kernel in code.kernels]
-    if unknown:
-        found += f"; made at run time: {_listed(map(function_of, unknown))}"
+    for code in report.unknown_code:
+        found += f"; registers not known ({code.file}): {_listed(map(function_of, code.kernels))}"
     expected = "launched on the card, as machine code"
     return Check("device", "kernels", expected, found, bool(report.launches) and not compiled)
 
