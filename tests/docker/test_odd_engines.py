@@ -206,7 +206,7 @@ def test_a_library_that_hooks_nothing_is_not_delivered(builder: Builder, hami: P
     changed(hami, 'CMAKE_BUILD_TYPE          = "Debug"', "")
     done = builder("build", RECIPE, "--catalog", hami)
     assert done.returncode == 7
-    assert "defines at least 200 symbols like cu*; found 0" in done.stderr
+    assert "200 symbols like cu*; found: 0" in done.stderr
     assert {"defines cuMemAlloc_v2", "defines nvmlInit_v2"} <= failures(done.stderr)
     assert "defines dlsym" not in failures(done.stderr)
 
@@ -228,7 +228,7 @@ def test_a_library_that_calls_what_is_nowhere_is_not_delivered(
     done = builder("build", RECIPE, "--catalog", hami, "--output", out)
     assert done.returncode == 7
     assert failures(done.stderr) == {"every symbol is defined"}
-    assert "found nowhere is undefined; cuInit is defined: remove it from the recipe" in done.stderr
+    assert "nowhere is undefined; cuInit is defined: remove it from the recipe" in done.stderr
     assert not out.exists()
 
 

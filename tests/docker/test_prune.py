@@ -271,7 +271,7 @@ def test_what_cannot_be_pruned(
         move = ("nightly", "--reason", "why not", "--to", nightly(1))
         for command in ("tag promote", "tag rollback"):
             assert "another run" in prune(*move, command=command, expect=9)
-    assert f"has no {nightly(1)}" in prune(*move, command="tag promote", expect=12)
+    assert f"has no tag {nightly(1)}" in prune(*move, command="tag promote", expect=12)
     file = catalog_of_nights / "recipes" / "hello-sm120-nightly.toml"
     file.write_text(file.read_text().replace('channel = "nightly"\n', ""))
     assert "has no channel" in prune(expect=3)

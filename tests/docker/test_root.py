@@ -106,4 +106,4 @@ def test_the_way_is_a_setting(builder: Builder, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "tarball")
     wrong = builder("show", "hello-sm120")
     assert wrong.returncode == 4
-    assert "debian_root" in wrong.stderr
+    assert "BUILDER_DEBIAN_ROOT" in wrong.stderr

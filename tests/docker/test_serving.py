@@ -90,7 +90,7 @@ def test_a_good_server_passes_every_step(verdict_of: Any) -> None:
     ("fault", "subject", "found"),
     [
         ("two-models", "lists its model", "it lists 2 models: a, b"),
-        ("hangs", "completes text", "no answer in time"),
+        ("hangs", "completes text", "no response in time"),
         ("drips", "completes text", "did not end in time"),
         ("garbage", "completes text", "not JSON: '<html>it works</html>'"),
         ("error", "completes text", "status 500"),
@@ -121,7 +121,7 @@ def test_each_fault_fails_its_own_step(
 
 def test_a_server_that_dies_is_reported_with_its_exit_status(verdict_of: Any) -> None:
     checks = verdict_of("dies")
-    assert "broke before the end" in checks["completes text"].found
+    assert "closed the connection without a response" in checks["completes text"].found
     assert "the server ended with exit status 7" in checks["completes text"].found
 
 
