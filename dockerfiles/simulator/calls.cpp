@@ -33,10 +33,18 @@ Facts& facts() {
     return *only;
 }
 
-const std::vector<Entry*>& entries() { return all_entries(); }
+std::mutex& registry_mutex() {
+    static auto* const only = new std::mutex;
+    return *only;
+}
+
+std::vector<Entry*> entries() {
+    const RegistryLock lock(registry_mutex());
+    return all_entries();
+}
 
 void add_entries(Entry** begin, Entry** end) {
-    const Lock lock(mutex());
+    const RegistryLock lock(registry_mutex());
     all_entries().insert(all_entries().end(), begin, end);
 }
 

@@ -3,6 +3,7 @@
 // Declared in crt/host_runtime.h; the wrapper's layout is fatbinary_section.h.
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <fatbinary_section.h>
@@ -34,18 +35,25 @@ struct Configuration {
 thread_local std::vector<Configuration> configurations;  // of <<<>>>
 
 cudaError_t address_of(const void* symbol, void** address, std::size_t* size) {
-    const std::lock_guard guard(lock);
-    const auto found = variables().find(symbol);
-    if (found == variables().end()) return cudaErrorInvalidSymbol;
-    *size = found->second.size;
-    void*& known = found->second.addresses[current_card()];
-    if (known == nullptr) {
-        const cudaError_t error =
-            allocate(current_card(), found->second.size, "__cudaRegisterVar", &known);
-        if (error != cudaSuccess) return error;
+    const int card = current_card();
+    {
+        const std::lock_guard guard(lock);
+        const auto found = variables().find(symbol);
+        if (found == variables().end()) return cudaErrorInvalidSymbol;
+        *size = found->second.size;
+        *address = found->second.addresses[card];
     }
-    *address = known;
-    return cudaSuccess;
+    if (*address != nullptr) return cudaSuccess;
+    // Without the lock: a library that is being loaded may wait for it (registry_mutex).
+    void* made = nullptr;
+    if (const cudaError_t error = allocate(card, *size, "__cudaRegisterVar", &made)) return error;
+    {
+        const std::lock_guard guard(lock);
+        void*& known = variables()[symbol].addresses[card];
+        if (known == nullptr) std::swap(known, made);
+        *address = known;
+    }
+    return release(made);  // another thread was faster; else null
 }
 
 cudaError_t copy_symbol(const void* symbol, std::size_t offset, std::size_t count,

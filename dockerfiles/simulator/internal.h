@@ -15,6 +15,11 @@ namespace simulator {
 // One lock for all state. Recursive: public functions call each other.
 SIMULATOR_API std::recursive_mutex& mutex();
 using Lock = std::lock_guard<std::recursive_mutex>;
+// Of what libraries register when they are loaded. The loader calls their constructors with its own
+// lock held, which naming a stack needs (dladdr): they must not wait for `mutex`. Whoever holds this
+// one takes no other and asks nothing of the loader.
+std::mutex& registry_mutex();
+using RegistryLock = std::lock_guard<std::mutex>;
 
 // ---- The code table (code.cpp) ----
 
@@ -80,7 +85,6 @@ struct Facts {
     std::vector<Failure> failed;
     std::vector<Violation> violations;
     std::map<std::pair<const Kernel*, int>, LaunchCount> launches;  // kernel, card
-    std::map<std::string, std::vector<std::string>> unknown_code;  // file: kernels
     CopyCount to_device, to_host, on_device;
     std::vector<CardUse> cards;
 };
@@ -120,6 +124,8 @@ void violate(const std::string& kernel, cudaError_t error, const std::string& wh
 
 
 // Every hand-written function of the loaded libraries.
-const std::vector<Entry*>& entries();
+std::vector<Entry*> entries();
+// The kernels of code that the table does not have, by file (modules.cpp).
+std::map<std::string, std::vector<std::string>> unknown_code();
 
 }  // namespace simulator

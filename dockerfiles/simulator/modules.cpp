@@ -27,8 +27,6 @@ Kernel* add_kernel(Module* module, const char* name) {
         const auto found = module->code->kernels.find(name);
         kernel->in_code = found != module->code->kernels.end();
         if (kernel->in_code) kernel->attributes = found->second;
-    } else {
-        facts().unknown_code[module->file].push_back(name);
     }
     Kernel* const added = kernel.get();
     all().functions[added] = added;
@@ -39,25 +37,25 @@ Kernel* add_kernel(Module* module, const char* name) {
 }  // namespace
 
 Module* register_module(const void* data) {
-    const Lock lock(mutex());
     auto module = std::make_unique<Module>();
     const Place place = place_of(data);
     module->file = place.file;
     module->code = place.file.empty() ? nullptr : find_code(place.file, place.offset);
     if (module->file.empty()) module->file = "made at run time";
+    const RegistryLock lock(registry_mutex());
     all().modules.push_back(std::move(module));
     return all().modules.back().get();
 }
 
 // Its functions can no longer be found; what was launched stays in the report.
 void unregister_module(Module* module) {
-    const Lock lock(mutex());
+    const RegistryLock lock(registry_mutex());
     std::erase_if(all().functions,
                   [module](const auto& entry) { return entry.second->module == module; });
 }
 
 Kernel* register_kernel(Module* module, const void* host, const char* name) {
-    const Lock lock(mutex());
+    const RegistryLock lock(registry_mutex());
     const auto found = module->kernels.find(name);
     Kernel* const kernel =
         found == module->kernels.end() ? add_kernel(module, name) : found->second.get();
@@ -66,13 +64,13 @@ Kernel* register_kernel(Module* module, const void* host, const char* name) {
 }
 
 Kernel* find_kernel(const void* function) {
-    const Lock lock(mutex());
+    const RegistryLock lock(registry_mutex());
     const auto found = all().functions.find(function);
     return found == all().functions.end() ? nullptr : found->second;
 }
 
 Kernel* find_kernel(Module* module, const char* name) {
-    const Lock lock(mutex());
+    const RegistryLock lock(registry_mutex());
     const auto found = module->kernels.find(name);
     if (found != module->kernels.end()) return found->second.get();
     const bool known = module->code == nullptr || module->code->kernels.contains(name);
@@ -81,6 +79,16 @@ Kernel* find_kernel(Module* module, const char* name) {
 
 const char* kernel_name(const Kernel* kernel) { return kernel->name.c_str(); }
 Module* kernel_module(const Kernel* kernel) { return kernel->module; }
+
+std::map<std::string, std::vector<std::string>> unknown_code() {
+    const RegistryLock lock(registry_mutex());
+    std::map<std::string, std::vector<std::string>> found;
+    for (const auto& module : all().modules) {
+        if (module->code != nullptr) continue;
+        for (const auto& [name, kernel] : module->kernels) found[module->file].push_back(name);
+    }
+    return found;
+}
 
 cudaError_t kernel_attributes(Kernel* kernel, int card, Attributes* attributes) {
     if (const cudaError_t error = use_card(card)) return error;

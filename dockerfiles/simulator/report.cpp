@@ -104,7 +104,7 @@ void add_launches(Json& json) {
             .pair("stack", violation.stack).pair("count", violation.count).close('}');
     }
     json.close(']').key("unknown_code").open('[');
-    for (const auto& [file, kernels] : facts().unknown_code) {
+    for (const auto& [file, kernels] : unknown_code()) {
         json.open('{').pair("file", std::string_view(file)).key("kernels").open('[');
         for (const std::string& kernel : kernels) json.value(std::string_view(kernel));
         json.close(']').close('}');
@@ -120,14 +120,15 @@ void add_calls(Json& json) {
     }
     json.close(']').key("called").open('{');
     std::map<std::string_view, std::uint64_t> all;
-    for (const Entry* entry : entries()) all[entry->name] += entry->count;
+    const std::vector<Entry*> known = entries();
+    for (const Entry* entry : known) all[entry->name] += entry->count;
     for (const auto& [function, count] : facts().unsupported) all[function] += count;
     for (const auto& [function, count] : all) {
         if (count != 0) json.pair(function, count);
     }
     json.close('}').key("implemented").open('[');
     std::set<std::string_view> names;
-    for (const Entry* entry : entries()) names.insert(entry->name);
+    for (const Entry* entry : known) names.insert(entry->name);
     for (const std::string_view name : names) json.value(name);
     json.close(']');
 }
@@ -181,10 +182,17 @@ void tick() {
     }
 }
 
-// fork() is called with the lock held, so that the child's state is whole. The child has no timer.
-void before_fork() { mutex().lock(); }
-void in_parent() { mutex().unlock(); }
+// fork() is called with the locks held, so that the child's state is whole. The child has no timer.
+void before_fork() {
+    mutex().lock();
+    registry_mutex().lock();
+}
+void in_parent() {
+    registry_mutex().unlock();
+    mutex().unlock();
+}
 void in_child() {
+    new (&registry_mutex()) std::mutex;
     new (&mutex()) std::recursive_mutex;
     ticking = false;
     dirty = false;

@@ -30,6 +30,7 @@ KINDS = {
 CASES = [
     *("full", "arithmetic", "leak", "block", "shared", "registers", "clusters", "cooperative"),
     *("unsupported", "aborted", "graph", "two_cards", "contents", "pools", "forked"),
+    "loading",
 ]
 RUNS = [("card", case) for case in CASES] + [("sm_90", "one"), ("ptx", "one")]
 SCRIPT = """
@@ -74,6 +75,8 @@ def programs(devel: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
     folder.chmod(0o755)  # the container's user runs them
     calls = [f"nvcc -cudart=shared {flag} -o {name} /card.cu" for name, flag in KINDS.items()]
+    calls.append("echo '__global__ void kernel() {}' > library.cu")
+    calls.append("nvcc -cudart=shared -shared -Xcompiler -fPIC -o library.so library.cu")
     mounts = [f"--volume={folder}:/work", f"--volume={PROGRAM}:/card.cu:ro"]
     script = "\n".join(calls)
     docker("run", "--rm", "--network=none", *mounts, "--workdir=/work", devel, "sh", "-euc", script)
@@ -273,6 +276,14 @@ def test_pools_give_memory_back_at_a_synchronization(ran: Ran) -> None:
 def test_a_child_of_a_process_that_used_the_card_cannot(ran: Ran) -> None:
     case = ran["card", "forked"]  # with one report: the child has none
     assert case.lines == [("child", "cudaErrorInitializationError"), ("parent", OK)]
+
+
+def test_a_library_is_loaded_while_another_thread_allocates(ran: Ran) -> None:
+    case = ran["card", "loading"]
+    assert case.status == 0  # 142: both threads wait for each other
+    assert case.number("loaded") > 0
+    [unknown] = case.report["unknown_code"]
+    assert (unknown["file"], set(unknown["kernels"])) == ("/work/library.so", {"_Z6kernelv"})
 
 
 def test_without_a_configuration_there_is_no_card(libraries: Path, devel: str) -> None:

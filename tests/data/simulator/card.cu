@@ -1,20 +1,25 @@
 // What test_simulator.py runs on simulated cards: `card NAME` runs one case.
 //
 // Every line that is printed is `name value`, or the name of the error that a call returned.
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 using std::size_t;
 
 constexpr size_t KiB = 1 << 10, MiB = 1 << 20, GiB = 1 << 30;
+std::string directory;  // of this program
 
 void tell(const char* name, long long value) { std::printf("%s %lld\n", name, value); }
 void tell(const char* name, cudaError_t error) { std::printf("%s %s\n", name, cudaGetErrorName(error)); }
@@ -327,6 +332,37 @@ void forked() {
     tell("parent", cudaFree(allocated(1)));
 }
 
+// Each allocation has a stack of its own, whose frames are not known yet.
+template <int N>
+__attribute__((noinline)) void allocate_here() {
+    cudaFree(allocated(KiB + N));
+}
+
+template <int... N>
+void allocate_everywhere(std::integer_sequence<int, N...>) {
+    (allocate_here<N>(), ...);
+}
+
+// Kernels are registered by a library that is loaded while another thread allocates.
+void loading() {
+    alarm(20);
+    cudaFree(nullptr);
+    const std::string library = directory + "/library.so";
+    std::atomic<bool> done{false};
+    std::thread other([&done] {
+        allocate_everywhere(std::make_integer_sequence<int, 800>{});
+        done = true;
+    });
+    long long loaded = 0;
+    for (; !done; ++loaded) {
+        void* const handle = dlopen(library.c_str(), RTLD_NOW);
+        if (handle == nullptr) std::abort();
+        dlclose(handle);
+    }
+    other.join();
+    tell("loaded", loaded);
+}
+
 void one() {
     plain<<<1, 32>>>(nullptr);
     tell("launch", cudaGetLastError());
@@ -339,7 +375,9 @@ int main(int, char** words) {
         {"clusters", clusters}, {"cooperative", cooperative}, {"unsupported", unsupported},
         {"aborted", aborted},   {"graph", graph},             {"two_cards", two_cards},
         {"contents", contents}, {"pools", pools},             {"forked", forked},
-        {"one", one},
+        {"one", one},           {"loading", loading},
     };
+    directory = words[0];
+    directory.erase(directory.rfind('/'));
     cases.at(words[1])();
 }
