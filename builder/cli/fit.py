@@ -95,6 +95,7 @@ def fit(
     from builder.errors import FitError
     from builder.fit import plot as plots
     from builder.fit import run as fits
+    from builder.fit.contexts import ContextError
     from builder.simulator import cards
 
     if plot is not None:
@@ -107,7 +108,7 @@ def fit(
     )
     try:
         found = fits.fit(session, target, wanted)
-    except ValueError as error:
+    except ContextError as error:
         raise typer.BadParameter(str(error), param_hint="--context") from error
     if plot is not None:
         plots.draw(found, plot)

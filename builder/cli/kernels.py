@@ -137,5 +137,6 @@ def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:
         raise UntriedError(
             f"{ledger.image} has no library {' or '.join(names)} with GPU code",
             "it has " + ", ".join(each.path for each in ledger.libraries),
+            "name one of these, by its file name or its path, with --library",
         )
     return replace(ledger, libraries=found)

@@ -69,7 +69,7 @@ def fit(session: BuildSession, name: str, wanted: Wanted) -> Fit:
     """Try a recipe's image with a model on simulated cards.
 
     Raises ``FetchError`` for a model that cannot be read, ``RecipeError`` for a recipe without a
-    server, ``ValueError`` for contexts that cannot be read, and like ``attempt``.
+    server, ``ContextError`` for contexts that cannot be read, and like ``attempt``.
     """
     started = time.monotonic()
     session.settings.require_directories()

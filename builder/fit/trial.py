@@ -163,9 +163,11 @@ def evaluate(
     """What a report says of a server that ended with ``fault``, or, if that is empty, answered.
 
     ``stacks`` are the report's, named; ``log`` is the server's when it was ready.  Raises
-    ``UntriedError`` for a fault although the cards had room for all.
+    ``UntriedError`` for a fault, or a refused launch, although the cards had room for all.
     """
     refused = _refused(report, stacks)
+    if report.violations and not fault:
+        fault = "it answered, although the card refused a launch"
     if fault and refused is None:
         raise _broken(report, stacks, context, fault)
     why = f"no room: {refused}" if refused else _left_behind(log)

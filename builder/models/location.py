@@ -172,7 +172,6 @@ def _refused(location: Location, error: Exception) -> FetchError:
             page = f"{endpoint()}/{location.repository}"
             hint = f"accept the conditions at {page} if it has any, and set HF_TOKEN to your token"
         elif response.status_code == 404:
-            hint = (
-                "check the names of the repository and of the file" if location.repository else ""
-            )
+            names = "the names of the repository and of the file"
+            hint = f"check {names if location.repository else 'the URL'}"
     return FetchError(f"cannot fetch {location.shown}", why, hint)

@@ -82,4 +82,8 @@ def _compile(devel: str, cross: str, made: Path) -> None:
     if status != 0 and mentions_full_disk(output):
         raise buildx.full_disk(buildx.builder(), "the simulator was being compiled", made.parent)
     if status != 0:
-        raise BuildError("the simulator of the cards does not compile", output)
+        raise BuildError(
+            "the simulator of the cards does not compile",
+            output,
+            f"it needs the headers of CUDA 13, and {devel} has others; see docs/simulator.md",
+        )

@@ -37,5 +37,9 @@ def code_table(copies: Mapping[str, Path], card: Card) -> str:
             with copy.open("rb") as stream:
                 found[path] = list(ledger.read(stream, capability))
         except MalformedElf as error:
-            raise UntriedError(f"the device code of {path} cannot be read", str(error)) from error
+            raise UntriedError(
+                f"the device code of {path} cannot be read",
+                str(error),
+                "build the image anew: `builder build RECIPE --rebuild`",
+            ) from error
     return table.code_table(found)

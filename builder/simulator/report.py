@@ -187,7 +187,11 @@ def _parsed(file: Path) -> Report:
     try:
         return Report.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
-        raise UntriedError(f"{file.name} is not a report of the simulator", str(error)) from error
+        raise UntriedError(
+            f"{file.name} is not a report of the simulator",
+            str(error),
+            "try again: a report is cut short where a disk is full",
+        ) from error
 
 
 def _merged(reports: Sequence[Report]) -> Report:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from builder.fit.contexts import STEP, contexts_of, search
+from builder.fit.contexts import STEP, ContextError, contexts_of, search
 from builder.fit.results import CardPeak, Trial
 
 GIB = 1 << 30
@@ -56,7 +56,7 @@ def test_sizes_are_read_as_people_write_them(text: str, sizes: tuple[int, ...]) 
 
 @pytest.mark.parametrize("text", ["", "32M", "0", "-4", "K", "32K,,64K", "1e5"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a number of tokens such as 8192 or 32K"):
+    with pytest.raises(ContextError, match="is not a number of tokens such as 8192 or 32K"):
         contexts_of(text, LONGEST)
 
 

@@ -14,7 +14,7 @@ from builder.errors import UntriedError
 from builder.fit import trial
 from builder.fit.results import Trial
 from builder.simulator import frames
-from builder.simulator.report import Report, Unsupported
+from builder.simulator.report import Report, Unsupported, Violation
 from support import models
 from support.environment import REPOSITORY
 
@@ -65,6 +65,18 @@ def test_a_fault_with_room_for_all_is_no_verdict_on_the_model() -> None:
     assert first == "ended with exit status 1"
     assert second.startswith("not simulated: cudaFoo by ")
     assert "after --" in caught.value.hint
+
+
+def test_a_refused_launch_is_no_verdict_although_the_server_answered() -> None:
+    refused = Violation(
+        kernel="_Z5scalePf", error="cudaErrorInvalidValue", why="2048 threads", stack=0, count=1
+    )
+    report = report_of("served").model_copy(update={"violations": (refused,)})
+    with pytest.raises(UntriedError, match="for another reason than memory") as caught:
+        evaluated(report, 32768)
+    first, second = caught.value.why.splitlines()
+    assert first == "it answered, although the card refused a launch"
+    assert second.endswith(": 2048 threads")
 
 
 def test_layers_that_the_engine_left_to_the_cpu_do_not_fit() -> None:
