@@ -166,8 +166,8 @@ def _refused(location: Location, error: Exception) -> FetchError:
     response: Response | None = getattr(error, "response", None)
     why, hint = cause(error), ""
     if response is not None:
-        said = response.headers.get("X-Error-Message", "")
-        why = f"{why}: {said}" if said else why
+        stated = response.headers.get("X-Error-Message", "")
+        why = f"{why}: {stated}" if stated else why
         if response.status_code in {401, 403} and location.repository:
             page = f"{endpoint()}/{location.repository}"
             hint = f"accept the conditions at {page} if it has any, and set HF_TOKEN to your token"
