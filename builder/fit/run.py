@@ -153,16 +153,16 @@ def _server_of(recipe: Recipe, wanted: Wanted) -> tuple[Serve, int]:
 def _hollow(wanted: Wanted, work: Path, log: Log) -> _Models:
     """The models with holes for weights, each in a directory of its own."""
 
-    def write(text: str | None, name: str) -> Model | None:
-        if text is None:
-            return None
+    def write(text: str, name: str) -> Model:
         folder = work / name
         folder.mkdir()
         return hollow.write(text, folder, log)
 
-    (folder := work / "model").mkdir()
-    model = hollow.write(wanted.model, folder, log)
-    return _Models(model, write(wanted.draft, "draft"), write(wanted.projector, "projector"))
+    return _Models(
+        write(wanted.model, "model"),
+        write(wanted.draft, "draft") if wanted.draft is not None else None,
+        write(wanted.projector, "projector") if wanted.projector is not None else None,
+    )
 
 
 def _described(model: Model) -> ModelFile:
@@ -186,7 +186,6 @@ def _target(
     libraries = build.libraries(session.settings.cache_dir, image.devel, session.log)
     contents = reading.read(blobs_of(image.reference, work), work)
     files = device.copied(image.reference, contents, work)
-    environment = {**contents.environment, **image.serve.env}
     code = config.code_table(files, wanted.cards[0])
     return Target(
         reference=image.reference,
@@ -199,7 +198,7 @@ def _target(
         libraries=libraries,
         configuration=config.files(wanted.cards, models.model.header, code),
         files=files,
-        search_path=environment.get("LD_LIBRARY_PATH", ""),
+        search_path=device.search_path(contents, image.serve),
         preload=device.needs_preload(contents),
         seconds=wanted.seconds,
     )

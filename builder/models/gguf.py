@@ -8,9 +8,11 @@ read once, forwards, as it comes from a server.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 MAGIC = b"GGUF"
@@ -58,16 +60,19 @@ class Tensor:
     @property
     def size(self) -> int | None:
         """Its bytes; None where the type is that of a fork."""
-        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-        known = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
-        if self.kind not in known or self.kind not in {int(each) for each in GGMLQuantizationType}:
+        block = _blocks().get(self.kind)
+        if block is None:
             return None
-        elements, size = known[self.kind]
-        count = 1
-        for length in self.shape:
-            count *= length
-        return count // elements * size
+        elements, size = block
+        return math.prod(self.shape) // elements * size
+
+
+@cache
+def _blocks() -> dict[int, tuple[int, int]]:
+    """The elements and the bytes of a block, by the number of the tensor's type."""
+    from gguf.constants import GGML_QUANT_SIZES
+
+    return {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
 
 
 @dataclass(frozen=True, slots=True)

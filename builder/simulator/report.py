@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -196,10 +197,7 @@ def _parsed(file: Path) -> Report:
 
 def _merged(reports: Sequence[Report]) -> Report:
     """Several processes as one: the use of each card is added up, as if they all ran at once."""
-    first, *others = reports
-    for other in others:
-        first = _added(first, other)
-    return first
+    return reduce(_added, reports)
 
 
 def _added(one: Report, other: Report) -> Report:

@@ -168,7 +168,7 @@ def _launched(
         build.libraries(device.cache, start.devel, device.log),
         config.files([start.card], header, code),
         work / "simulator",
-        search_path={**subject.contents.environment, **start.serve.env}.get("LD_LIBRARY_PATH", ""),
+        search_path=search_path(subject.contents, start.serve),
         preload=needs_preload(subject.contents),
     )
     spec = ServeSpec(model, CONTEXT, simulator=simulation.mounts, verbose=True)
@@ -187,6 +187,11 @@ def copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]:
     targets = {path: folder / f"{number}.elf" for number, path in enumerate(paths)}
     containers.copy_all_out(reference, targets)
     return targets
+
+
+def search_path(contents: Contents, serve: Serve) -> str:
+    """LD_LIBRARY_PATH of the image's server without the simulator; empty if it is not set."""
+    return {**contents.environment, **serve.env}.get("LD_LIBRARY_PATH", "")
 
 
 def needs_preload(contents: Contents) -> bool:

@@ -43,7 +43,7 @@ class DeviceTrial:
         report = self.simulation.report()
         if report is None:
             return None
-        kinds = memory.by_kind(report, self._stacks(report))
+        kinds = memory.by_kind(report, frames.named(report))
         return DeviceUse(
             card=self.card.name,
             memory=sum(card.memory for card in report.cards),
@@ -64,7 +64,7 @@ class DeviceTrial:
         except NotServingError as error:
             yield Check("device", "starts", expected, str(error), False)
             report = self.simulation.report()
-            yield from _refusals(report, self._stacks(report)) if report else ()
+            yield from _refusals(report, frames.named(report)) if report else ()
             return
         yield Check("device", "starts", expected, f"after {took:.1f} s", True)
         yield replace(gpu.placed(self.server), kind="device")
@@ -76,9 +76,10 @@ class DeviceTrial:
             none = "it called no function of CUDA"
             yield Check("device", "kernels", "launched on the card", none, False)
             return
+        stacks = frames.named(report)
         yield check_kernels(report)
-        yield from _refusals(report, self._stacks(report))
-        yield _memory(report, self._stacks(report), log)
+        yield from _refusals(report, stacks)
+        yield _memory(report, stacks, log)
 
     def _requests(self) -> Iterator[Check]:
         """The checks of requests, up to the first that is not answered."""
@@ -96,51 +97,49 @@ class DeviceTrial:
             if not check.passed and "memory" not in check.subject:
                 return  # those that follow would fail likewise
 
-    def _stacks(self, report: Report) -> Stacks:
-        return frames.named(report)
-
-    @staticmethod
-    def _required(report: Report | None) -> Report:
-        if report is None:
-            raise UnansweredError("it called no function of CUDA")
-        return report
-
     def _leak(self) -> str:
         """Nothing grows from round to round; raises ``UnansweredError`` where something does."""
         serves.completes(self.server)
-        reports = [self._required(self.simulation.settled())]
+        reports = [_required(self.simulation.settled())]
         for _ in range(ROUNDS):
             for _ in range(REQUESTS):
                 serves.completes(self.server)
-            reports.append(self._required(self.simulation.settled()))
+            reports.append(_required(self.simulation.settled()))
         growth = min(after.live - before.live for before, after in pairwise(reports))
         if growth <= 0:
             return f"{mib(reports[-1].live)} after each"
-        by = self._grown(reports[0], reports[-1], "live")
+        by = _grown(reports[0], reports[-1], "live")
         raise UnansweredError(f"{mib(growth // REQUESTS)} more after each request, by {by}")
 
     def _growth(self) -> str:
         """The peak does not follow the prompt; raises ``UnansweredError`` where it does."""
-        before = self._required(self.simulation.report())  # nothing happened since the last
+        before = _required(self.simulation.report())  # nothing happened since the last
         serves.completes(self.server, LONG)
-        after = self._required(self.simulation.settled())
+        after = _required(self.simulation.settled())
         growth = after.peak - before.peak
         if growth <= 0:
             return "no more"
-        found = f"{mib(growth)} more, by {self._grown(before, after, 'at_peak')}"
+        found = f"{mib(growth)} more, by {_grown(before, after, 'at_peak')}"
         if growth > GROWTH:
             raise UnansweredError(found)
         return found
 
-    def _grown(self, before: Report, after: Report, figure: str) -> str:
-        """The function whose allocations grew most."""
-        known = {_place(before, each): getattr(each, figure) for each in before.allocations}
 
-        def grown(each: Allocation) -> int:
-            return int(getattr(each, figure)) - int(known.get(_place(after, each), 0))
+def _required(report: Report | None) -> Report:
+    if report is None:
+        raise UnansweredError("it called no function of CUDA")
+    return report
 
-        most = max(after.allocations, key=grown)
-        return frames.caller_of(self._stacks(after)[most.stack])
+
+def _grown(before: Report, after: Report, figure: str) -> str:
+    """The function whose allocations grew most."""
+    known = {_place(before, each): getattr(each, figure) for each in before.allocations}
+
+    def grown(each: Allocation) -> int:
+        return int(getattr(each, figure)) - int(known.get(_place(after, each), 0))
+
+    most = max(after.allocations, key=grown)
+    return frames.caller_of(frames.named(after)[most.stack])
 
 
 def _place(report: Report, allocation: Allocation) -> tuple[object, ...]:

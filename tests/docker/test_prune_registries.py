@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,15 +30,21 @@ from support.prunes import (
     unheard,
     wait_for,
 )
-from support.registries import Fault, proxied
+from support.registries import Fault, proxied, serving
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
+
+WITHOUT_DELETION = """version: 0.1
+storage: {{filesystem: {{rootdirectory: {root}}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+"""
+"""A registry as Debian's package configures it."""
 
 
 def test_a_registry_that_allows_no_deletion(
     tmp_path: Path, prune: Prune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with strict_registry(tmp_path) as address:
+    with serving(tmp_path / "strict", WITHOUT_DELETION) as address:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{address}/me")
         repository = Repository(f"{address}/{PATH}", unheard)
         made = [image(repository, nightly(day), day=day) for day in (1, 2)]
@@ -55,30 +57,6 @@ def test_a_registry_that_allows_no_deletion(
             assert "REGISTRY_STORAGE_DELETE_ENABLED=true" in told
             assert "deleted the rest" not in told
             assert repository.tags() == before
-
-
-@contextmanager
-def strict_registry(tmp_path: Path) -> Iterator[str]:
-    """A registry as Debian's package configures it: without deletion."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    file = tmp_path / "strict.yml"
-    file.write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path / 'strict'}}}}}\n"
-        f'http: {{addr: "127.0.0.1:{port}"}}\n'
-    )
-    with subprocess.Popen(
-        ["docker-registry", "serve", str(file)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        try:
-            with socket.socket() as probe:
-                wait_for(lambda: probe.connect_ex(("127.0.0.1", port)) == 0)
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.kill()
 
 
 def test_a_registry_that_lists_referrers_itself(registry: str, begun: Path) -> None:

@@ -249,11 +249,18 @@ def docker_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
     """Debian's docker-registry on a loopback port: its address."""
+    with serving(tmp_path / "registry", CONFIGURATION) as address:
+        yield address
+
+
+@contextmanager
+def serving(root: Path, configuration: str) -> Iterator[str]:
+    """Debian's docker-registry on a loopback port, with its files at ``root``: its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    file = tmp_path / "registry.yml"
-    file.write_text(CONFIGURATION.format(root=tmp_path / "registry", port=port))
+    file = root.with_suffix(".yml")
+    file.write_text(configuration.format(root=root, port=port))
     with subprocess.Popen(
         ["docker-registry", "serve", str(file)],
         stdout=subprocess.DEVNULL,
