@@ -49,13 +49,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
     SIMULATED();
     if (flags == nullptr) return remember(cudaErrorInvalidValue);
-    return remember(stream_info(stream, nullptr, flags, nullptr, nullptr));
+    return remember(stream_info(stream, nullptr, flags));
 }
 
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
     SIMULATED();
     if (priority == nullptr) return remember(cudaErrorInvalidValue);
-    return remember(stream_info(stream, nullptr, nullptr, priority, nullptr));
+    return remember(stream_info(stream, nullptr, nullptr, priority));
 }
 
 cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
@@ -67,14 +67,14 @@ cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
     SIMULATED();
     if (device == nullptr) return remember(cudaErrorInvalidValue);
-    return remember(stream_info(stream, device, nullptr, nullptr, nullptr));
+    return remember(stream_info(stream, device));
 }
 
 // Attributes are about how fast work is done: none is.
 cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID,
                                    const cudaStreamAttrValue*) {
     SIMULATED();
-    return remember(stream_info(stream, nullptr, nullptr, nullptr, nullptr));
+    return remember(stream_info(stream));
 }
 
 cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaStreamAttrID,
@@ -82,14 +82,14 @@ cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaStreamAttrID,
     SIMULATED();
     if (value == nullptr) return remember(cudaErrorInvalidValue);
     *value = {};
-    return remember(stream_info(stream, nullptr, nullptr, nullptr, nullptr));
+    return remember(stream_info(stream));
 }
 
 cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_t from) {
     SIMULATED();
-    const cudaError_t error = stream_info(to, nullptr, nullptr, nullptr, nullptr);
+    const cudaError_t error = stream_info(to);
     if (error != cudaSuccess) return remember(error);
-    return remember(stream_info(from, nullptr, nullptr, nullptr, nullptr));
+    return remember(stream_info(from));
 }
 
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* pointer, std::size_t, unsigned) {

@@ -30,22 +30,22 @@ CUresult cuStreamSynchronize(CUstream stream) {
 
 CUresult cuStreamQuery(CUstream stream) {
     IN_CONTEXT();
-    return result(stream_info(stream, nullptr, nullptr, nullptr, nullptr));
+    return result(stream_info(stream));
 }
 
 CUresult cuStreamGetFlags(CUstream stream, unsigned* flags) {
     IN_CONTEXT();
-    return result(stream_info(stream, nullptr, flags, nullptr, nullptr));
+    return result(stream_info(stream, nullptr, flags));
 }
 
 CUresult cuStreamGetPriority(CUstream stream, int* priority) {
     IN_CONTEXT();
-    return result(stream_info(stream, nullptr, nullptr, priority, nullptr));
+    return result(stream_info(stream, nullptr, nullptr, priority));
 }
 
 CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
     IN_CONTEXT();
-    return result(stream_info(stream, device, nullptr, nullptr, nullptr));
+    return result(stream_info(stream, device));
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {

@@ -53,8 +53,9 @@ SIMULATOR_API cudaError_t create_stream(unsigned flags, int priority, cudaStream
 SIMULATOR_API cudaError_t destroy_stream(cudaStream_t stream);
 // cudaErrorStreamCaptureUnsupported: the stream is captured, which the wait would end.
 SIMULATOR_API cudaError_t synchronize_stream(cudaStream_t stream);
-SIMULATOR_API cudaError_t stream_info(cudaStream_t stream, int* card, unsigned* flags, int* priority,
-                                      unsigned long long* id);
+SIMULATOR_API cudaError_t stream_info(cudaStream_t stream, int* card = nullptr,
+                                      unsigned* flags = nullptr, int* priority = nullptr,
+                                      unsigned long long* id = nullptr);
 SIMULATOR_API cudaError_t wait_event(cudaStream_t stream, cudaEvent_t event);
 // Whether a call that is not allowed during a capture may be made now; else
 // cudaErrorStreamCaptureUnsupported, and the capture is invalid. `function` is named in the report.
