@@ -108,8 +108,8 @@ def try_server(
         return result, {each.subject: each for each in result.checks}
 
     yield run
-    left = docker("ps", "--all", "--quiet", "--filter=volume=/simulator/lib")
-    assert left == ""
+    left = ("--filter=volume=/simulator/lib", f"--filter=ancestor={shaped}")
+    assert docker("ps", "--all", "--quiet", *left) == ""
 
 
 def failed(found: Mapping[str, Check]) -> set[str]:

@@ -38,14 +38,15 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture
 def try_fit(builder: Builder, hello: dict[str, Any], model: Path) -> Iterator[TryFit]:
     """Runs the command with hello, on the smallest card; nothing of it is left afterwards."""
+    target = hello["references"][0]
 
     def run(*arguments: str, named: str = str(model), card: str = CARD) -> CompletedProcess[str]:
-        target = hello["references"][0]
         options = ("--model", named, "--card", card, "--context", "512")
         return builder("fit", target, *options, *arguments)
 
     yield run
-    assert docker("ps", "--all", "--quiet", "--filter=volume=/simulator/lib") == ""
+    left = ("--filter=volume=/simulator/lib", f"--filter=ancestor={target}")
+    assert docker("ps", "--all", "--quiet", *left) == ""
 
 
 def test_a_model_of_the_hub_fits(

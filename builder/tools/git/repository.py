@@ -130,8 +130,9 @@ class Repository:
         except BaseException:
             # Part of an answer may be left in the pipe.  GitPython's stream, which the traceback
             # holds, still wants to read it: the pipe stays open.
-            for reader in self._readers():
-                reader.kill()
+            for process in [reader.proc for reader in self._readers() if reader.proc is not None]:
+                process.kill()
+                process.wait()
             raise
 
     def run(
