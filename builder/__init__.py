@@ -12,6 +12,7 @@ kernels    every kernel of an image: registers, spills, size; two images compare
 servers    how an engine's server is started and asked; the test model
 models     GGUF headers, near or far; files with holes for the weights
 simulator  cards that answer without a GPU
+presets    published runs: model, options, card, figures
 smoke      the image checked against its recipe: the verdict
 bench      speed, run by run
 records    the record of a build; JUnit and Markdown

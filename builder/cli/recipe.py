@@ -196,10 +196,14 @@ def schema(
     base: Annotated[
         bool, typer.Option("--base", help="Print the schema of bases instead.")
     ] = False,
+    preset: Annotated[
+        bool, typer.Option("--preset", help="Print the schema of presets instead.")
+    ] = False,
     markdown: Annotated[
         bool,
         typer.Option(
-            "--markdown", help="Print the page of all keys of recipes and bases (docs/) instead."
+            "--markdown",
+            help="Print the page of all keys (docs/) instead: of recipes and bases, or of presets.",
         ),
     ] = False,
 ) -> None:
@@ -209,10 +213,14 @@ def schema(
 
     `#:schema schemas/recipe.schema.json`
     """
-    from builder.recipes.schema import json_schema
-    from builder.recipes.schema.reference import reference
+    from builder.presets import reference as presets
+    from builder.presets.schema import Preset
+    from builder.recipes.schema import BaseRecipe, Recipe, json_schema
+    from builder.recipes.schema import reference as recipes
 
+    if base and preset:
+        raise typer.BadParameter("--base and --preset exclude each other")
     if markdown:
-        typer.echo(reference(), nl=False)
+        typer.echo(presets.reference() if preset else recipes.reference(), nl=False)
     else:
-        print_json(json_schema(base))
+        print_json(json_schema(Preset if preset else BaseRecipe if base else Recipe))

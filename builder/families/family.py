@@ -21,6 +21,7 @@ from builder.recipes.schema import (
     Image,
     InstalledSource,
     Recipe,
+    Serve,
 )
 
 Finding = tuple[tuple[str | int, ...], str]
@@ -75,6 +76,8 @@ class EngineFamily:
     tables: tuple[str, ...] = ()
     """Further tables that a recipe may have."""
     requires_entrypoint: bool = False
+    serve: Serve | None = None
+    """How a server is started that the smoke test does not start: presets need it."""
     rules: Callable[[Recipe], Iterable[Finding]] = lambda _: ()
     """Rules of the family beyond its tables."""
     complete: Callable[[Recipe], Recipe] = lambda recipe: recipe

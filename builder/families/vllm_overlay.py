@@ -2,7 +2,8 @@
 
 Facts of vLLM's repository: the package is ``vllm/`` and installed under that path; ``csrc/``,
 ``cmake/`` and everything in CUDA, C++ or Rust is compiled into shared objects; no wheel has
-``tests/``, ``docs/`` and the like.
+``tests/``, ``docs/`` and the like.  ``vllm serve`` takes the model as its first argument
+(``vllm/entrypoints/cli/serve.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from builder.families.family import EngineFamily, Finding, with_image
 from builder.families.layout import LAYOUT
 from builder.families.package_paths import PackagePaths
 from builder.platforms import Platforms
-from builder.recipes.schema import InstalledSource, Overlay, PypiSource, Recipe
+from builder.recipes.schema import InstalledSource, Overlay, PypiSource, Recipe, Serve
 
 PORT = 8000
 COMPILED = (
@@ -93,6 +94,7 @@ FAMILY = EngineFamily(
     requires_stages=("runtime",),
     extends_base=True,
     uses_ccache=False,
+    serve=Serve(api_flavor="openai", arguments=["{model}", "--max-model-len", "{context}"]),
     tables=("overlay", "start"),
     rules=_rules,
     complete=_complete,

@@ -20,7 +20,7 @@ Check = Callable[[R], Iterable[tuple[tuple[str | int, ...], str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class CatalogFile:
     """A file of the catalog; ``name`` is that of the file without its suffix."""
 
     name: str
@@ -34,14 +34,14 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(_File, Generic[R]):
+class Entry(CatalogFile, Generic[R]):
     """A file of the catalog with a valid recipe; the file has the recipe's name."""
 
     recipe: R
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenEntry(_File, Generic[R]):
+class BrokenEntry(CatalogFile, Generic[R]):
     """A file of the catalog with problems, and its recipe where it could be parsed."""
 
     recipe: R | None
@@ -123,7 +123,7 @@ def problems_of(entry: Entry[Any] | BrokenEntry[Any]) -> tuple[Problem, ...]:
 class _Draft(Generic[R]):
     """A file while it is checked: problems are added."""
 
-    file: _File
+    file: CatalogFile
     recipe: R | None
     problems: list[Problem]
 
@@ -201,12 +201,12 @@ def _read(file: Path, model: type[R]) -> _Draft[R]:
         text = read_text(file)
     except RecipeError as error:
         unreadable = error.problems or (Problem(file, 1, "", error.why),)
-        return _Draft(_File(file.stem, file, ""), None, list(unreadable))
+        return _Draft(CatalogFile(file.stem, file, ""), None, list(unreadable))
     recipe, problems = parse(text, file, model)
-    return _Draft(_File(file.stem, file, text), recipe, list(problems))
+    return _Draft(CatalogFile(file.stem, file, text), recipe, list(problems))
 
 
-def _patch_problems(file: _File, recipe: Recipe | BaseRecipe) -> Iterable[Problem]:
+def _patch_problems(file: CatalogFile, recipe: Recipe | BaseRecipe) -> Iterable[Problem]:
     """A pull request, or a range of commits, is of a repository: its own, or the source's."""
     if isinstance(recipe, BaseRecipe) or isinstance(recipe.source, GitSource):
         return
@@ -221,7 +221,9 @@ def _patch_problems(file: _File, recipe: Recipe | BaseRecipe) -> Iterable[Proble
             )
 
 
-def _family_problems(file: _File, recipe: R, families: Mapping[str, Check[R]]) -> list[Problem]:
+def _family_problems(
+    file: CatalogFile, recipe: R, families: Mapping[str, Check[R]]
+) -> list[Problem]:
     check = families.get(recipe.family)
     if check is None:
         near = suggestion(recipe.family, sorted(families))

@@ -31,7 +31,7 @@ def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
     return model.model_json_schema()
 
 
-def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+def fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """The keys that the model knows at ``path``, through nested models, lists and unions."""
     schema = _schema_of(model)
 
@@ -66,7 +66,7 @@ def _message(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) ->
     kind, context = error["type"], error.get("ctx", {})
     given = _shortened(error.get("input"))
     if kind == "extra_forbidden":
-        known = _fields_at(model, path[:-1])
+        known = fields_at(model, path[:-1])
         return f"unknown key{suggestion(str(path[-1]), known)}"
     if kind == "missing":
         return "is missing"

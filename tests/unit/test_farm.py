@@ -76,8 +76,10 @@ def test_an_installed_wheel_has_its_own_recipes_and_templates(python: Path, tmp_
     assert shown.returncode == 0, shown.stderr
     there = json.loads(shown.stdout)
     assert Path(there["file"]).is_relative_to(python.parents[1])
-    cards = {file.name for file in (python.parents[1]).glob("lib/*/*/builder/_data/cards/*.toml")}
-    assert cards == {file.name for file in (REPOSITORY / "cards").glob("*.toml")}
+    (carried,) = python.parents[1].glob("lib/*/*/builder/_data")
+    for folder in ("cards", "presets"):
+        names = {file.name for file in (carried / folder).glob("*.toml")}
+        assert names == {file.name for file in (REPOSITORY / folder).glob("*.toml")}
     here = run(sys.executable, *show, cwd=REPOSITORY, environment=NO_ENGINE)
     checkout = json.loads(here.stdout)
     assert Path(checkout["file"]).is_relative_to(REPOSITORY)

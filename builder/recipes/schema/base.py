@@ -23,7 +23,7 @@ from builder.recipes.schema.fields import (
     TreePath,
     Version,
 )
-from builder.recipes.schema.recipe import Build, Recipe, Requirement
+from builder.recipes.schema.recipe import Build, Requirement
 from builder.recipes.schema.sources import PublishedImage
 
 
@@ -118,9 +118,8 @@ class BaseRecipe(Model):
     build: Build = Build()
 
 
-def json_schema(base: bool = False) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of an engine's recipe, or of a base's."""
-    model: type[BaseModel] = BaseRecipe if base else Recipe
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a format: of ``Recipe``, ``BaseRecipe``, or another model."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **model.model_json_schema(),

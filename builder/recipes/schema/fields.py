@@ -44,6 +44,13 @@ IMAGE_PATH = r"^(?:/[A-Za-z0-9._+@*?-]+)+$"
 CMAKE_TARGET = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 VERSION = r"^[a-zA-Z0-9]+(?:[._-][a-zA-Z0-9]+)*$"
 
+# Presets: repositories of the Hugging Face Hub, and what docker run and GitHub take.
+HUB_REPOSITORY = r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$"
+HUB_FILE = r"^(?!/)(?!.*\.\.)[\w.+/-]+$"
+MEMORY_SIZE = r"^[1-9][0-9]*[kmg]$"
+MONTH = r"^[0-9]{4}-(?:0[1-9]|1[0-2])(?:-(?:0[1-9]|[12][0-9]|3[01]))?$"
+THREAD = r"^[A-Za-z0-9][\w.-]*/[\w.-]+#[1-9][0-9]*$"
+
 PROJECT = r"^[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*$"  # packaging specification, "Names"
 PEP440 = r"^[0-9]+(?:\.[0-9]+)*[A-Za-z0-9.+]*$"
 VERSION_GLOB = r"^[A-Za-z0-9.!+_*-]+$"
@@ -73,6 +80,12 @@ PATTERNS = {
     USER: "must be a user, or user:group, by name or number",
     r"^[A-Za-z_][A-Za-z0-9_.]*$": "must be a name of letters, digits, _ and ., not a digit first",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "must be a name of letters, digits and _, not a digit first",
+    HUB_REPOSITORY: "must be a repository of the Hugging Face Hub: OWNER/NAME",
+    HUB_FILE: "must be the path of a file in a repository",
+    MEMORY_SIZE: "must be a size as docker takes it: 512m, 16g",
+    MONTH: "must be a month or a day: 2026-05, 2026-05-23",
+    THREAD: "must be an issue or a pull request of GitHub: OWNER/NAME#7",
+    r"^[A-Z][A-Z_]*$": "must be a Linux capability: IPC_LOCK",
     # sources, recipe and base
     r"^[a-z0-9][A-Za-z0-9._/:-]*:[\w.-]+$": "must be an image with its tag: vllm/vllm-openai:v1",
     r"^[a-z0-9][a-z0-9._/:-]*$": "must be an image with its tag: debian:trixie-slim",

@@ -1,4 +1,4 @@
-"""The reference page of all keys of recipes and bases, written from their JSON Schemas."""
+"""The reference page of all keys of a format, written from its JSON Schema."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from builder.recipes.schema.base import json_schema
+from pydantic import BaseModel
+
+from builder.recipes.schema.base import BaseRecipe, json_schema
+from builder.recipes.schema.recipe import Recipe
 
 Schema = Mapping[str, Any]
 TYPES = {"boolean": "true or false", "integer": "integer", "number": "number", "string": "text"}
@@ -20,14 +23,22 @@ this page from the same descriptions that editors show. See [Recipes](recipes.md
 
 
 def reference() -> str:
-    """The page, in Markdown."""
-    parts = [HEAD, "## Recipes\n", *_document(json_schema())]
-    parts += [
-        "## Bases\n",
-        "A base is a file of `recipes/bases/`.\n",
-        *_document(json_schema(True)),
-    ]
-    return "\n".join(parts)
+    """The page of recipes and bases, in Markdown."""
+    recipes = ["## Recipes\n", keys_of(Recipe)]
+    return "\n".join(
+        [
+            HEAD,
+            *recipes,
+            "## Bases\n",
+            "A base is a file of `recipes/bases/`.\n",
+            keys_of(BaseRecipe),
+        ]
+    )
+
+
+def keys_of(model: type[BaseModel]) -> str:
+    """All keys of a format, table by table, in Markdown."""
+    return "\n".join(_document(json_schema(model)))
 
 
 def _document(schema: Schema) -> Iterator[str]:

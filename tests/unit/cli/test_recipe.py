@@ -15,7 +15,11 @@ from support.farms import Farm
 
 @pytest.mark.parametrize(
     ("option", "name", "folder"),
-    [([], "recipe", "recipes"), (["--base"], "base", "recipes/bases")],
+    [
+        ([], "recipe", "recipes"),
+        (["--base"], "base", "recipes/bases"),
+        (["--preset"], "preset", "presets"),
+    ],
 )
 def test_the_schema_is_the_committed_one_and_takes_every_recipe(
     builder: Builder, option: list[str], name: str, folder: str
@@ -34,7 +38,7 @@ def test_the_schema_is_the_committed_one_and_takes_every_recipe(
     # An editor knows what builder refuses, where a pattern can tell.
     patterns = json.dumps(schema)
     assert "[0-9a-f]{64}" in patterns
-    assert ("[0-9a-f]{40}" in patterns) is (name == "recipe")
+    assert ("[0-9a-f]{40}" in patterns) is (name != "base")
 
 
 def test_explain_tells_who_decides_what(farm: Farm) -> None:

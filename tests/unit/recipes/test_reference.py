@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from builder.recipes.schema import json_schema
-from builder.recipes.schema.reference import reference
+from builder.presets import reference as presets
+from builder.presets.schema import Preset
+from builder.recipes.schema import BaseRecipe, Recipe, json_schema
+from builder.recipes.schema import reference as recipes
 from support.environment import REPOSITORY
 
-PAGE = REPOSITORY / "docs" / "recipe-keys.md"
+DOCS = REPOSITORY / "docs"
 
 
 def keys(node: Any) -> Iterator[str]:
@@ -25,15 +28,20 @@ def keys(node: Any) -> Iterator[str]:
             yield from keys(each)
 
 
-def test_the_page_is_the_committed_one() -> None:
-    assert PAGE.read_text() == reference(), "write it: builder recipe schema --markdown"
+def test_the_pages_are_the_committed_ones() -> None:
+    pages = {"recipe-keys.md": recipes.reference(), "preset-keys.md": presets.reference()}
+    for name, page in pages.items():
+        assert (DOCS / name).read_text() == page, "write it: builder recipe schema --markdown"
 
 
-@pytest.mark.parametrize("base", [False, True])
-def test_the_page_names_every_key_with_its_meaning(base: bool) -> None:
-    found = set(keys(json_schema(base)))
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [(Recipe, "recipe-keys.md"), (BaseRecipe, "recipe-keys.md"), (Preset, "preset-keys.md")],
+)
+def test_the_page_names_every_key_with_its_meaning(model: type[BaseModel], name: str) -> None:
+    found = set(keys(json_schema(model)))
     assert len(found) > 20
-    page = PAGE.read_text()
+    page = (DOCS / name).read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     tables = re.findall(r"(?m)^### `\[+(\w+)\]+`$", page)
     assert found <= {*tables, *(row.split("`")[1] for row in rows)}

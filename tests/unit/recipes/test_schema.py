@@ -1,14 +1,16 @@
-"""The JSON Schema of recipes: documented keys, patterns with words, no unknown keys."""
+"""The JSON Schemas of all formats: documented keys, patterns with words, no unknown keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 import pytest
+from pydantic import BaseModel
 
+from builder.presets.schema import Preset
 from builder.recipes.schema import PATTERNS, BaseRecipe, Recipe, json_schema
 
-every_model = pytest.mark.parametrize("model", [Recipe, BaseRecipe])
+every_model = pytest.mark.parametrize("model", [Recipe, BaseRecipe, Preset])
 PLAIN = {
     *("name", "engine", "version", "summary", "license", "family", "base", "package", "source"),
     *("git", "commit", "sha256", "installed", "arguments", "command", "env", "port", "suite"),
@@ -17,13 +19,14 @@ PLAIN = {
     *("accept", "artifact", "budget", "build", "cmake", "cuda", "debian", "devel", "image"),
     *("layout", "llama", "overlay", "probe", "published", "root", "runtime", "track", "wheel"),
     *("add", "pick", "script"),
+    *("caveat", "container", "memory", "method", "model", "result", "serve"),
 }
 """Keys whose name says all."""
 
 
 @every_model
-def test_every_key_is_documented_or_plain(model: type[Recipe] | type[BaseRecipe]) -> None:
-    schema = json_schema(base=model is BaseRecipe)
+def test_every_key_is_documented_or_plain(model: type[BaseModel]) -> None:
+    schema = json_schema(model)
     undocumented = {
         f"{name}.{key}"
         for name, table in {"": schema, **schema["$defs"]}.items()
@@ -46,17 +49,17 @@ def patterns(schema: object) -> Iterator[str]:
 
 
 @every_model
-def test_every_pattern_has_words(model: type[Recipe] | type[BaseRecipe]) -> None:
-    found = set(patterns(json_schema(base=model is BaseRecipe)))
+def test_every_pattern_has_words(model: type[BaseModel]) -> None:
+    found = set(patterns(json_schema(model)))
     assert len(found) > 5
     assert found - PATTERNS.keys() == set()
 
 
 @every_model
 def test_no_table_takes_a_key_that_it_does_not_know(
-    model: type[Recipe] | type[BaseRecipe],
+    model: type[BaseModel],
 ) -> None:
-    schema = json_schema(base=model is BaseRecipe)
+    schema = json_schema(model)
     assert schema["additionalProperties"] is False
     for part in schema["$defs"].values():
         assert part.get("additionalProperties") is False

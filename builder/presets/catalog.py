@@ -1,0 +1,103 @@
+"""The presets of a farm: ``presets/NAME.toml``, checked against its recipes and cards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+
+from builder.errors import Problem, RecipeError
+from builder.presets.check import findings, losses
+from builder.presets.schema import Preset
+from builder.recipes.catalog import Catalog, CatalogFile
+from builder.recipes.parse import parse, read_text, suggestion
+
+
+@dataclass(frozen=True, slots=True)
+class PresetEntry(CatalogFile):
+    """A file with a valid preset."""
+
+    preset: Preset
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenPreset(CatalogFile):
+    """A file with problems, and its preset where it could be parsed."""
+
+    preset: Preset | None
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Presets:
+    """The contents of ``presets/``, by name: that of the file without its suffix."""
+
+    entries: Mapping[str, PresetEntry | BrokenPreset]
+
+    def preset(self, name: str) -> PresetEntry:
+        """The preset of that name; raises ``RecipeError`` where there is none, or it is broken."""
+        entry = self.entries.get(name)
+        if entry is None:
+            near = suggestion(name, sorted(self.entries))
+            raise RecipeError(
+                f"no preset is named {name}{near}", hint="`builder list --presets` shows all"
+            )
+        if isinstance(entry, BrokenPreset):
+            raise RecipeError(f"the preset {name} is invalid", problems=entry.problems)
+        return entry
+
+    def valid(self) -> list[PresetEntry]:
+        """The presets without problems."""
+        return [entry for entry in self.entries.values() if isinstance(entry, PresetEntry)]
+
+    def of_recipe(self, recipe: str) -> list[PresetEntry]:
+        """The valid presets of a recipe."""
+        return [entry for entry in self.valid() if entry.preset.recipe == recipe]
+
+    def problems(self) -> tuple[Problem, ...]:
+        """All problems of all files."""
+        broken = [each for each in self.entries.values() if isinstance(each, BrokenPreset)]
+        return tuple(problem for entry in broken for problem in entry.problems)
+
+
+def is_preset(name: str) -> bool:
+    """Whether a name is that of a preset, MODEL@CARD; no recipe and no image is named so."""
+    return "@" in name and "@sha256:" not in name
+
+
+def load(catalog: Catalog) -> Presets:
+    """Read the presets beside the recipes of ``catalog``; a broken file breaks its own entry."""
+    read = [
+        _read(file)
+        for file in sorted((catalog.root / "presets").glob("*.toml"), key=attrgetter("stem"))
+    ]
+    problems = {file.name: list(found) for file, _, found in read}
+    parsed = {file.name: preset for file, preset, _ in read if preset is not None}
+    files = {file.name: file for file, _, _ in read}
+    for name, preset in parsed.items():
+        found = findings(name, preset, catalog)
+        problems[name] += [files[name].problem(path, message) for path, message in found]
+    for name, (path, message) in losses(parsed):
+        problems[name].append(files[name].problem(path, message))
+    return Presets(
+        {name: _entry(file, parsed.get(name), problems[name]) for name, file in files.items()}
+    )
+
+
+def _read(file: Path) -> tuple[CatalogFile, Preset | None, tuple[Problem, ...]]:
+    try:
+        text = read_text(file)
+    except RecipeError as error:
+        unreadable = error.problems or (Problem(file, 1, "", error.why),)
+        return CatalogFile(file.stem, file, ""), None, unreadable
+    preset, problems = parse(text, file, Preset)
+    return CatalogFile(file.stem, file, text), preset, problems
+
+
+def _entry(
+    file: CatalogFile, preset: Preset | None, problems: list[Problem]
+) -> PresetEntry | BrokenPreset:
+    if preset is None or problems:
+        return BrokenPreset(file.name, file.file, file.text, preset, tuple(problems))
+    return PresetEntry(file.name, file.file, file.text, preset)

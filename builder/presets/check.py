@@ -1,0 +1,141 @@
+"""Rules of presets that need more than the file: its name, its recipe, the cards, the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from builder import families
+from builder.presets import command
+from builder.presets.schema import Preset
+from builder.recipes.catalog import BrokenEntry, Catalog
+from builder.recipes.parse import fields_at, suggestion
+from builder.recipes.schema import Recipe
+from builder.simulator import cards
+
+Finding = tuple[tuple[str | int, ...], str]
+"""The path of the key that breaks a rule, and the message."""
+PLACES = {"{model}": "model", "{draft}": "drafter", "{mmproj}": "mmproj"}
+
+
+def findings(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
+    """The rules that a preset breaks; the name of its file is ``name``."""
+    yield from _name(name, preset)
+    yield from _card(preset, catalog)
+    yield from _contexts(preset)
+    yield from _unverified(preset)
+    if preset.result and preset.source is None and "source" not in preset.unverified:
+        yield ("source",), "results have no source: name it, or list source in [unverified]"
+    entry = catalog.engines.get(preset.recipe)
+    if entry is None:
+        near = suggestion(preset.recipe, sorted(catalog.engines))
+        yield ("recipe",), f"no recipe is named {preset.recipe}{near}"
+    elif isinstance(entry, BrokenEntry):
+        yield ("recipe",), f"the recipe {preset.recipe} is invalid"
+    else:
+        yield from _server(preset, entry.recipe)
+
+
+def losses(presets: Mapping[str, Preset]) -> Iterator[tuple[str, Finding]]:
+    """The presets whose ``loses_to`` names none on the same card, with that problem."""
+    for name, preset in presets.items():
+        better = preset.loses_to
+        if better is None:
+            continue
+        other = presets.get(better)
+        if other is None or better == name:
+            near = suggestion(better, sorted({*presets} - {name}))
+            yield name, (("loses_to",), f"no other preset is named {better}{near}")
+        elif (other.card, other.cards) != (preset.card, preset.cards):
+            yield name, (("loses_to",), f"{better} was run on other cards")
+
+
+def _name(name: str, preset: Preset) -> Iterator[Finding]:
+    card = preset.card if preset.cards == 1 else f"{preset.cards}x{preset.card}"
+    what, _, where = name.partition("@")
+    if not what or where != card:
+        yield ("card",), f"the file must be MODEL@{card}.toml, not {name}.toml"
+
+
+def _card(preset: Preset, catalog: Catalog) -> Iterator[Finding]:
+    known = cards.names(catalog.root)
+    if preset.card not in known and "card" not in preset.unverified:
+        near = suggestion(preset.card, list(known))
+        yield (
+            ("card",),
+            f"no card is named {preset.card}{near}; a card that cannot be simulated is listed in "
+            "[unverified]",
+        )
+
+
+def _contexts(preset: Preset) -> Iterator[Finding]:
+    most = preset.serve.context
+    for index, result in enumerate(preset.result):
+        if most is not None and result.of_preset and (result.context or 0) > most:
+            message = f"is larger than that of [serve], {most}"
+            yield ("result", index, "context"), message
+    told = Counter(
+        (preset.context_of(each), each.task, *each.arguments, each.differs)
+        for each in preset.result
+    )
+    for index, result in enumerate(preset.result):
+        if told[preset.context_of(result), result.task, *result.arguments, result.differs] > 1:
+            yield ("result", index), "two results have the same context and settings"
+
+
+def _unverified(preset: Preset) -> Iterator[Finding]:
+    for key in preset.unverified:
+        path: tuple[str | int, ...] = ()
+        for part in key.split("."):
+            known = fields_at(Preset, path) or fields_at(Preset, (*path, 0))
+            if part not in known:
+                message = f"names no key of a preset{suggestion(part, known)}"
+                yield ("unverified", key), message
+                break
+            path = (*path, part) if fields_at(Preset, path) else (*path, 0, part)
+
+
+def _server(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
+    """The options agree with each other, and with what the recipe's server takes."""
+    if families.ENGINES[recipe.family].complete(recipe).image.port is None:
+        yield ("recipe",), f"{preset.recipe} is no server: its image has no port"
+        return
+    known = command.known_options(recipe)
+    yield from _set_elsewhere(preset, known)
+    yield from _twice(("serve", "arguments"), preset.serve.arguments)
+    for index, result in enumerate(preset.result):
+        yield from _twice(("result", index, "arguments"), result.arguments)
+    for place, table in PLACES.items():
+        named = any(place in word for word in preset.serve.arguments)
+        given = getattr(preset, table) is not None
+        if given and not named and place not in known:
+            message = f"no option takes it: name it as {place} in arguments of [serve]"
+            yield (table,), message
+        if named and not given:
+            yield ("serve", "arguments"), f"{place} needs the table [{table}]"
+
+
+def _set_elsewhere(preset: Preset, known: Mapping[str, Iterable[str]]) -> Iterator[Finding]:
+    """Options that follow from other keys."""
+    keys = {
+        "{model}": "the table [model]",
+        "{draft}": "the table [drafter]",
+        "{mmproj}": "the table [mmproj]",
+        "{context}": "context",
+    }
+    options = {command.option_of(next(iter(group))): place for place, group in known.items()}
+    lists = {("serve", "arguments"): preset.serve.arguments}
+    for index, result in enumerate(preset.result):
+        lists["result", index, "arguments"] = result.arguments  # type: ignore[index]
+    for path, words in lists.items():
+        for group in command.groups(words):
+            place = options.get(command.option_of(group[0]), "")
+            if place and not any(place in word for word in group):
+                yield path, f"{group[0]} is set by {keys[place]}"
+
+
+def _twice(path: tuple[str | int, ...], words: Iterable[str]) -> Iterator[Finding]:
+    counts = Counter(option for word in words if (option := command.option_of(word)))
+    for option, count in counts.items():
+        if count > 1:
+            yield path, f"{option} is given {count} times"

@@ -1,0 +1,99 @@
+"""The arguments of a preset's server: its own, and those that name the models and the context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from builder import families
+from builder.presets.schema import Preset
+from builder.recipes.schema import Recipe
+from builder.servers.api_flavor import API_FLAVORS
+
+ALIASES: Mapping[str, str] = {
+    "-m": "--model",
+    "-c": "--ctx-size",
+    "-md": "--model-draft",
+    "-mm": "--mmproj",
+    "-ngl": "--n-gpu-layers",
+    "-ngld": "--n-gpu-layers-draft",
+    "-fa": "--flash-attn",
+    "-ctk": "--cache-type-k",
+    "-ctv": "--cache-type-v",
+    "-b": "--batch-size",
+    "-ub": "--ubatch-size",
+    "-np": "--parallel",
+}
+"""Short names of llama-server's options (llama.cpp, ``common/arg.cpp``)."""
+
+
+def option_of(word: str) -> str:
+    """The long name of the option that an argument begins with; empty for a value."""
+    name = word.split("=", 1)[0]
+    if not name.startswith("-") or not name.lstrip("-")[:1].isalpha():
+        return ""
+    return ALIASES.get(name, name)
+
+
+def groups(words: Iterable[str]) -> Iterator[list[str]]:
+    """Each option with its values; values before the first option are a group of their own."""
+    group: list[str] = []
+    for word in words:
+        if group and option_of(word):
+            yield group
+            group = []
+        group.append(word)
+    if group:
+        yield group
+
+
+def known_options(recipe: Recipe) -> dict[str, Sequence[str]]:
+    """The words that bring ``{model}``, ``{context}``, ``{draft}`` and ``{mmproj}`` to a server.
+
+    They come from the recipe's [serve], else from its family; what neither knows is missing.
+    """
+    family = families.ENGINES[recipe.family]
+    serve = family.complete(recipe).serve or family.serve
+    if serve is None:
+        return {}
+    found: dict[str, Sequence[str]] = {}
+    for group in groups([*serve.arguments, *serve.draft]):
+        for place in ("{model}", "{context}", "{draft}"):
+            if any(place in word for word in group):
+                found[place] = group
+    projector = API_FLAVORS[serve.api_flavor].projector
+    if projector is not None:
+        found["{mmproj}"] = [projector, "{mmproj}"]
+    return found
+
+
+def merged(arguments: Sequence[str], others: Sequence[str]) -> list[str]:
+    """``arguments`` without the options that ``others`` have, and then those."""
+    replaced = {option_of(group[0]) for group in groups(others)}
+    kept = [group for group in groups(arguments) if option_of(group[0]) not in replaced]
+    return [word for group in [*kept, *groups(others)] for word in group]
+
+
+def arguments(
+    preset: Preset, recipe: Recipe, places: Mapping[str, str], context: int | None = None
+) -> list[str]:
+    """The arguments after the entrypoint.
+
+    ``places`` are the models in the container, by ``model``, ``draft`` and ``mmproj``.  ``context``
+    replaces the preset's.
+    """
+    own = preset.serve.arguments
+    tokens = context or preset.serve.context
+    values = {f"{{{name}}}": place for name, place in places.items()}
+    if tokens is not None:
+        values["{context}"] = str(tokens)
+    words: list[str] = []
+    for place, group in known_options(recipe).items():
+        if place in values and not any(place in word for word in own):
+            words += group
+    return [_filled(word, values) for word in [*words, *own]]
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word
