@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,15 +13,17 @@ from builder.cli.options import (
     DryRunOption,
     JsonOption,
     RecipeName,
-    Recipes,
     Reference,
     catalog_at,
     repository_of,
 )
-from builder.cli.tables import filled, pairs, paragraph
+from builder.cli.tables import counted, filled, pairs, paragraph
 from builder.cli.terminal import line, log, print_json
 from builder.errors import RecipeError, WorldError
 from builder.farm import farm_root
+
+if TYPE_CHECKING:
+    from builder.plan.lint import Checked
 
 group = typer.Typer(
     no_args_is_help=True, help="Check and explain recipes, and export those of published images."
@@ -29,23 +32,46 @@ group = typer.Typer(
 
 @group.command()
 def check(
-    recipes: Recipes = None,
+    recipes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RECIPE|PRESET",
+            help="Names of recipes, which are checked with their presets, or of presets. "
+            "Default: all.",
+        ),
+    ] = None,
     catalog: CatalogOption = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Treat warnings as errors, for CI of a catalog.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check recipes without building them: format, plan, Dockerfile, missing probes.
+    """Check recipes and presets without building: format, plan, Dockerfile, missing probes.
 
     Warnings name what the smoke test does not cover: a patch without a probe, or a server that is
-    never started. The exit code is 3 if a recipe is invalid, or with --strict if there is a
-    warning.
+    never started. The exit code is 3 if a recipe or a preset is invalid, or with --strict if there
+    is a warning.
     """
     from builder.plan import lint
+    from builder.presets import catalog as preset_files
+    from builder.presets.catalog import is_preset
 
     loaded = catalog_at(catalog)
-    found = [lint.check(loaded, name) for name in recipes or list(loaded.engines)]
+    presets = preset_files.load(loaded)
+    named = recipes or [*loaded.engines, *presets.entries]
+    of_recipes = [lint.check(loaded, name) for name in named if not is_preset(name)]
+    chosen = {name: presets.entry(name) for name in named if is_preset(name)}
+    for each in of_recipes:
+        chosen |= {entry.name: entry for entry in presets.of_recipe(each.name)}
+    of_presets = [
+        lint.Checked(name, "\n".join(map(str, preset_files.problems_of(entry))), ())
+        for name, entry in chosen.items()
+    ]
+    _print_checked([*of_recipes, *of_presets], as_json=as_json)
+    _require_valid({"recipe": of_recipes, "preset": of_presets}, strict=strict)
+
+
+def _print_checked(found: Sequence[Checked], *, as_json: bool) -> None:
     if as_json:
         print_json(
             [
@@ -57,16 +83,29 @@ def check(
                 for each in found
             ]
         )
-    else:
-        for each in found:
-            for text in each.error.splitlines():
-                line(text)
-            for warning in each.warnings:
-                line(f"{warning} (warning)")
-    bad = [each.name for each in found if each.error or (strict and each.warnings)]
+        return
+    for each in found:
+        for text in each.error.splitlines():
+            line(text)
+        for warning in each.warnings:
+            line(f"{warning} (warning)")
+
+
+def _require_valid(found: Mapping[str, Sequence[Checked]], *, strict: bool) -> None:
+    """Raise ``RecipeError`` if one of them is invalid, or with ``strict`` has a warning."""
+    bad, good = [], []
+    for noun, checked in found.items():
+        names = [each.name for each in checked if each.error or (strict and each.warnings)]
+        if names:
+            total = f"{len(names)} of {counted(len(checked), noun)}"
+            bad.append(
+                f"{total} {'is' if len(checked) == 1 else 'are'} invalid: {', '.join(names)}"
+            )
+        elif checked:
+            good.append(counted(len(checked), noun))
     if bad:
-        raise RecipeError(f"{len(bad)} of {len(found)} recipes are invalid: {', '.join(bad)}")
-    log("1 recipe is valid" if len(found) == 1 else f"{len(found)} recipes are valid")
+        raise RecipeError("; ".join(bad))
+    log(f"valid: {' and '.join(good)}")
 
 
 @group.command()

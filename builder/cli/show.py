@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from builder.cli import preset_tables
 from builder.cli.options import (
     CatalogOption,
     JsonOption,
-    RecipeName,
     build_architecture,
     build_session,
     catalog_at,
@@ -23,14 +23,24 @@ if TYPE_CHECKING:
     from builder.plan.rendered import BaseImage, EngineImage
 
 
-def list_recipes(catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
+def list_recipes(
+    presets: Annotated[
+        bool, typer.Option("--presets", help="List the presets instead: published runs.")
+    ] = False,
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List all recipes with their family, base and summary.
 
     Problems of invalid recipes are printed to standard error; the exit code is then 3.
     """
+    from builder.presets import catalog as preset_files
     from builder.recipes.catalog import problems_of
 
     found = catalog_at(catalog)
+    if presets:
+        preset_tables.print_all(preset_files.load(found), as_json=as_json)
+        return
     if as_json:
         print_json(
             {
@@ -60,7 +70,13 @@ def list_recipes(catalog: CatalogOption = None, as_json: JsonOption = False) -> 
 
 
 def show(
-    recipe: RecipeName,
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE|PRESET",
+            help="Name of a recipe, of an engine that has only one recipe, or of a preset.",
+        ),
+    ],
     catalog: CatalogOption = None,
     dockerfile: Annotated[
         bool, typer.Option("--dockerfile", help="Print the rendered Dockerfile instead.")
@@ -70,10 +86,18 @@ def show(
     """Show the resolved plan of a recipe: all inputs, the base image and the build key.
 
     Nothing is downloaded or built. If a Docker engine answers, the plan is made for its
-    architecture and its Debian root image.
+    architecture and its Debian root image. Of a preset, its models, options and figures are shown.
     """
     import platform
 
+    from builder.presets import catalog as preset_files
+
+    if preset_files.is_preset(recipe):
+        if dockerfile:
+            raise typer.BadParameter("a preset has no Dockerfile: name its recipe")
+        recipes = catalog_at(catalog)
+        preset_tables.print_one(preset_files.load(recipes).preset(recipe), recipes, as_json=as_json)
+        return
     session = build_session(catalog)
     try:
         image = session.resolve(recipe, build_architecture())

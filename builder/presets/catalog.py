@@ -35,14 +35,19 @@ class Presets:
 
     entries: Mapping[str, PresetEntry | BrokenPreset]
 
-    def preset(self, name: str) -> PresetEntry:
-        """The preset of that name; raises ``RecipeError`` where there is none, or it is broken."""
+    def entry(self, name: str) -> PresetEntry | BrokenPreset:
+        """The file of that name; raises ``RecipeError`` where there is none."""
         entry = self.entries.get(name)
         if entry is None:
             near = suggestion(name, sorted(self.entries))
             raise RecipeError(
                 f"no preset is named {name}{near}", hint="`builder list --presets` shows all"
             )
+        return entry
+
+    def preset(self, name: str) -> PresetEntry:
+        """The preset of that name; raises ``RecipeError`` where there is none, or it is broken."""
+        entry = self.entry(name)
         if isinstance(entry, BrokenPreset):
             raise RecipeError(f"the preset {name} is invalid", problems=entry.problems)
         return entry
@@ -51,14 +56,22 @@ class Presets:
         """The presets without problems."""
         return [entry for entry in self.entries.values() if isinstance(entry, PresetEntry)]
 
-    def of_recipe(self, recipe: str) -> list[PresetEntry]:
-        """The valid presets of a recipe."""
-        return [entry for entry in self.valid() if entry.preset.recipe == recipe]
+    def of_recipe(self, recipe: str) -> list[PresetEntry | BrokenPreset]:
+        """The presets that name a recipe, also broken ones."""
+        return [
+            entry
+            for entry in self.entries.values()
+            if entry.preset is not None and entry.preset.recipe == recipe
+        ]
 
     def problems(self) -> tuple[Problem, ...]:
         """All problems of all files."""
-        broken = [each for each in self.entries.values() if isinstance(each, BrokenPreset)]
-        return tuple(problem for entry in broken for problem in entry.problems)
+        return tuple(problem for each in self.entries.values() for problem in problems_of(each))
+
+
+def problems_of(entry: PresetEntry | BrokenPreset) -> tuple[Problem, ...]:
+    """The problems of a file: those of a broken one."""
+    return entry.problems if isinstance(entry, BrokenPreset) else ()
 
 
 def is_preset(name: str) -> bool:

@@ -97,3 +97,12 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         word = word.replace(name, value)
     return word
+
+
+def container_options(preset: Preset) -> list[str]:
+    """The options of ``docker run`` that the container needs beside the GPU and the models."""
+    container = preset.container
+    words = [f"--ipc={container.ipc}"] if container.ipc else []
+    words += [f"--shm-size={container.shm_size}"] if container.shm_size else []
+    words += ["--ulimit=memlock=-1"] if container.memlock else []
+    return words + [f"--cap-add={name}" for name in container.capabilities]

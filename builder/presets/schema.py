@@ -75,6 +75,21 @@ class ModelFile(Model):
             raise ValueError("sha256 and size are those of a file: give file as well")
         return self
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole repository, as vLLM takes it."""
+        return self.repository is not None and self.file is None and self.quantization is None
+
+    @property
+    def shown(self) -> str:
+        """REPOSITORY:FILE, REPOSITORY and quantization, or its name; sizes behind it."""
+        known = self.repository or self.name or ""
+        if self.file is not None:
+            known = f"{known}:{self.file}"
+        elif self.quantization is not None:
+            known = f"{known} {self.quantization}"
+        return f"{known} ({self.published_size})" if self.published_size else known
+
 
 class MainModel(ModelFile):
     """The model that is served."""

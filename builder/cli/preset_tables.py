@@ -1,0 +1,147 @@
+"""Presets as tables: of ``builder list --presets`` and ``builder show PRESET``."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from builder.cli.tables import filled, pairs, paragraph, table
+from builder.cli.terminal import line, print_json
+from builder.errors import RecipeError
+
+if TYPE_CHECKING:
+    from builder.presets.catalog import PresetEntry, Presets
+    from builder.presets.schema import Figures, Memory, Preset, Result
+    from builder.recipes.catalog import Catalog
+
+PLACES = {"model": "MODEL", "drafter": "DRAFT", "mmproj": "MMPROJ"}
+"""What stands for the models in a command line, by the tables of a preset."""
+
+
+def print_all(presets: Presets, *, as_json: bool) -> None:
+    """Print all presets; raises ``RecipeError`` if some are invalid."""
+    from builder.presets.catalog import problems_of
+
+    if as_json:
+        print_json(
+            {
+                "presets": [
+                    {
+                        "name": name,
+                        "preset": _dumped(entry.preset) if entry.preset else None,
+                        "problems": [str(problem) for problem in problems_of(entry)],
+                    }
+                    for name, entry in presets.entries.items()
+                ]
+            }
+        )
+    else:
+        rows = [
+            (entry.name, entry.preset.recipe, _speed(entry.preset), entry.preset.summary)
+            for entry in presets.valid()
+        ]
+        table(("preset", "recipe", "tokens/s", "summary"), rows)
+    if presets.problems():
+        raise RecipeError("some presets are invalid", problems=presets.problems())
+
+
+def print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
+    """Print a preset: models, options, figures and caveats."""
+    from builder.presets import command
+
+    preset = entry.preset
+    files = {name: file for name in PLACES if (file := getattr(preset, name)) is not None}
+    places = {
+        "draft" if name == "drafter" else name: file.repository if file.whole else PLACES[name]
+        for name, file in files.items()
+    }
+    words = command.arguments(preset, recipes.engine(preset.recipe).recipe, places)
+    options = command.container_options(preset)
+    if as_json:
+        found = {"name": entry.name, "file": str(entry.file), **_dumped(preset)}
+        print_json({**found, "command": words, "container_options": options})
+        return
+    environment = [f"{name}={value}" for name, value in preset.serve.environment.items()]
+    pairs(
+        filled(
+            {
+                "name": entry.name,
+                "summary": preset.summary,
+                "recipe": preset.recipe,
+                "card": f"{preset.cards} x {preset.card}" if preset.cards > 1 else preset.card,
+                **{name: file.shown for name, file in files.items()},
+                "arguments": shlex.join(words),
+                "environment": shlex.join(environment),
+                "docker run": shlex.join(options),
+                "memory": _memory(preset.memory),
+                "method": _method(preset),
+                "loses to": preset.loses_to or "",
+                "source": _source(preset),
+            }
+        )
+    )
+    if preset.result:
+        line("")
+        header = ("context", "tokens/s", "runs", "accepted", "baseline", "memory", "differs")
+        table(header, [_row(preset, result) for result in preset.result])
+    notes = [f"{each.text} ({each.thread})" if each.thread else each.text for each in preset.caveat]
+    paragraph("Caveats", notes)
+    paragraph("Unverified", [f"{key}: {why}" for key, why in preset.unverified.items()])
+
+
+def _dumped(preset: Preset) -> dict[str, Any]:
+    return preset.model_dump(mode="json", exclude_defaults=True)
+
+
+def _speed(preset: Preset) -> str:
+    return _figures(preset.published.tokens_per_second) if preset.published else ""
+
+
+def _figures(found: Figures | None) -> str:
+    """``107.54 (101.7-119.38)``: the mean and the range, or what is known of them."""
+    if found is None:
+        return ""
+    if found.mean is None and not found.runs:
+        return f"{found.least:g}-{found.most:g}"
+    spread = f" ({found.least:g}-{found.most:g})" if found.least < found.most else ""
+    return f"{round(found.middle, 2):g}{spread}"
+
+
+def _memory(found: Memory | None) -> str:
+    if found is None:
+        return ""
+    parts = ", ".join(f"{kind} {size:g}" for kind, size in found.kinds.items())
+    total = f"{found.total:g} {found.unit}" if found.total is not None else ""
+    return ": ".join(filter(None, (total, parts if total else f"{parts} {found.unit}")))
+
+
+def _method(preset: Preset) -> str:
+    given = preset.method.model_dump(exclude_defaults=True)
+    return ", ".join(
+        str(value) if name == "task" else f"{name.replace('_', '-')} {value}"
+        for name, value in given.items()
+    )
+
+
+def _source(preset: Preset) -> str:
+    found = preset.source
+    if found is None:
+        return ""
+    return "  ".join(filter(None, (found.title, found.published, found.url)))
+
+
+def _row(preset: Preset, result: Result) -> tuple[str, ...]:
+    speeds = result.tokens_per_second
+    differs = [shlex.join(result.arguments), result.differs or "", result.task or ""]
+    accepted = _figures(result.acceptance)
+    if not accepted and result.drafted:
+        accepted = f"{100 * sum(result.accepted) / sum(result.drafted):.1f}"
+    return (
+        str(preset.context_of(result) or ""),
+        _figures(speeds),
+        str(speeds.count or len(speeds.runs) or ""),
+        f"{accepted} %" if accepted else "",
+        f"{result.baseline:g}" if result.baseline else "",
+        _memory(result.memory),
+        "; ".join(filter(None, differs)),
+    )
