@@ -117,10 +117,10 @@ def _memory(found: Memory | None) -> str:
 
 def _method(preset: Preset) -> str:
     given = preset.method.model_dump(exclude_defaults=True)
-    return ", ".join(
-        str(value) if name == "task" else f"{name.replace('_', '-')} {value}"
-        for name, value in given.items()
-    )
+    given |= {"seeds": " ".join(map(str, given["seeds"]))} if "seeds" in given else {}
+    task = given.pop("task", "")
+    named = [f"{name.replace('_', '-')} {value}" for name, value in given.items()]
+    return ", ".join(filter(None, [task, *named]))
 
 
 def _source(preset: Preset) -> str:

@@ -113,12 +113,16 @@ def explain(recipe: RecipeName, catalog: CatalogOption = None, as_json: JsonOpti
     """Explain what the image of a recipe contains, and why.
 
     Shows the source; each patch with its reason and when it can be dropped; each CMake definition
-    with its origin (builder, the family, or the recipe); the base image; and the checks of the
-    smoke test. Nothing is downloaded or built.
+    with its origin (builder, the family, or the recipe); the base image; the checks of the smoke
+    test; and its presets. Nothing is downloaded or built.
     """
     from builder.plan.explain import explained
+    from builder.presets import catalog as preset_files
 
-    found = explained(catalog_at(catalog), recipe)
+    recipes = catalog_at(catalog)
+    found = explained(recipes, recipe)
+    presets = preset_files.load(recipes).of_recipe(found["name"])
+    found["presets"] = [entry.name for entry in presets]
     if as_json:
         print_json(found)
     else:
@@ -153,6 +157,7 @@ def _print_explanation(found: dict[str, Any]) -> None:
     paragraph("Image", lines)
     paragraph("The smoke test checks that", found["checks"])
     paragraph("Notes", found["notes"])
+    paragraph("Presets: published runs", found["presets"])
 
 
 def _print_patch(patch: dict[str, Any]) -> None:

@@ -37,12 +37,18 @@ Count = Annotated[int, Field(ge=1)]
 class Origin(Model):
     """Where the run was published."""
 
-    title: Text
+    title: Text | None = None
     """Title of the page or of the thread."""
     url: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN] | None = None
     """Address of the page."""
     published: Annotated[str, StringConstraints(pattern=MONTH), PLAIN] | None = None
     """Month or day: "2026-05", "2026-05-23"."""
+
+    @model_validator(mode="after")
+    def _require_title_or_url(self) -> Origin:
+        if self.title is None and self.url is None:
+            raise ValueError("give title or url")
+        return self
 
 
 class ModelFile(Model):

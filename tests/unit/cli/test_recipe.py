@@ -53,3 +53,10 @@ def test_explain_tells_who_decides_what(farm: Farm) -> None:
     text = farm.run("recipe", "explain", "eng")
     assert "Patch pull 6: it breaks without" in text
     assert "from family llama-cpp:" in text
+
+
+def test_explain_names_the_presets_of_a_recipe(builder: Builder) -> None:
+    found = json.loads(builder("recipe", "explain", "atomic-b8995", "--json").stdout)
+    assert found["presets"] == ["gemma-4-26b-a4b-mtp@5090-laptop", "gemma-4-e2b-mtp@5090-laptop"]
+    text = builder("recipe", "explain", "atomic-b8995").stdout
+    assert "Presets: published runs\n  gemma-4-26b-a4b-mtp@5090-laptop" in text

@@ -53,3 +53,46 @@ def test_show_prints_texts_and_toml(builder: Builder) -> None:
     assert values["platform"] == "amd64"
     for python in ("None", "True", "False", "['", "('"):
         assert python not in text
+
+
+PRESET = "qwen3.6-27b-dflash@5090-laptop"
+
+
+def test_list_has_every_preset_with_its_speed(builder: Builder) -> None:
+    rows = [line.split("\t") for line in builder("list", "--presets").stdout.splitlines()]
+    names = sorted(file.stem for file in (REPOSITORY / "presets").glob("*.toml"))
+    assert [row[0] for row in rows] == names
+    (row,) = [row for row in rows if row[0] == PRESET]
+    assert row[1:3] == ["beellama-0.1.1", "107.54 (101.7-119.38)"]
+    found = json.loads(builder("list", "--presets", "--json").stdout)["presets"]
+    assert [each["name"] for each in found] == names
+    assert all(each["preset"]["recipe"] and each["problems"] == [] for each in found)
+
+
+def test_list_has_the_problems_of_presets(builder: Builder, catalog: Path) -> None:
+    (catalog / "presets").mkdir()
+    (catalog / "presets" / "bad@5090.toml").write_text('recipe = "hello-sm120-0.1.0"\n')
+    done = builder("list", "--presets", "--catalog", catalog)
+    assert done.returncode == 3
+    assert "bad@5090.toml:1: model: is missing" in done.stderr
+    assert builder("list", "--catalog", catalog).returncode == 0
+
+
+def test_show_has_the_options_and_figures_of_a_preset(builder: Builder) -> None:
+    text = builder("show", PRESET).stdout
+    assert "arguments   --model MODEL --ctx-size 262144 --model-draft DRAFT --spec-type" in text
+    assert "docker run  --ulimit=memlock=-1 --cap-add=IPC_LOCK" in text
+    assert "98304\t106.67 (97.84-115.36)\t10\t\t\tKV cache 3 GB" in text
+    assert "(Anbeeld/beellama.cpp#7)" in text
+    found = json.loads(builder("show", PRESET, "--json").stdout)
+    assert found["command"][:2] == ["--model", "MODEL"]
+    assert found["result"][3]["tokens_per_second"]["mean"] == 107.54
+
+
+def test_show_has_no_dockerfile_of_a_preset(builder: Builder) -> None:
+    done = builder("show", PRESET, "--dockerfile")
+    assert done.returncode == 2
+    assert "a preset has no Dockerfile" in done.stderr
+    done = builder("show", f"{PRESET}s")
+    assert done.returncode == 3
+    assert f"did you mean {PRESET}?" in done.stderr

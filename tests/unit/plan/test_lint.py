@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from support.commands import Builder
+from support.environment import REPOSITORY
 
 
 def test_a_patch_without_a_probe_is_a_warning_and_with_strict_an_error(builder: Builder) -> None:
@@ -17,3 +21,27 @@ def test_a_patch_without_a_probe_is_a_warning_and_with_strict_an_error(builder: 
     done = builder("recipe", "check", "nobody")
     assert done.returncode == 3
     assert "no recipe is named nobody" in done.stderr
+
+
+def test_presets_are_checked_with_their_recipe(builder: Builder, catalog: Path) -> None:
+    bee = "recipes/beellama-0.1.1.toml"
+    (catalog / bee).write_text((REPOSITORY / bee).read_text())
+    (catalog / "presets").mkdir()
+    file = catalog / "presets" / "bad@5090.toml"
+    file.write_text(
+        'recipe = "beellama-0.1.1"\nsummary = "x"\ncard = "5080"\nmodel = { name = "x" }\n'
+    )
+    words = "bad@5090.toml:3: card: the file must be MODEL@5080.toml, not bad@5090.toml"
+    for names in ([], ["beellama"], ["bad@5090"]):
+        done = builder("recipe", "check", *names, "--catalog", catalog)
+        assert done.returncode == 3
+        assert words in done.stdout
+        assert "1 of 1 preset is invalid: bad@5090" in done.stderr
+    done = builder("recipe", "check", "bad@5090", "--json", "--catalog", catalog)
+    (found,) = json.loads(done.stdout)
+    assert (found["name"], found["warnings"]) == ("bad@5090", [])
+    assert words in found["error"]
+    file.rename(file.with_name("bad@5080.toml"))
+    done = builder("recipe", "check", "beellama", "--catalog", catalog)
+    assert done.returncode == 0
+    assert "valid: 1 recipe and 1 preset" in done.stderr

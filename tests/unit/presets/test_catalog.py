@@ -1,13 +1,16 @@
-"""Presets of a farm: found by name, checked against its recipes and cards."""
+"""Presets of a farm: found by name, read from files, broken one by one."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from builder.errors import RecipeError
 from builder.families import load_catalog
 from builder.presets import catalog
-from builder.presets.catalog import PresetEntry
+from builder.presets.catalog import BrokenPreset, is_preset
 from support.environment import REPOSITORY
 
 RECIPES = load_catalog(REPOSITORY)
@@ -16,7 +19,31 @@ SHIPPED = catalog.load(RECIPES)
 
 @pytest.mark.parametrize("name", SHIPPED.entries)
 def test_a_shipped_preset_is_valid(name: str) -> None:
-    assert SHIPPED.preset(name).name == name
+    preset = SHIPPED.preset(name).preset
+    assert preset.published is not None
+    assert preset.published.tokens_per_second.middle > 10
+
+
+def test_every_engine_that_published_a_run_has_a_preset() -> None:
+    recipes = {entry.preset.recipe for entry in SHIPPED.valid()}
+    assert {
+        *("atomic-b8995", "beellama-0.1.1", "buun-b9304", "lucebox-f12a87c"),
+        *("llama-cpp-b8863", "llama-cpp-b9261", "llama-cpp-b9397", "llama-cpp-b9831"),
+        *("llama-cpp-mtp-267f8af", "llama-cpp-mtp-b9074", "vllm-0.19.1", "vllm-0.20.0-genesis"),
+        *("vllm-0.22.0", "vllm-nightly-1acd67a", "vllm-tokenspeed-preview"),
+    } == recipes
+
+
+def test_a_preset_that_is_published_as_a_warning_is_slower_than_the_one_it_names() -> None:
+    speeds = {
+        entry.name: entry.preset.published.tokens_per_second.middle
+        for entry in SHIPPED.valid()
+        if entry.preset.published is not None
+    }
+    losing = [entry for entry in SHIPPED.valid() if entry.preset.loses_to is not None]
+    assert len(losing) == 4
+    for entry in losing:
+        assert speeds[entry.name] < speeds[str(entry.preset.loses_to)]
 
 
 def test_an_unknown_preset_is_named_with_the_nearest() -> None:
@@ -25,6 +52,41 @@ def test_an_unknown_preset_is_named_with_the_nearest() -> None:
 
 
 def test_presets_are_found_by_their_recipe() -> None:
-    found = SHIPPED.of_recipe("beellama-0.1.1")
-    assert [entry.name for entry in found] == ["qwen3.6-27b-dflash@5090-laptop"]
-    assert all(isinstance(entry, PresetEntry) for entry in found)
+    names = [entry.name for entry in SHIPPED.of_recipe("atomic-b8995")]
+    assert names == ["gemma-4-26b-a4b-mtp@5090-laptop", "gemma-4-e2b-mtp@5090-laptop"]
+    assert SHIPPED.of_recipe("hello-sm120-0.1.0") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("qwen3.6-27b-awq@3090", True),
+        ("beellama-0.1.1", False),
+        ("me/beellama-cpp@sha256:0123", False),
+    ],
+)
+def test_names_of_presets_have_their_card(name: str, preset: bool) -> None:
+    assert is_preset(name) is preset
+
+
+def test_a_broken_file_breaks_no_other(tmp_path: Path) -> None:
+    good = SHIPPED.preset("qwen3.6-27b-awq@3090")
+    folder = tmp_path / "presets"
+    folder.mkdir()
+    (folder / f"{good.name}.toml").write_text(good.text)
+    (folder / "a@3090.toml").write_text("recipe = \n")
+    (folder / "b@3090.toml").write_bytes(b"\xff")
+    (folder / "c@3090.toml").write_text(good.text.replace("16.2", '"16.2"'))
+    found = catalog.load(replace(RECIPES, root=tmp_path))
+    assert [entry.name for entry in found.valid()] == [good.name]
+    texts = [str(problem).removeprefix(f"{folder}/") for problem in found.problems()]
+    assert texts[0].startswith("a@3090.toml:1: not TOML: ")
+    assert texts[1] == "b@3090.toml:1: not UTF-8 at byte 0"
+    assert texts[2].startswith("c@3090.toml:10: result.0.tokens_per_second.mean: ")
+    assert isinstance(found.entry("c@3090"), BrokenPreset)
+    with pytest.raises(RecipeError, match="the preset c@3090 is invalid"):
+        found.preset("c@3090")
+
+
+def test_a_farm_without_presets_has_none(tmp_path: Path) -> None:
+    assert catalog.load(replace(RECIPES, root=tmp_path)).entries == {}
