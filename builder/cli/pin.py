@@ -31,6 +31,7 @@ from builder.cli.terminal import line, log, print_json
 from builder.errors import FetchError, PatchError, RecipeError
 
 if TYPE_CHECKING:
+    from builder.recipes.catalog import Catalog
     from builder.recipes.edit import Target
     from builder.upstream.pins import PinStatus
     from builder.upstream.track import Lag
@@ -81,6 +82,7 @@ def update(
     written = not dry_run and (force or not (bad or problems))
     if written:
         change.write()
+        _log_presets_of(found, entry.name, change.new_file.stem)
     outcome = f"{change.new_file.name} was written anyway" if written else "nothing was written"
     hint = "" if written else "correct the recipe, or write it with --force"
     if bad:
@@ -89,6 +91,16 @@ def update(
     if problems:
         what = f"the new source lacks something that {change.recipe.name} names: {outcome}"
         raise RecipeError(what, hint=hint, problems=problems)
+
+
+def _log_presets_of(recipes: Catalog, name: str, new_name: str) -> None:
+    """Name the presets whose recipe was renamed: their figures are those of the old pin."""
+    from builder.presets import catalog as preset_files
+
+    presets = preset_files.load(recipes).of_recipe(name) if new_name != name else []
+    if presets:
+        names = ", ".join(entry.name for entry in presets)
+        log(f"the recipe {name} is now {new_name}; presets that name the old one: {names}")
 
 
 @group.command()

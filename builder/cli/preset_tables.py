@@ -11,7 +11,8 @@ from builder.errors import RecipeError
 
 if TYPE_CHECKING:
     from builder.presets.catalog import PresetEntry, Presets
-    from builder.presets.schema import Figures, Memory, Preset, Result
+    from builder.presets.figures import Figures, Memory, Result
+    from builder.presets.schema import Preset
     from builder.recipes.catalog import Catalog
 
 PLACES = {"model": "MODEL", "drafter": "DRAFT", "mmproj": "MMPROJ"}

@@ -66,22 +66,19 @@ def known_options(recipe: Recipe) -> dict[str, Sequence[str]]:
     return found
 
 
-def merged(arguments: Sequence[str], others: Sequence[str]) -> list[str]:
-    """``arguments`` without the options that ``others`` have, and then those."""
-    replaced = {option_of(group[0]) for group in groups(others)}
-    kept = [group for group in groups(arguments) if option_of(group[0]) not in replaced]
-    return [word for group in [*kept, *groups(others)] for word in group]
-
-
 def arguments(
-    preset: Preset, recipe: Recipe, places: Mapping[str, str], context: int | None = None
+    preset: Preset,
+    recipe: Recipe,
+    places: Mapping[str, str],
+    context: int | None = None,
+    others: Sequence[str] = (),
 ) -> list[str]:
     """The arguments after the entrypoint.
 
     ``places`` are the models in the container, by ``model``, ``draft`` and ``mmproj``.  ``context``
-    replaces the preset's.
+    replaces the preset's; ``others``, such as those of a result, replace the same options of it.
     """
-    own = preset.serve.arguments
+    own = _merged(preset.serve.arguments, others)
     tokens = context or preset.serve.context
     values = {f"{{{name}}}": place for name, place in places.items()}
     if tokens is not None:
@@ -91,6 +88,12 @@ def arguments(
         if place in values and not any(place in word for word in own):
             words += group
     return [_filled(word, values) for word in [*words, *own]]
+
+
+def _merged(words: Sequence[str], others: Sequence[str]) -> list[str]:
+    replaced = {option_of(group[0]) for group in groups(others)}
+    kept = [group for group in groups(words) if option_of(group[0]) not in replaced]
+    return [word for group in [*kept, *groups(others)] for word in group]
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:

@@ -24,7 +24,13 @@ def test_update_moves_the_pin_and_what_follows_from_it(farm: Farm) -> None:
     assert file.read_text() == before
     assert f'+commit = "{new}"    # decides' in out
     assert "eng-0.10.0\tpull 6\tpin" in out
+    preset = farm.recipes.parent / "presets" / "m@5090.toml"
+    preset.parent.mkdir()
+    preset.write_text(
+        'recipe = "eng-0.1.0"\nsummary = "x"\ncard = "5090"\nmodel = { name = "m" }\n'
+    )
     farm.run("pin", "update", "eng")
+    assert "eng-0.1.0 is now eng-0.10.0; presets that name the old one: m@5090" in farm.said
     assert not file.exists()
     after = (farm.recipes / "eng-0.10.0.toml").read_text()
     expected = before.replace(f'commit = "{farm.pin}"', f'commit = "{new}"')

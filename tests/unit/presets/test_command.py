@@ -75,8 +75,8 @@ def test_no_placeholder_is_left_in_any_shipped_preset() -> None:
 
 
 def test_the_options_of_a_result_replace_those_of_the_preset() -> None:
-    preset, _ = shipped("qwen3.6-35b-a3b-draft@3090")
-    words = command.merged(preset.serve.arguments, preset.result[3].arguments)
+    preset, recipe = shipped("qwen3.6-35b-a3b-draft@3090")
+    words = command.arguments(preset, recipe, PLACES, others=preset.result[3].arguments)
     assert words[-4:] == ["--draft-min", "2", "--draft-max", "32"]
     assert words.count("--draft-max") == 1
 

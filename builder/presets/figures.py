@@ -1,0 +1,159 @@
+"""The figures of a preset: speeds, acceptance and memory, as they were published."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from builder.recipes.schema.fields import Model, Text, Value
+
+ROUNDING = 0.005  # of published means: 178.6 for 178.61, and means of rounded runs
+Positive = Annotated[float, Field(gt=0)]
+Level = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Memory(Model):
+    """Memory of the card as the source gives it."""
+
+    unit: Literal["GB", "GiB"] = "GB"
+    """Unit of the source."""
+    total: Positive | None = None
+    """All that the run took."""
+    kinds: dict[Text, Positive] = {}
+    """Its parts: "weights", "KV cache", "compute", ..."""
+
+    @model_validator(mode="after")
+    def _require_parts_within_the_total(self) -> Memory:
+        if self.total is None and not self.kinds:
+            raise ValueError("give total or kinds")
+        if self.total is not None and sum(self.kinds.values()) > self.total * (1 + ROUNDING):
+            raise ValueError("its kinds sum up to more than total")
+        return self
+
+
+class Figures(Model):
+    """A measured quantity: each run, or what the source gives of them."""
+
+    runs: list[Level] = []
+    """Each run, in order."""
+    mean: Level | None = None
+    """Mean of the runs."""
+    min: Level | None = None
+    """The least of the runs."""
+    max: Level | None = None
+    """The largest of the runs."""
+    count: Count | None = None
+    """Number of runs, where they are not listed."""
+
+    @model_validator(mode="after")
+    def _require_that_they_agree(self) -> Figures:
+        if not self.runs and self.mean is None and (self.min is None or self.max is None):
+            raise ValueError("give runs, mean, or min and max")
+        if self.runs and self.count is not None:
+            raise ValueError("count is for runs that are not listed")
+        low, mean, high = self.least, self.middle, self.most
+        if not low * (1 - ROUNDING) <= mean <= high * (1 + ROUNDING):
+            raise ValueError(f"the mean {mean:g} is not between {low:g} and {high:g}")
+        if self.runs and abs(mean - fmean(self.runs)) > ROUNDING * mean:
+            raise ValueError(f"the mean is {mean:g}, and that of the runs {fmean(self.runs):g}")
+        return self
+
+    @property
+    def least(self) -> float:
+        """The least that is known."""
+        return self.min if self.min is not None else min(self.runs, default=self.middle)
+
+    @property
+    def most(self) -> float:
+        """The largest that is known."""
+        return self.max if self.max is not None else max(self.runs, default=self.middle)
+
+    @property
+    def middle(self) -> float:
+        """The mean, else that of the runs, else the middle of the range."""
+        if self.mean is not None:
+            return self.mean
+        return fmean(self.runs) if self.runs else ((self.min or 0) + (self.max or 0)) / 2
+
+
+class Method(Model):
+    """How the runs were made, where a result does not differ."""
+
+    task: Text | None = None
+    """What was generated, or the name of the test set."""
+    tokens: Count | None = None
+    """Tokens generated in a run."""
+    temperature: Level | None = None
+    """Sampling temperature (0 = greedy)."""
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    """Number of tokens that are sampled from."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Least probability of a sampled token, relative to the most probable one."""
+    seeds: list[int] = []
+    """Seeds of the sampler."""
+    streams: Count | None = None
+    """Requests at the same time."""
+
+
+class Result(Model):
+    """One published figure; what it does not set is as in the preset."""
+
+    context: Count | None = None
+    """Size of the context in tokens, where it is not that of [serve]."""
+    arguments: list[Value] = []
+    """Arguments of this run that replace those of [serve] with the same option."""
+    differs: Text | None = None
+    """What else differed, in words; the figure is then not that of the preset."""
+    task: Text | None = None
+    """What was generated, where it is not that of [method]."""
+    tokens: Count | None = None
+    """Tokens generated in a run, where they are not those of [method]."""
+    seconds: Positive | None = None
+    """Time in which they were generated."""
+    warmups: Annotated[int, Field(ge=0)] | None = None
+    """Runs before the first that counts."""
+    tokens_per_second: Figures
+    """Generated tokens in a second, of one stream."""
+    first_token: Positive | None = None
+    """Milliseconds to the first token."""
+    acceptance: Figures | None = None
+    """Percent of the drafted tokens that were accepted."""
+    drafted: list[Count] = []
+    """Drafted tokens of each run."""
+    accepted: list[Annotated[int, Field(ge=0)]] = []
+    """Accepted tokens of each run."""
+    baseline: Positive | None = None
+    """Tokens in a second of the same run without speculation."""
+    memory: Memory | None = None
+    """Memory of the card in this run."""
+
+    @model_validator(mode="after")
+    def _require_that_they_agree(self) -> Result:
+        if len(self.drafted) != len(self.accepted):
+            raise ValueError("drafted and accepted are not of the same number of runs")
+        if any(got > of for got, of in zip(self.accepted, self.drafted, strict=True)):
+            raise ValueError("more tokens were accepted than drafted")
+        if self.acceptance and self.acceptance.most > 100:
+            raise ValueError("acceptance is a percentage: at most 100")
+        if self.acceptance and self.drafted:
+            share = 100 * sum(self.accepted) / sum(self.drafted)
+            if abs(share - self.acceptance.middle) > 100 * ROUNDING:
+                raise ValueError(f"accepted is {share:.2f} % of drafted, unlike acceptance")
+        if self.tokens and self.seconds:
+            speed, told = self.tokens / self.seconds, self.tokens_per_second.middle
+            if abs(speed - told) > ROUNDING * told:
+                raise ValueError(f"tokens in seconds are {speed:.2f} a second, not {told:g}")
+        return self
+
+    @property
+    def of_preset(self) -> bool:
+        """Whether the run was made as the preset says, apart from the size of the context."""
+        return not self.arguments and self.differs is None
+
+    @property
+    def loses(self) -> bool:
+        """Whether it was slower than the same run without speculation."""
+        return self.baseline is not None and self.tokens_per_second.middle < self.baseline
