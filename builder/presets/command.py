@@ -13,6 +13,7 @@ ALIASES: Mapping[str, str] = {
     "-m": "--model",
     "-c": "--ctx-size",
     "-md": "--model-draft",
+    "--spec-draft-model": "--model-draft",
     "-mm": "--mmproj",
     "-ngl": "--n-gpu-layers",
     "-ngld": "--n-gpu-layers-draft",
@@ -23,7 +24,7 @@ ALIASES: Mapping[str, str] = {
     "-ub": "--ubatch-size",
     "-np": "--parallel",
 }
-"""Short names of llama-server's options (llama.cpp, ``common/arg.cpp``)."""
+"""Other names of llama-server's options (llama.cpp, ``common/arg.cpp``)."""
 
 
 def option_of(word: str) -> str:

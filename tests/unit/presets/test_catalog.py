@@ -30,7 +30,7 @@ def test_every_engine_that_published_a_run_has_a_preset() -> None:
         *("atomic-b8995", "beellama-0.1.1", "buun-b9304", "lucebox-f12a87c"),
         *("llama-cpp-b8863", "llama-cpp-b9261", "llama-cpp-b9397", "llama-cpp-b9831"),
         *("llama-cpp-mtp-267f8af", "llama-cpp-mtp-b9074", "vllm-0.19.1", "vllm-0.20.0-genesis"),
-        *("vllm-0.22.0", "vllm-nightly-1acd67a", "vllm-tokenspeed-preview"),
+        *("vllm-0.21.0", "vllm-0.22.0", "vllm-nightly-1acd67a", "vllm-tokenspeed-preview"),
     } == recipes
 
 
