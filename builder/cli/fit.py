@@ -160,13 +160,13 @@ def _print(found: Fit) -> None:
 
 
 def _cards(found: Fit) -> str:
-    from builder.simulator.memory import mib
+    from builder.simulator.figures import mib
 
     return " and ".join(f"{card.name} ({mib(card.memory)})" for card in found.cards)
 
 
 def _row(trial: Trial, kinds: list[str]) -> tuple[str, ...]:
-    from builder.simulator.memory import mib
+    from builder.simulator.figures import mib
 
     own = sum(card.context for card in trial.cards)
     parts = (mib(trial.by_kind.get(kind, 0)) for kind in kinds)

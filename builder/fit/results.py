@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from builder.simulator.memory import mib
+from builder.simulator.figures import mib
 
 
 class _Part(BaseModel):

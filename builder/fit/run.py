@@ -10,18 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import RecipeError
+from builder.families.layout import LAYOUT
 from builder.fit import contexts
 from builder.fit.results import Fit, FitCard, ModelFile, Trial
 from builder.fit.trial import Target, attempt
 from builder.images import lookup
 from builder.images.session import BuildSession
+from builder.kernels.selection import Capability
 from builder.models import hollow
 from builder.models.hollow import Model
 from builder.recipes.schema import Recipe, Serve
 from builder.servers.api_flavor import API_FLAVORS
 from builder.simulator import build, config
 from builder.simulator.cards import Card
-from builder.simulator.memory import mib
+from builder.simulator.figures import mib
 from builder.smoke import device, reading
 from builder.tools.docker import containers
 from builder.tools.docker.blobs import blobs_of
@@ -184,9 +186,8 @@ def _target(
     Raises ``UntriedError`` where the engine lacks the base, or the image cannot be read.
     """
     libraries = build.libraries(session.settings.cache_dir, image.devel, session.log)
-    contents = reading.read(blobs_of(image.reference, work), work)
-    files = device.copied(image.reference, contents, work)
-    code = config.code_table(files, wanted.cards[0])
+    code = reading.WantedCode(Capability.parse(wanted.cards[0].capability), outside=LAYOUT.cuda)
+    contents = reading.read(blobs_of(image.reference, work), work, reading.Wanted(code=code))
     return Target(
         reference=image.reference,
         serve=image.serve,
@@ -196,8 +197,8 @@ def _target(
         projector=models.projector.file if models.projector else None,
         extra=wanted.options,
         libraries=libraries,
-        configuration=config.files(wanted.cards, models.model.header, code),
-        files=files,
+        configuration=config.files(wanted.cards, models.model.header, device.code_of(contents)),
+        files=device.copied(image.reference, contents, work),
         search_path=device.search_path(contents, image.serve),
         preload=device.needs_preload(contents),
         seconds=wanted.seconds,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from builder.errors import BuildError, SpaceError, UntriedError
@@ -15,6 +19,7 @@ from builder.tools.log import Log
 
 SOURCES = "dockerfiles/simulator"
 LINES = 15  # of the compiler's output in an error
+UNUSED = 7 * 86400  # seconds without use after which libraries are removed
 
 
 def sources() -> Path:
@@ -38,11 +43,12 @@ def libraries(cache: Path, devel: str, log: Log) -> Path:
         )
     key = _key(sources(), image.digest)
     folder = cache / "simulator" / key
-    if folder.is_dir():
+    if _use(folder):
         return folder
     with named_lock(cache, f"simulator-{key}", wait=log), workspace(cache) as work:
-        if folder.is_dir():  # another run has compiled them
+        if _use(folder):  # another run has compiled them
             return folder
+        remove_unused(folder.parent)
         log("compiling the simulator of the cards, once for this base")
         made = work / "libraries"
         _compile(devel, _cross(image), made)
@@ -55,6 +61,24 @@ def libraries(cache: Path, devel: str, log: Log) -> Path:
                 raise SpaceError("a disk is full", f"{folder}: {error.strerror}") from error
             raise
     return folder
+
+
+def _use(folder: Path) -> bool:
+    """Whether there are such libraries; they count as used now."""
+    with suppress(FileNotFoundError):
+        os.utime(folder)
+        return True
+    return False
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove libraries that no run has started to use for a week: those of other sources or
+    bases.  No run is so long that one is still in use."""
+    oldest = time.time() - UNUSED
+    for found in folder.glob("*"):
+        with suppress(FileNotFoundError):
+            if found.stat().st_mtime < oldest:
+                shutil.rmtree(found, ignore_errors=True)
 
 
 def _key(folder: Path, digest: str) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from builder.simulator.figures import MIB, mib
 from builder.simulator.frames import Frame
 from builder.simulator.report import Report
 
 Kind = Literal["weights", "KV cache", "compute", "projector", "other"]
 KINDS: tuple[Kind, ...] = ("weights", "KV cache", "compute", "projector", "other")
-MIB = 1 << 20
 BLOCK = 2 * MIB  # what a large allocation is rounded up to
 
 # Functions of llama.cpp (src/llama-model.cpp, src/llama-kv-cache.cpp, src/llama-memory-*.cpp,
@@ -98,9 +98,3 @@ def disagreements(found: Mapping[Kind, Use], stated: Mapping[Kind, int]) -> list
         if use.at_peak < size - MIB // 100 or (fixed and use.at_peak > most):
             wrong.append(f"{kind}: {mib(use.at_peak)}, its log states {mib(size)}")
     return wrong
-
-
-def mib(size: int) -> str:
-    """``10038 MiB``; below 10 MiB with one decimal."""
-    value = size / MIB
-    return f"{value:.0f} MiB" if value >= 10 else f"{value:.1f} MiB"

@@ -130,6 +130,12 @@ class Report(Part):
     """What one process did, or all processes of a container."""
 
     version: Literal[1]
+    began: int = 0
+    """When the process first used a card, in nanoseconds of the machine's clock."""
+    ended: int = 0
+    """When the process ended by itself; 0: it did not, or was killed."""
+    processes: int = 1
+    """How many processes' peaks are added to the peak of a card: those that ran at one time."""
     command: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     """The CUDA libraries that were loaded, by path."""
@@ -154,7 +160,8 @@ class Report(Part):
 
     @property
     def peak(self) -> int:
-        """The peak of all cards together, with their contexts."""
+        """The peak of all cards together, with their contexts; of several processes, an upper
+        bound: their peaks need not be at the same moment."""
         return sum(card.peak for card in self.cards)
 
     @property
@@ -196,8 +203,54 @@ def _parsed(file: Path) -> Report:
 
 
 def _merged(reports: Sequence[Report]) -> Report:
-    """Several processes as one: the use of each card is added up, as if they all ran at once."""
-    return reduce(_added, reports)
+    """Several processes as one.
+
+    The peak of a card is that of the processes which had the most of it together.  What the others
+    had at their own peaks is no part of it.
+    """
+    count = max(len(report.cards) for report in reports)
+    peaking = [_peaking(reports, card) for card in range(count)]
+    cards = tuple(_card(reports, card, peaking[card]) for card in range(count))
+    counted = [_at_peak(report, peaking) for report in reports]
+    found = reduce(_added, counted)
+    most = max((len(group) for group in peaking), default=1)
+    return found.model_copy(update={"cards": cards, "processes": most})
+
+
+def _peaking(reports: Sequence[Report], card: int) -> list[Report]:
+    """Of the processes that use a card, those at one time whose peaks are the most together."""
+    users = [report for report in reports if card < len(report.cards) and report.cards[card].peak]
+    groups = [
+        [other for other in users if other.began <= report.began and _lives_at(other, report.began)]
+        for report in users
+    ]
+    return max(groups, key=lambda group: sum(each.cards[card].peak for each in group), default=[])
+
+
+def _lives_at(report: Report, moment: int) -> bool:
+    return report.ended == 0 or report.ended > moment
+
+
+def _card(reports: Sequence[Report], card: int, peaking: Sequence[Report]) -> CardUse:
+    uses = [report.cards[card] for report in reports if card < len(report.cards)]
+    return uses[0].model_copy(
+        update={
+            "context": len(peaking) * uses[0].context,
+            "used": sum(use.used for use in uses),
+            "peak": sum(report.cards[card].peak for report in peaking),
+        }
+    )
+
+
+def _at_peak(report: Report, peaking: Sequence[Sequence[Report]]) -> Report:
+    """The report with ``at_peak`` only where it is part of a card's peak."""
+    kept = tuple(
+        each
+        if any(report is other for other in peaking[each.card])
+        else each.model_copy(update={"at_peak": 0})
+        for each in report.allocations
+    )
+    return report.model_copy(update={"allocations": kept})
 
 
 def _added(one: Report, other: Report) -> Report:
@@ -206,7 +259,6 @@ def _added(one: Report, other: Report) -> Report:
         version=1,
         command=one.command,
         libraries=tuple(dict.fromkeys(one.libraries + other.libraries)),
-        cards=_cards(one.cards, other.cards),
         stacks=one.stacks + other.stacks,
         allocations=one.allocations + _shifted(other.allocations, shift),
         failed=one.failed + _shifted(other.failed, shift),
@@ -226,20 +278,6 @@ def _added(one: Report, other: Report) -> Report:
 
 def _shifted(parts: tuple[Placed, ...], shift: int) -> tuple[Placed, ...]:
     return tuple(part.model_copy(update={"stack": part.stack + shift}) for part in parts)
-
-
-def _cards(one: Sequence[CardUse], other: Sequence[CardUse]) -> tuple[CardUse, ...]:
-    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
-    both = [
-        card.model_copy(
-            update={
-                name: getattr(card, name) + getattr(also, name)
-                for name in ("context", "used", "peak")
-            }
-        )
-        for card, also in zip(longer, shorter, strict=False)
-    ]
-    return (*both, *longer[len(shorter) :])
 
 
 def _copies(one: Copies, other: Copies) -> Copies:

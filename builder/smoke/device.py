@@ -163,10 +163,9 @@ def _launched(
     model.chmod(0o644)  # the image's own user reads it
     with model.open("rb") as stream:
         header = gguf.read(stream)
-    code = code_table({each.path: each.fat_binaries for each in subject.contents.libraries()})
     simulation = run.prepare(
         build.libraries(device.cache, start.devel, device.log),
-        config.files([start.card], header, code),
+        config.files([start.card], header, code_of(subject.contents)),
         work / "simulator",
         search_path=search_path(subject.contents, start.serve),
         preload=needs_preload(subject.contents),
@@ -174,6 +173,14 @@ def _launched(
     spec = ServeSpec(model, CONTEXT, simulator=simulation.mounts, verbose=True)
     with launched(subject.reference, start.serve, start.port, spec) as server:
         yield DeviceTrial(server, start.serve, simulation, start.card)
+
+
+def code_of(contents: Contents) -> str:
+    """The code table of an image that was read with its device code.
+
+    Raises ``UntriedError`` where that of a file could not be read.
+    """
+    return code_table({each.path: each.fat_binaries for each in contents.libraries()})
 
 
 def copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]:

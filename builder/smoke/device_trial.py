@@ -12,8 +12,8 @@ from builder.servers.client import UnansweredError
 from builder.servers.server import NotServingError, Server
 from builder.simulator import frames, memory
 from builder.simulator.cards import Card
+from builder.simulator.figures import mib
 from builder.simulator.frames import Frame
-from builder.simulator.memory import mib
 from builder.simulator.report import Allocation, Report
 from builder.simulator.run import Simulation
 from builder.smoke import gpu, serves
@@ -201,6 +201,8 @@ def _memory(report: Report, stacks: Stacks, log: str) -> Check:
     total = sum(card.memory for card in report.cards)
     found = f"{', '.join([*parts, f'context {mib(context)}'])}; peak {mib(report.peak)}"
     found += f" of {mib(total)}"
+    if report.processes > 1:
+        found += f"; the peaks of {report.processes} processes are added"
     wrong = memory.disagreements(kinds, stated)
     expected = "as its own log states" if stated else "counted by function"
     return Check("device", "memory", expected, "; ".join([*wrong, found]), not wrong)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from builder.kernels.summary import KernelSummary
+from builder.simulator.figures import mib
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +59,14 @@ class DeviceUse:
     @property
     def text(self) -> str:
         """The figures in one line."""
-        kinds = ", ".join(f"{kind} {_mib(size)}" for kind, size in self.by_kind.items())
+        kinds = ", ".join(f"{kind} {mib(size)}" for kind, size in self.by_kind.items())
         code = ", ".join(sorted(self.code)) or "no code"
         return (
             f"{sum(self.launches.values())} launches of {len(self.launches)} kernels ({code}); "
-            f"peak {_mib(self.peak)} of {_mib(self.memory)}: "
-            f"{', '.join(filter(None, (kinds, f'context {_mib(self.context)}')))}; "
+            f"peak {mib(self.peak)} of {mib(self.memory)}: "
+            f"{', '.join(filter(None, (kinds, f'context {mib(self.context)}')))}; "
             f"simulated {self.card}"
         )
-
-
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):.1f} MiB"
 
 
 @dataclass(frozen=True, slots=True)

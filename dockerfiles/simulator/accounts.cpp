@@ -9,15 +9,6 @@ namespace {
 
 constexpr std::size_t kFailures = 1000;  // in the report: an engine may try without end
 
-void note_peak(int card) {
-    CardUse& use = facts().cards[card];
-    if (use.used < use.peak) return;
-    use.peak = use.used;
-    for (auto& [account, count] : facts().allocations) {
-        if (std::get<1>(account) == card) count.at_peak = count.live;
-    }
-}
-
 void note_failure(int card, std::uint64_t requested, const char* function) {
     if (facts().failed.size() < kFailures) {
         facts().failed.push_back({stack(), card, function, requested, free_bytes(card)});
@@ -26,6 +17,15 @@ void note_failure(int card, std::uint64_t requested, const char* function) {
 }
 
 }  // namespace
+
+void note_peak(int card) {
+    CardUse& use = facts().cards[card];
+    if (use.used < use.peak) return;
+    use.peak = use.used;
+    for (auto& [account, count] : facts().allocations) {
+        if (std::get<1>(account) == card) count.at_peak = count.live;
+    }
+}
 
 std::uint64_t free_bytes(int card) {
     const std::uint64_t memory = cards()[card].memory, used = facts().cards[card].used;

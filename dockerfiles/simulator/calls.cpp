@@ -74,9 +74,28 @@ cudaError_t use_card(int card) {
     if (use.started) return cudaSuccess;
     use.started = true;
     use.used += cards()[card].context;
-    use.peak = use.used;
+    note_peak(card);
     changed();
     return use.used > cards()[card].memory ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+
+void reset_card(int card) {
+    const Lock lock(mutex());
+    reset_streams(card);
+    reset_pools(card);
+    reset_physical(card);
+    reset_allocations(card);
+    reset_kernels(card);
+    CardUse& use = facts().cards[card];
+    if (use.started) use.used -= cards()[card].context;
+    use.started = false;
+    ++use.resets;
+    changed();
+}
+
+unsigned resets(int card) {
+    const Lock lock(mutex());
+    return facts().cards[card].resets;
 }
 
 cudaError_t remember(cudaError_t error) {

@@ -69,6 +69,13 @@ bool forbids(const Capture& capture) {
 
 }  // namespace
 
+void abandon(Capture* capture) {
+    if (capture->owned) destroy_graph(capture->graph);
+    leave(capture);
+    captures().erase(capture);
+    delete capture;
+}
+
 std::unordered_set<Capture*>& captures() {
     static auto* const all = new std::unordered_set<Capture*>;
     return *all;
@@ -143,12 +150,9 @@ cudaError_t end_capture(cudaStream_t handle, cudaGraph_t* graph) {
     if (error == cudaSuccess && !is_joined(*capture)) error = cudaErrorStreamCaptureUnjoined;
     if (error == cudaSuccess && graph != nullptr) {
         *graph = capture->graph;
-    } else if (capture->owned) {
-        destroy_graph(capture->graph);
+        capture->owned = false;
     }
-    leave(capture);
-    captures().erase(capture);
-    delete capture;
+    abandon(capture);
     return error;
 }
 

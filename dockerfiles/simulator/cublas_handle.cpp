@@ -24,9 +24,11 @@ std::set<cublasHandle_t>& handles() {
 }
 
 // The size of the default workspace in bytes: the table of cuBLAS's documentation,
-// "cublasSetWorkspace()": 32 MiB for sm90, sm10x and sm12x, 4 MiB for the others.
+// "cublasSetWorkspace()" (docs.nvidia.com/cuda/cublas): 32 MiB for sm90, sm10x and sm12x, 4 MiB for
+// the others.
 std::uint64_t default_workspace(const Card& card) {
-    return std::uint64_t{card.major >= 9 ? 32u : 4u} << 20;
+    const bool large = card.major == 9 || card.major == 10 || card.major == 12;
+    return std::uint64_t{large ? 32u : 4u} << 20;
 }
 
 // CUBLAS_WORKSPACE_CONFIG (documentation, "Results Reproducibility"): pairs of a size in KiB and

@@ -89,7 +89,12 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaDeviceReset() {
     SIMULATED();
     if (const cudaError_t error = start()) return remember(error);
-    reset_memory(current_card());
+    const int card = current_card();
+    reset_card(card);
+    const std::lock_guard guard(lock);
+    std::erase_if(peers, [card](const auto& pair) {
+        return pair.first == card || pair.second == card;
+    });
     return cudaSuccess;
 }
 

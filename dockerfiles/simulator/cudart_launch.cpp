@@ -50,7 +50,8 @@ cudaError_t attributes_of(const void* function, cudaFuncAttributes* out) {
     out->sharedSizeBytes = known.shared;
     out->localSizeBytes = known.local;
     out->numRegs = known.registers;
-    out->binaryVersion = out->ptxVersion = on.major * 10 + on.minor;
+    out->binaryVersion = known.binary_version;
+    out->ptxVersion = known.ptx_version;
     out->maxDynamicSharedSizeBytes = static_cast<int>(dynamic_shared_limit(kernel, card));
     out->preferredShmemCarveout = -1;
     // Limited by the kernel's registers, in whole warps, and by what it was compiled for.
@@ -211,8 +212,9 @@ cudaError_t cudaOccupancyMaxPotentialClusterSize(int* size, const void* function
                                                  const cudaLaunchConfig_t*) {
     SIMULATED();
     if (size == nullptr) return remember(cudaErrorInvalidValue);
-    if (find_kernel(function) == nullptr) return remember(cudaErrorInvalidDeviceFunction);
-    *size = cards()[current_card()].major >= 9 ? 8 : 1;
+    const Kernel* const kernel = find_kernel(function);
+    if (kernel == nullptr) return remember(cudaErrorInvalidDeviceFunction);
+    *size = cluster_limit(kernel, current_card());
     return cudaSuccess;
 }
 

@@ -1,6 +1,7 @@
 // libcudart: what the host code of nvcc calls by itself: fat binaries, kernels, variables.
 //
 // Declared in crt/host_runtime.h; the wrapper's layout is fatbinary_section.h.
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -14,9 +15,16 @@ using namespace simulator;
 
 namespace {
 
+struct Place {
+    void* address = nullptr;
+    unsigned resets = 0;  // of the card, when the address was made
+};
+
 struct Variable {
+    void** module = nullptr;
     std::size_t size = 0;
-    std::map<int, void*> addresses;  // by card, when it is first asked for
+    void** managed = nullptr;     // the host's pointer to a managed variable
+    std::map<int, Place> places;  // by card, when it is first asked for
 };
 
 std::mutex lock;
@@ -34,26 +42,69 @@ struct Configuration {
 };
 thread_local std::vector<Configuration> configurations;  // of <<<>>>
 
-cudaError_t address_of(const void* symbol, void** address, std::size_t* size) {
-    const int card = current_card();
-    {
-        const std::lock_guard guard(lock);
-        const auto found = variables().find(symbol);
-        if (found == variables().end()) return cudaErrorInvalidSymbol;
-        *size = found->second.size;
-        *address = found->second.addresses[card];
-    }
-    if (*address != nullptr) return cudaSuccess;
-    // Without the lock: a library that is being loaded may wait for it (registry_mutex).
+// Memory is made without the lock: a library that is being loaded may wait for it
+// (registry_mutex).
+cudaError_t make_variable(const void* symbol, int card, std::size_t size, void** address) {
+    const unsigned now = resets(card);
     void* made = nullptr;
-    if (const cudaError_t error = allocate(card, *size, "__cudaRegisterVar", &made)) return error;
+    if (const cudaError_t error = allocate(card, size, "__cudaRegisterVar", &made)) return error;
     {
         const std::lock_guard guard(lock);
-        void*& known = variables()[symbol].addresses[card];
-        if (known == nullptr) std::swap(known, made);
-        *address = known;
+        Place& known = variables()[symbol].places[card];
+        if (known.address == nullptr || known.resets != now) {
+            known = {std::exchange(made, nullptr), now};
+        }
+        *address = known.address;
     }
     return release(made);  // another thread was faster; else null
+}
+
+// A managed variable lives where both can use it, and stays there.
+cudaError_t make_managed(void** host, std::size_t size, void** address) {
+    void* made = nullptr;
+    if (const cudaError_t error = allocate_host(size, 0, &made)) return error;
+    {
+        const std::lock_guard guard(lock);
+        if (*host == nullptr) std::swap(*host, made);
+        *address = *host;
+    }
+    return release_host(made);  // another thread was faster; else null
+}
+
+// By the host side's address or, as programs name a managed variable, by that of its memory.
+auto find_variable(const void* symbol) {
+    const auto found = variables().find(symbol);
+    if (found != variables().end()) return found;
+    return std::ranges::find_if(variables(), [symbol](const auto& entry) {
+        return entry.second.managed != nullptr && *entry.second.managed == symbol;
+    });
+}
+
+cudaError_t address_of(const void* symbol, void** address, std::size_t* size) {
+    const int card = current_card();
+    const unsigned now = resets(card);
+    void** managed = nullptr;
+    {
+        const std::lock_guard guard(lock);
+        const auto found = find_variable(symbol);
+        if (found == variables().end()) return cudaErrorInvalidSymbol;
+        *size = found->second.size;
+        managed = found->second.managed;
+        const Place& place = found->second.places[card];
+        *address = managed != nullptr ? *managed : place.resets == now ? place.address : nullptr;
+    }
+    if (*address != nullptr) return cudaSuccess;
+    return managed != nullptr ? make_managed(managed, *size, address)
+                              : make_variable(symbol, card, *size, address);
+}
+
+std::vector<const void*> managed_variables(void** module) {
+    const std::lock_guard guard(lock);
+    std::vector<const void*> found;
+    for (const auto& [symbol, variable] : variables()) {
+        if (variable.managed != nullptr && variable.module == module) found.push_back(symbol);
+    }
+    return found;
 }
 
 cudaError_t copy_symbol(const void* symbol, std::size_t offset, std::size_t count,
@@ -83,8 +134,14 @@ void** __cudaRegisterFatBinary(void* wrapper) {
 
 void __cudaRegisterFatBinaryEnd(void**) { SIMULATED(); }
 
+// The memory of its variables is not freed: a destructor must not wait for the simulator's lock.
 void __cudaUnregisterFatBinary(void** handle) {
     SIMULATED();
+    {
+        const std::lock_guard guard(lock);
+        std::erase_if(variables(),
+                      [handle](const auto& entry) { return entry.second.module == handle; });
+    }
     unregister_module(reinterpret_cast<Module*>(handle));
 }
 
@@ -94,26 +151,31 @@ void __cudaRegisterFunction(void** handle, const char* host, char*, const char* 
     register_kernel(reinterpret_cast<Module*>(handle), host, name);
 }
 
-void __cudaRegisterVar(void**, char* host, char*, const char*, int, std::size_t size, int, int) {
+void __cudaRegisterVar(void** handle, char* host, char*, const char*, int, std::size_t size, int,
+                       int) {
     SIMULATED();
     const std::lock_guard guard(lock);
-    variables()[host].size = size;
+    variables()[host] = {.module = handle, .size = size};
 }
 
 void __cudaRegisterHostVar(void**, const char*, char*, std::size_t) { SIMULATED(); }
 
-// A managed variable lives where both can use it.
-void __cudaRegisterManagedVar(void**, void** host, char*, const char*, int, std::size_t size, int,
-                              int) {
+// Makes no memory: a constructor must not wait for the simulator's lock (registry_mutex).
+void __cudaRegisterManagedVar(void** handle, void** host, char*, const char*, int,
+                              std::size_t size, int, int) {
     SIMULATED();
-    void* pointer = nullptr;
-    if (allocate_host(size, 0, &pointer) == cudaSuccess) *host = pointer;
     const std::lock_guard guard(lock);
-    variables()[host] = {size, {{0, pointer}}};
+    variables()[host] = {.module = handle, .size = size, .managed = host};
 }
 
-char __cudaInitModule(void**) {
+// Called before the program's first use of a managed variable (crt/host_runtime.h).
+char __cudaInitModule(void** handle) {
     SIMULATED();
+    for (const void* const symbol : managed_variables(handle)) {
+        void* address = nullptr;
+        std::size_t size = 0;
+        if (address_of(symbol, &address, &size) != cudaSuccess) return 0;
+    }
     return 1;
 }
 

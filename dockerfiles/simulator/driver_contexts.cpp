@@ -104,7 +104,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     DRIVER();
     if (!is_card(device)) return CUDA_ERROR_INVALID_DEVICE;
-    reset_memory(device);
+    reset_card(device);
     return CUDA_SUCCESS;
 }
 

@@ -70,10 +70,8 @@ CUresult attribute(int* value, CUfunction_attribute wanted, const void* function
         case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = found.shared; return CUDA_SUCCESS;
         case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = found.local; return CUDA_SUCCESS;
         case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = found.registers; return CUDA_SUCCESS;
-        case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-        case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-            *value = on.major * 10 + on.minor;
-            return CUDA_SUCCESS;
+        case CU_FUNC_ATTRIBUTE_PTX_VERSION: *value = found.ptx_version; return CUDA_SUCCESS;
+        case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = found.binary_version; return CUDA_SUCCESS;
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
             *value = dynamic_shared_limit(kernel, card);
             return CUDA_SUCCESS;

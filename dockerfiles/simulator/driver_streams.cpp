@@ -30,7 +30,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
 
 CUresult cuStreamQuery(CUstream stream) {
     IN_CONTEXT();
-    return result(stream_info(stream));
+    return result(query_stream(stream));
 }
 
 CUresult cuStreamGetFlags(CUstream stream, unsigned* flags) {

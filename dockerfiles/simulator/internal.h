@@ -75,6 +75,7 @@ struct CopyCount {
 struct CardUse {
     std::uint64_t used = 0, peak = 0;  // with the context
     bool started = false;              // the context's memory is taken
+    unsigned resets = 0;
 };
 
 // All that the report shows, under the lock.
@@ -100,6 +101,8 @@ cudaError_t charge(int card, std::uint64_t bytes, std::uint64_t requested, const
                    Account* account);
 void refund(int card, std::uint64_t bytes, std::uint64_t requested, const Account& account);
 std::uint64_t free_bytes(int card);
+// After `used` of the card has grown.
+void note_peak(int card);
 
 // ---- Address space (vmm.cpp) ----
 
@@ -118,6 +121,15 @@ bool find_mapping(std::uintptr_t address, Range* range);
 // The pool that `address` was allocated from takes it back; false: no pool's (pools.cpp).
 bool pool_release(std::uintptr_t address);
 bool find_pooled(std::uintptr_t address, Range* range);
+
+// ---- What a reset of the card destroys (reset_card) ----
+
+void reset_allocations(int card);  // memory.cpp
+void reset_pools(int card);        // pools.cpp
+void reset_physical(int card);     // vmm.cpp
+void reset_streams(int card);      // streams.cpp
+void reset_kernels(int card);      // modules.cpp: what cudaFuncSetAttribute allowed
+
 // Says in the report that a call was wrong; writes it at the first time.
 void violate(const std::string& kernel, cudaError_t error, const std::string& why,
              const dim3& grid = {0, 0, 0}, const dim3& block = {0, 0, 0}, std::uint64_t shared = 0);

@@ -10,6 +10,7 @@ namespace simulator {
 // What the code table says about a kernel, for the code that the card takes.
 struct Attributes {
     int registers = 0, threads = 0, cluster = 0;  // threads, cluster 0: not limited
+    int binary_version = 0, ptx_version = 0;      // 120: compute capability 12.0
     std::uint64_t shared = 0, local = 0;          // static shared and local memory, in bytes
 };
 
@@ -36,6 +37,8 @@ SIMULATOR_API cudaError_t kernel_attributes(Kernel* kernel, int card, Attributes
 SIMULATOR_API std::uint64_t dynamic_shared_limit(Kernel* kernel, int card);
 SIMULATOR_API cudaError_t set_dynamic_shared_limit(Kernel* kernel, int card, std::uint64_t size);
 SIMULATOR_API void set_nonportable_cluster(Kernel* kernel, bool allowed);
+// The blocks that a cluster of this kernel may have on the card; 1: it has no clusters.
+SIMULATOR_API int cluster_limit(const Kernel* kernel, int card);
 // Blocks of this size that a multiprocessor holds at once; 0: none fits.
 SIMULATOR_API cudaError_t resident_blocks(Kernel* kernel, int card, int threads,
                                           std::uint64_t dynamic_shared, int* blocks);

@@ -14,7 +14,9 @@ namespace simulator {
 namespace {
 
 constexpr std::uint64_t kDefaultShared = 48 << 10;  // without cudaFuncSetAttribute
-constexpr unsigned kPortableCluster = 8;            // blocks
+// Blocks of a cluster: 8 on every card that has clusters, 16 on some where the kernel allows it
+// (Blackwell Tuning Guide, "Thread Block Clusters").
+constexpr int kPortableCluster = 8, kLargestCluster = 16;
 constexpr unsigned kGridYZ = 65535, kBlockZ = 64;
 
 std::uint64_t volume(const dim3& size) { return std::uint64_t{size.x} * size.y * size.z; }
@@ -145,12 +147,13 @@ Finding check_cluster(const Launch& launch, const Card& card, const Attributes& 
                 "clusters need compute capability 9.0; the card has " + std::to_string(card.major) +
                     "." + std::to_string(card.minor)};
     }
-    if (blocks > kPortableCluster && !launch.kernel->nonportable_cluster) {
-        return {cudaErrorInvalidClusterSize,
-                "a cluster of " + std::to_string(blocks) +
-                    " blocks; 8 are allowed without the attribute NonPortableClusterSizeAllowed"};
-    }
-    return {};
+    const int most = cluster_limit(launch.kernel, launch.card);
+    if (blocks <= static_cast<std::uint64_t>(most)) return {};
+    const bool portable = most == kPortableCluster;
+    return {cudaErrorInvalidClusterSize,
+            "a cluster of " + std::to_string(blocks) + " blocks; " + std::to_string(most) +
+                " are allowed" +
+                (portable ? " without the attribute NonPortableClusterSizeAllowed" : "")};
 }
 
 Finding check_cooperative(const Launch& launch, const Card& card, const Attributes& attributes) {
@@ -241,6 +244,12 @@ cudaError_t set_dynamic_shared_limit(Kernel* kernel, int card, std::uint64_t siz
 void set_nonportable_cluster(Kernel* kernel, bool allowed) {
     const Lock lock(mutex());
     kernel->nonportable_cluster = allowed;
+}
+
+int cluster_limit(const Kernel* kernel, int card) {
+    const Lock lock(mutex());
+    if (cards()[card].major < 9) return 1;
+    return kernel->nonportable_cluster ? kLargestCluster : kPortableCluster;
 }
 
 cudaError_t resident_blocks(Kernel* kernel, int card, int threads, std::uint64_t dynamic_shared,

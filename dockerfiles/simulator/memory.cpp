@@ -179,16 +179,12 @@ cudaError_t release(void* pointer) {
     return cudaSuccess;
 }
 
-void reset_memory(int card) {
-    const Lock lock(mutex());
+void reset_allocations(int card) {
     std::erase_if(memory().allocations, [card](const auto& entry) {
         if (entry.second.range.card != card) return false;
         free_allocation(entry.second);
         return true;
     });
-    CardUse& use = facts().cards[card];
-    if (use.started) use.used -= cards()[card].context;
-    use.started = false;
 }
 
 cudaError_t allocate_host(std::uint64_t size, unsigned flags, void** pointer) {

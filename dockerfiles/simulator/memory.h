@@ -27,8 +27,6 @@ SIMULATOR_API cudaError_t allocate(int card, std::uint64_t size, const char* fun
 // cudaErrorInvalidValue: not the start of an allocation. Null is freed without an error.
 SIMULATOR_API cudaError_t release(void* pointer);
 SIMULATOR_API void memory_info(int card, std::uint64_t* free, std::uint64_t* total);
-// Frees everything of the card (cudaDeviceReset).
-SIMULATOR_API void reset_memory(int card);
 
 // Host memory that the program may touch: backed by pages as they are touched.
 SIMULATOR_API cudaError_t allocate_host(std::uint64_t size, unsigned flags, void** pointer);
@@ -61,6 +59,7 @@ SIMULATOR_API Pool* default_pool(int card);
 SIMULATOR_API Pool* current_pool(int card);
 SIMULATOR_API cudaError_t set_current_pool(int card, Pool* pool);
 SIMULATOR_API Pool* create_pool(int card, std::uint64_t most);  // `most` 0: not limited
+// The pool goes with its last allocation; from now on nothing can be allocated from it.
 SIMULATOR_API cudaError_t destroy_pool(Pool* pool);
 SIMULATOR_API cudaError_t pool_allocate(Pool* pool, std::uint64_t size, const char* function,
                                         void** pointer);

@@ -1,5 +1,6 @@
 // Modules and kernels: what the program registered, and what the code table says about it.
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 
 #include "internal.h"
@@ -32,6 +33,16 @@ Kernel* add_kernel(Module* module, const char* name) {
     all().functions[added] = added;
     module->kernels[added->name] = std::move(kernel);
     return added;
+}
+
+// From the code that the card takes, "sm_120a" or "compute_90". PTX is compiled for the card. From
+// which PTX machine code was compiled is not known: its own version stands for it.
+void add_versions(const std::string& code, int card, Attributes* attributes) {
+    attributes->binary_version = attributes->ptx_version = card;
+    const std::size_t digits = code.find('_');
+    if (digits == std::string::npos) return;
+    attributes->ptx_version = std::atoi(code.c_str() + digits + 1);
+    if (code.starts_with("sm_")) attributes->binary_version = attributes->ptx_version;
 }
 
 }  // namespace
@@ -80,6 +91,13 @@ Kernel* find_kernel(Module* module, const char* name) {
 const char* kernel_name(const Kernel* kernel) { return kernel->name.c_str(); }
 Module* kernel_module(const Kernel* kernel) { return kernel->module; }
 
+void reset_kernels(int card) {
+    const RegistryLock lock(registry_mutex());
+    for (const auto& module : all().modules) {
+        for (const auto& [name, kernel] : module->kernels) kernel->dynamic_shared.erase(card);
+    }
+}
+
 std::map<std::string, std::vector<std::string>> unknown_code() {
     const RegistryLock lock(registry_mutex());
     std::map<std::string, std::vector<std::string>> found;
@@ -94,9 +112,10 @@ cudaError_t kernel_attributes(Kernel* kernel, int card, Attributes* attributes) 
     if (const cudaError_t error = use_card(card)) return error;
     const Lock lock(mutex());
     const Code* const code = kernel->module->code;
-    *attributes = kernel->attributes;
-    if (code == nullptr || kernel->in_code) return cudaSuccess;
     const Card& on = cards()[card];
+    *attributes = kernel->attributes;
+    add_versions(code == nullptr ? "" : code->code, on.major * 10 + on.minor, attributes);
+    if (code == nullptr || kernel->in_code) return cudaSuccess;
     const std::string capability = std::to_string(on.major) + "." + std::to_string(on.minor);
     if (code->code == "none") {
         violate(kernel->name, cudaErrorNoKernelImageForDevice,

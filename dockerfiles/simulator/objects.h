@@ -30,6 +30,8 @@ cudaStream_t find_stream(cudaStream_t stream);
 // The capture of a stream; null: it is not captured.
 inline Capture* captured(cudaStream_t stream);
 std::unordered_set<Capture*>& captures();
+// Ends a capture without a graph.
+void abandon(Capture* capture);
 // Adds work to the capture of a stream.
 cudaError_t capture_work(cudaStream_t stream, Work work, cudaGraphNode_t* node = nullptr);
 // The legacy default stream waits for all blocking streams: not while one of them is captured.

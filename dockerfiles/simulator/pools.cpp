@@ -12,6 +12,7 @@ struct Pool {
     std::uint64_t most = 0;  // 0: not limited
     std::uint64_t threshold = 0, reserved = 0, reserved_high = 0, used = 0, used_high = 0;
     int reuse[3] = {1, 1, 1};  // event dependencies, opportunistic, internal dependencies
+    bool destroyed = false;    // by the program: the pool goes with its last allocation
 };
 
 namespace {
@@ -59,6 +60,33 @@ void each_pool(Act act) {
     for (auto& [key, pool] : pools().created) act(*pool);
 }
 
+// Whether a handle of the program is a pool: a default one, or a made one that is not destroyed.
+bool is_pool(Pool* pool) {
+    const auto made = pools().created.find(pool);
+    if (made != pools().created.end()) return !pool->destroyed;
+    return std::ranges::any_of(pools().defaults,
+                               [pool](const auto& entry) { return entry.second.get() == pool; });
+}
+
+bool has_allocations(const Pool* pool) {
+    return std::ranges::any_of(pools().allocations,
+                               [pool](const auto& entry) { return entry.second.pool == pool; });
+}
+
+// Gives back the memory of a pool without allocations, and forgets the pool.
+void drop(Pool* pool) {
+    facts().cards[pool->card].used -= pool->reserved;
+    pools().created.erase(pool);
+    changed();
+}
+
+void free_pooled(std::uintptr_t address, const Pooled& allocation) {
+    forget_contents(address, allocation.range.size);
+    allocation.pool->used -= round_up(allocation.range.size, kGranule);
+    refund(allocation.pool->card, 0, allocation.range.size, allocation.account);
+    unreserve(address, round_up(allocation.range.size, kSegment));
+}
+
 }  // namespace
 
 Pool* default_pool(int card) {
@@ -76,7 +104,7 @@ Pool* current_pool(int card) {
 
 cudaError_t set_current_pool(int card, Pool* pool) {
     const Lock lock(mutex());
-    if (pool == nullptr || pool->card != card) return cudaErrorInvalidValue;
+    if (!is_pool(pool) || pool->card != card) return cudaErrorInvalidValue;
     pools().current[card] = pool;
     return cudaSuccess;
 }
@@ -91,20 +119,17 @@ Pool* create_pool(int card, std::uint64_t most) {
 
 cudaError_t destroy_pool(Pool* pool) {
     const Lock lock(mutex());
-    if (!pools().created.contains(pool)) return cudaErrorInvalidValue;
-    for (const auto& [address, allocation] : pools().allocations) {
-        // The pool is destroyed when its last allocation is freed: until then it stays.
-        if (allocation.pool == pool) return cudaSuccess;
-    }
-    facts().cards[pool->card].used -= pool->reserved;
+    if (!is_pool(pool) || !pools().created.contains(pool)) return cudaErrorInvalidValue;
     std::erase_if(pools().current, [pool](const auto& entry) { return entry.second == pool; });
-    pools().created.erase(pool);
+    pool->destroyed = true;
+    if (!has_allocations(pool)) drop(pool);
     return cudaSuccess;
 }
 
 cudaError_t pool_allocate(Pool* pool, std::uint64_t size, const char* function, void** pointer) {
     *pointer = nullptr;
     const Lock lock(mutex());
+    if (!is_pool(pool)) return cudaErrorInvalidValue;
     if (const cudaError_t error = use_card(pool->card)) return error;
     if (size == 0) return cudaSuccess;
     const std::uint64_t taken = round_up(size, kGranule);
@@ -130,13 +155,28 @@ cudaError_t pool_allocate(Pool* pool, std::uint64_t size, const char* function, 
 bool pool_release(std::uintptr_t address) {
     const auto found = pools().allocations.find(address);
     if (found == pools().allocations.end()) return false;
-    const Pooled& allocation = found->second;
-    forget_contents(address, allocation.range.size);
-    allocation.pool->used -= round_up(allocation.range.size, kGranule);
-    refund(allocation.pool->card, 0, allocation.range.size, allocation.account);
-    unreserve(address, round_up(allocation.range.size, kSegment));
+    Pool* const pool = found->second.pool;
+    free_pooled(address, found->second);
     pools().allocations.erase(found);
+    if (pool->destroyed && !has_allocations(pool)) drop(pool);
     return true;
+}
+
+void reset_pools(int card) {
+    std::erase_if(pools().allocations, [card](const auto& entry) {
+        if (entry.second.pool->card != card) return false;
+        free_pooled(entry.first, entry.second);
+        return true;
+    });
+    each_pool([card](Pool& pool) {
+        if (pool.card == card) facts().cards[card].used -= pool.reserved;
+    });
+    pools().current.erase(card);
+    std::erase_if(pools().created,
+                  [card](const auto& entry) { return entry.second->card == card; });
+    // Its handle stays: programs get it once.
+    const auto unused = pools().defaults.find(card);
+    if (unused != pools().defaults.end()) *unused->second = Pool{.card = card};
 }
 
 bool find_pooled(std::uintptr_t address, Range* range) {
@@ -150,6 +190,7 @@ bool find_pooled(std::uintptr_t address, Range* range) {
 
 cudaError_t pool_get(Pool* pool, cudaMemPoolAttr attribute, void* value) {
     const Lock lock(mutex());
+    if (!is_pool(pool)) return cudaErrorInvalidValue;
     auto* const size = static_cast<std::uint64_t*>(value);
     switch (attribute) {
         case cudaMemPoolReuseFollowEventDependencies:
@@ -169,6 +210,7 @@ cudaError_t pool_get(Pool* pool, cudaMemPoolAttr attribute, void* value) {
 
 cudaError_t pool_set(Pool* pool, cudaMemPoolAttr attribute, const void* value) {
     const Lock lock(mutex());
+    if (!is_pool(pool)) return cudaErrorInvalidValue;
     switch (attribute) {
         case cudaMemPoolReuseFollowEventDependencies:
         case cudaMemPoolReuseAllowOpportunistic:
@@ -187,6 +229,7 @@ cudaError_t pool_set(Pool* pool, cudaMemPoolAttr attribute, const void* value) {
 
 cudaError_t pool_trim(Pool* pool, std::uint64_t keep) {
     const Lock lock(mutex());
+    if (!is_pool(pool)) return cudaErrorInvalidValue;
     trim(*pool, keep);
     return cudaSuccess;
 }

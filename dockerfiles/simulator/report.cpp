@@ -6,6 +6,7 @@
 #include <link.h>
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -25,6 +26,17 @@ namespace {
 
 std::atomic<bool> dirty = false;
 std::atomic<bool> ticking = false;
+
+// Of this process: when it first used the simulator, and when it ended; 0: not yet.
+std::atomic<std::uint64_t> began = 0, ended = 0;
+
+// Nanoseconds on the clock that all processes of a machine share (clock_gettime(2)).
+std::uint64_t now() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000u +
+           static_cast<std::uint64_t>(time.tv_nsec);
+}
 
 std::string directory() {
     const char* other = std::getenv("BUILDER_SIMULATOR_REPORT");
@@ -148,7 +160,8 @@ void add_copies(Json& json) {
 std::string report() {
     const Lock lock(mutex());
     Json json;
-    json.open('{').pair("version", 1).pair("pid", static_cast<int>(getpid()));
+    json.open('{').pair("version", 1).pair("pid", static_cast<int>(getpid()))
+        .pair("began", began.load()).pair("ended", ended.load());
     add_command(json);
     add_libraries(json);
     add_cards(json);
@@ -196,12 +209,15 @@ void in_child() {
     new (&mutex()) std::recursive_mutex;
     ticking = false;
     dirty = false;
+    began = 0;
 }
 
 [[gnu::constructor]] void at_load() { pthread_atfork(before_fork, in_parent, in_child); }
 
 [[gnu::destructor]] void at_exit() {
-    if (dirty) write_report();
+    if (began == 0) return;  // it called nothing
+    ended = now();
+    write_report();
 }
 
 }  // namespace
@@ -209,6 +225,7 @@ void in_child() {
 void changed() {
     if (!dirty.load(std::memory_order_relaxed)) dirty.store(true, std::memory_order_relaxed);
     if (ticking.load(std::memory_order_relaxed) || ticking.exchange(true)) return;
+    began = now();
     sigset_t every, before;  // the program's signals are for its own threads
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &before);

@@ -91,6 +91,11 @@ SIMULATOR_API int current_card();
 SIMULATOR_API cudaError_t set_current_card(int card);
 // Takes the context's memory when the card is first used. cudaErrorMemoryAllocation: no room.
 SIMULATOR_API cudaError_t use_card(int card);
+// Destroys all that the program has on the card (cudaDeviceReset): memory, pools, streams, events,
+// and the context. Host memory and reserved addresses stay: they belong to no card.
+SIMULATOR_API void reset_card(int card);
+// How often the card was reset: addresses from before are no longer valid.
+SIMULATOR_API unsigned resets(int card);
 
 // Remembers the error for cudaGetLastError, returns it.
 SIMULATOR_API cudaError_t remember(cudaError_t error);

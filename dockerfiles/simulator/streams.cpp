@@ -1,5 +1,6 @@
 // Streams and events. What a stream is given is done at once, so that all work is always complete.
 #include <chrono>
+#include <map>
 
 #include "objects.h"
 
@@ -75,6 +76,36 @@ struct Perform {
     cudaError_t operator()(const MemoryWork&) const { return cudaSuccess; }
 };
 
+// Whether all work of a stream is done. Asking ends a capture of it (CUDA Programming Guide, "Graph
+// Creation via Stream Capture: Prohibited and Unhandled Operations").
+cudaError_t check_done(cudaStream_t handle, const char* asked) {
+    const cudaStream_t stream = find_stream(handle);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (stream->capture != nullptr) {
+        stream->capture->valid = false;
+        violate("", cudaErrorStreamCaptureUnsupported,
+                std::string("a stream is ") + asked + " while it is captured");
+        return cudaErrorStreamCaptureUnsupported;
+    }
+    return check_implicit(stream);
+}
+
+// The default streams of each card: the one that waits for others, and that of each thread.
+std::map<std::pair<int, bool>, CUstream_st>& default_streams() {
+    static auto* const all = new std::map<std::pair<int, bool>, CUstream_st>;
+    return *all;
+}
+
+// The stream no longer takes part in a capture.
+void leave_capture(cudaStream_t stream) {
+    Capture* const capture = stream->capture;
+    if (capture == nullptr) return;
+    capture->valid = false;
+    if (capture->origin == stream) abandon(capture);
+    stream->capture = nullptr;
+    stream->dependencies.clear();
+}
+
 }  // namespace
 
 cudaError_t perform(const Work& work) { return std::visit(Perform{}, work); }
@@ -85,8 +116,7 @@ cudaStream_t find_stream(cudaStream_t stream) {
     if (stream != nullptr && stream != cudaStreamLegacy && !per_thread) {
         return live<CUstream_st>().contains(stream) ? stream : nullptr;
     }
-    static auto* const defaults = new std::map<std::pair<int, bool>, CUstream_st>;
-    const auto [found, added] = defaults->try_emplace({current_card(), per_thread});
+    const auto [found, added] = default_streams().try_emplace({current_card(), per_thread});
     if (added) {
         found->second.card = current_card();
         found->second.legacy = !per_thread;
@@ -142,25 +172,41 @@ cudaError_t create_stream(unsigned flags, int priority, cudaStream_t* stream) {
 cudaError_t destroy_stream(cudaStream_t stream) {
     const Lock lock(mutex());
     if (!live<CUstream_st>().contains(stream)) return cudaErrorInvalidResourceHandle;
-    if (stream->capture != nullptr) stream->capture->valid = false;
+    leave_capture(stream);
     live<CUstream_st>().erase(stream);
     delete stream;
     return cudaSuccess;
 }
 
+void reset_streams(int card) {
+    for (auto& [key, stream] : default_streams()) {
+        if (stream.card == card) leave_capture(&stream);
+    }
+    std::erase_if(live<CUstream_st>(), [card](cudaStream_t stream) {
+        if (stream->card != card) return false;
+        leave_capture(stream);
+        delete stream;
+        return true;
+    });
+    std::erase_if(live<CUevent_st>(), [card](cudaEvent_t event) {
+        if (event->card != card) return false;
+        delete event;
+        return true;
+    });
+}
+
 cudaError_t synchronize_stream(cudaStream_t handle) {
     if (const cudaError_t error = use_card(current_card())) return error;
     const Lock lock(mutex());
-    const cudaStream_t stream = find_stream(handle);
-    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    if (stream->capture != nullptr) {
-        stream->capture->valid = false;
-        violate("", cudaErrorStreamCaptureUnsupported, "a stream is waited for while it is captured");
-        return cudaErrorStreamCaptureUnsupported;
-    }
-    if (const cudaError_t error = check_implicit(stream)) return error;
+    if (const cudaError_t error = check_done(handle, "waited for")) return error;
     trim_pools();
     return cudaSuccess;
+}
+
+cudaError_t query_stream(cudaStream_t handle) {
+    if (const cudaError_t error = use_card(current_card())) return error;
+    const Lock lock(mutex());
+    return check_done(handle, "queried");
 }
 
 cudaError_t stream_info(cudaStream_t handle, int* card, unsigned* flags, int* priority,

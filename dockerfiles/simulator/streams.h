@@ -53,6 +53,8 @@ SIMULATOR_API cudaError_t create_stream(unsigned flags, int priority, cudaStream
 SIMULATOR_API cudaError_t destroy_stream(cudaStream_t stream);
 // cudaErrorStreamCaptureUnsupported: the stream is captured, which the wait would end.
 SIMULATOR_API cudaError_t synchronize_stream(cudaStream_t stream);
+// As synchronize_stream, for a program that does not wait.
+SIMULATOR_API cudaError_t query_stream(cudaStream_t stream);
 SIMULATOR_API cudaError_t stream_info(cudaStream_t stream, int* card = nullptr,
                                       unsigned* flags = nullptr, int* priority = nullptr,
                                       unsigned long long* id = nullptr);

@@ -167,6 +167,20 @@ cudaError_t unmap(std::uintptr_t address, std::uint64_t size) {
     return cudaSuccess;
 }
 
+void reset_physical(int card) {
+    std::erase_if(memory().mappings, [card](const auto& entry) {
+        if (entry.second.range.card != card) return false;
+        forget_contents(entry.second.range.address, entry.second.range.size);
+        return true;
+    });
+    std::erase_if(memory().physical, [card](const auto& entry) {
+        const Physical& physical = entry.second;
+        if (physical.card != card) return false;
+        refund(card, physical.size, physical.size, physical.account);
+        return true;
+    });
+}
+
 bool find_mapping(std::uintptr_t address, Range* range) {
     const auto next = memory().mappings.upper_bound(address);
     if (next == memory().mappings.begin()) return false;

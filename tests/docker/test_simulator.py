@@ -7,7 +7,9 @@ cases, each with a report of its own.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from builder.simulator import build, cards, config, run
+from builder.simulator import build, cards, run
 from support.environment import REPOSITORY, SHARED_CACHE
+from support.simulators import code_of
 from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
@@ -30,9 +33,9 @@ KINDS = {
 CASES = [
     *("full", "arithmetic", "leak", "block", "shared", "registers", "clusters", "cooperative"),
     *("unsupported", "aborted", "graph", "two_cards", "contents", "pools", "forked"),
-    "loading",
+    *("loading", "reset", "managed"),
 ]
-RUNS = [("card", case) for case in CASES] + [("sm_90", "one"), ("ptx", "one")]
+RUNS = [("card", case) for case in CASES] + [(kind, "one") for kind in KINDS]
 SCRIPT = """
 mkdir $BUILDER_SIMULATOR_REPORT
 /work/$0 $1 > $BUILDER_SIMULATOR_REPORT/output
@@ -74,8 +77,11 @@ def libraries(devel: str) -> Path:
 def programs(devel: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
     folder.chmod(0o755)  # the container's user runs them
-    calls = [f"nvcc -cudart=shared {flag} -o {name} /card.cu" for name, flag in KINDS.items()]
-    calls.append("echo '__global__ void kernel() {}' > library.cu")
+    driver = "-L/usr/local/cuda/lib/stubs -lcuda"
+    calls = [
+        f"nvcc -cudart=shared {flag} -o {name} /card.cu {driver}" for name, flag in KINDS.items()
+    ]
+    calls.append("echo '__managed__ int value; __global__ void kernel() {}' > library.cu")
     calls.append("nvcc -cudart=shared -shared -Xcompiler -fPIC -o library.so library.cu")
     mounts = [f"--volume={folder}:/work", f"--volume={PROGRAM}:/card.cu:ro"]
     script = "\n".join(calls)
@@ -92,7 +98,7 @@ def ran(
 ) -> Mapping[tuple[str, str], Case]:
     """All cases, by the program and the case's name."""
     card = cards.load(REPOSITORY, "5090")
-    code = config.code_table({f"/work/{name}": programs / name for name in KINDS}, card)
+    code = code_of({f"/work/{name}": programs / name for name in KINDS}, card)
     reached = card.model_copy(update={"peer": True})
     lines = cards.text([reached, reached], vocabulary=1000, tokens=(5, 6, 7))
     work = tmp_path_factory.mktemp("simulated")
@@ -195,7 +201,10 @@ def test_registers_and_launch_bounds_limit_a_block(ran: Ran) -> None:
 def test_clusters_and_cooperative_grids_are_checked(ran: Ran) -> None:
     case = ran["card", "clusters"]
     assert case.told("2 of 4") == case.told("16 allowed") == OK
-    assert case.told("2 of 3") == case.told("16 of 16") == "cudaErrorInvalidClusterSize"
+    wrong = ["2 of 3", "16 of 16", "32 of 32"]
+    assert [case.told(name) for name in wrong] == ["cudaErrorInvalidClusterSize"] * 3
+    assert (case.number("most"), case.number("most allowed")) == (8, 16)
+    assert case.violations()[2][1] == "a cluster of 32 blocks; 16 are allowed"
     case = ran["card", "cooperative"]
     assert case.number("blocks") == 3  # 1536 threads on a multiprocessor
     assert (case.told("all"), case.told("one more")) == (OK, "cudaErrorCooperativeLaunchTooLarge")
@@ -210,6 +219,9 @@ def test_device_code_that_the_card_does_not_take(ran: Ran) -> None:
     assert case.told("launch") == OK  # the driver would compile it
     [launch] = case.report["launches"]
     assert launch["code"] == "compute_90"
+    assert (case.number("binary"), case.number("PTX")) == (120, 90)
+    case = ran["card", "one"]
+    assert (case.number("binary"), case.number("PTX")) == (120, 120)
 
 
 def test_a_call_that_is_not_simulated_is_named(ran: Ran) -> None:
@@ -227,6 +239,9 @@ def test_a_program_that_aborts_leaves_its_report(ran: Ran) -> None:
     [failed] = case.report["failed"]
     assert failed["requested"] == 100 << 30
     assert case.report["called"]["cudaMalloc"] == 2
+    assert case.report["began"] > case.report["ended"] == 0
+    other = ran["card", "one"].report
+    assert case.report["began"] < other["began"] < other["ended"]
 
 
 def test_launches_of_graphs_are_counted(ran: Ran) -> None:
@@ -238,7 +253,12 @@ def test_launches_of_graphs_are_counted(ran: Ran) -> None:
         *(OK, OK, OK, "cudaErrorStreamCaptureUnjoined")
     ]
     assert (case.told("same"), case.told("changed")) == (OK, "cudaErrorGraphExecUpdateFailure")
-    assert case.told("allocated") == case.told("waited") == "cudaErrorStreamCaptureUnsupported"
+    unsafe = ["allocated", "waited", "queried", "by the driver"]
+    assert [case.told(name) for name in unsafe] == ["cudaErrorStreamCaptureUnsupported"] * 4
+    assert [value for name, value in case.lines if name == "ended"] == [
+        *["cudaErrorStreamCaptureInvalidated"] * 4
+    ]
+    assert case.told("not captured") == OK
     assert case.violations()[0][1] == "cudaMalloc is not allowed while a stream is captured"
     assert (case.told("elapsed"), case.told("forward")) == (OK, "1")
 
@@ -273,6 +293,34 @@ def test_pools_give_memory_back_at_a_synchronization(ran: Ran) -> None:
     assert case.number("given back") == 0
 
 
+def test_a_destroyed_pool_goes_with_its_last_allocation(ran: Ran) -> None:
+    case = ran["card", "pools"]
+    assert case.told("destroyed") == case.told("freed last") == OK
+    assert case.told("from it") == case.told("default") == "cudaErrorInvalidValue"
+    assert case.told("default again") == "1"
+    assert (case.number("its last"), case.number("gone")) == (32 << 20, 0)
+
+
+def test_a_reset_leaves_nothing_on_the_card(ran: Ran) -> None:
+    case = ran["card", "reset"]
+    taken = (2 + 128 + 32 + 64) << 20
+    assert (case.number("taken"), case.told("reset"), case.number("left")) == (taken, OK, 0)
+    assert case.told("stream") == case.told("event") == "cudaErrorInvalidResourceHandle"
+    gone = ["pool", "handle", "address", "attribute"]
+    assert [case.told(name) for name in gone] == ["cudaErrorInvalidValue"] * 4
+    # Addresses belong to no card; the variable gets others.
+    assert case.told("space") == case.told("variable") == case.told("allocated") == OK
+    card = case.report["cards"][0]
+    assert card["peak"] == card["context"] + taken
+    assert card["used"] == card["context"] + ((2 + 32) << 20)
+
+
+def test_a_managed_variable_is_where_both_can_use_it(ran: Ran) -> None:
+    case = ran["card", "managed"]
+    assert (case.told("address"), case.told("same"), case.told("known")) == (OK, "1", "1")
+    assert case.number("read") == 1  # zero and one: what it begins with is in the device code
+
+
 def test_a_child_of_a_process_that_used_the_card_cannot(ran: Ran) -> None:
     case = ran["card", "forked"]  # with one report: the child has none
     assert case.lines == [("child", "cudaErrorInitializationError"), ("parent", OK)]
@@ -284,6 +332,13 @@ def test_a_library_is_loaded_while_another_thread_allocates(ran: Ran) -> None:
     assert case.number("loaded") > 0
     [unknown] = case.report["unknown_code"]
     assert (unknown["file"], set(unknown["kernels"])) == ("/work/library.so", {"_Z6kernelv"})
+
+
+def test_libraries_count_as_used_when_a_run_begins(libraries: Path, devel: str) -> None:
+    hour_ago = time.time() - 3600
+    os.utime(libraries, (hour_ago, hour_ago))
+    assert build.libraries(SHARED_CACHE, devel, lambda _: None) == libraries
+    assert libraries.stat().st_mtime > hour_ago + 60
 
 
 def test_without_a_configuration_there_is_no_card(libraries: Path, devel: str) -> None:

@@ -18,6 +18,7 @@ from builder.servers import test_model
 from builder.simulator import build, cards, config, frames, memory, run
 from builder.tools.docker import containers
 from support.environment import REPOSITORY, SHARED_CACHE
+from support.simulators import code_of
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.xdist_group("smoke")]
 
@@ -58,7 +59,7 @@ def test_a_prebuilt_backend_with_virtual_memory(
     with model.open("rb") as stream:
         header = gguf.read(stream)
     card = cards.load(REPOSITORY, "5090")
-    code = config.code_table({f"/app/{LIBRARY}": application / LIBRARY}, card)
+    code = code_of({f"/app/{LIBRARY}": application / LIBRARY}, card)
     libraries = build.libraries(SHARED_CACHE, base.format("devel"), lambda _: None)
     simulation = run.prepare(libraries, config.files([card], header, code), tmp_path / "run")
     mounts = simulation.mounts

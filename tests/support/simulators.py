@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from builder.kernels import ledger
+from builder.kernels.code_table import code_table
+from builder.kernels.selection import Capability
 from builder.simulator import build
+from builder.simulator.cards import Card
 from support.environment import SHARED_CACHE
 
 Simulated = Callable[[str, str], tuple[Any, dict[str, Any]]]
@@ -28,6 +32,16 @@ def out(kind, function, *arguments):
     value = kind()
     return [function(c.byref(value), *arguments), value.value]
 """
+
+
+def code_of(files: Mapping[str, Path], card: Card) -> str:
+    """The code table of files that are in no image; by their paths in the container."""
+    capability = Capability.parse(card.capability)
+    found = {}
+    for path, file in files.items():
+        with file.open("rb") as stream:
+            found[path] = list(ledger.read(stream, capability))
+    return code_table(found)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 // What test_simulator.py runs on simulated cards: `card NAME` runs one case.
 //
 // Every line that is printed is `name value`, or the name of the error that a call returned.
+#include <cuda.h>
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,6 +45,9 @@ __global__ void fixed(float* values) {
     __syncthreads();
     values[threadIdx.x] = own[255 - threadIdx.x];
 }
+
+__device__ int variable;
+__managed__ int managed = 7;
 
 size_t left() {
     size_t free = 0, total = 0;
@@ -172,11 +176,18 @@ cudaError_t clustered(unsigned grid, unsigned size) {
 }
 
 void clusters() {
+    int most = 0;
+    const cudaLaunchConfig_t config = {};
+    cudaOccupancyMaxPotentialClusterSize(&most, plain, &config);
+    tell("most", most);
     tell("2 of 4", clustered(4, 2));
     tell("2 of 3", clustered(3, 2));
     tell("16 of 16", clustered(16, 16));
     cudaFuncSetAttribute(plain, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     tell("16 allowed", clustered(16, 16));
+    tell("32 of 32", clustered(32, 32));
+    cudaOccupancyMaxPotentialClusterSize(&most, plain, &config);
+    tell("most allowed", most);
 }
 
 void cooperative() {
@@ -246,6 +257,13 @@ void graph() {
     cudaStreamBeginCapture(one, cudaStreamCaptureModeRelaxed);
     tell("waited", cudaStreamSynchronize(one));
     tell("ended", cudaStreamEndCapture(one, &none));
+    cudaStreamBeginCapture(one, cudaStreamCaptureModeRelaxed);
+    tell("queried", cudaStreamQuery(one));
+    tell("ended", cudaStreamEndCapture(one, &none));
+    cudaStreamBeginCapture(one, cudaStreamCaptureModeRelaxed);
+    tell("by the driver", static_cast<cudaError_t>(cuStreamQuery(one)));
+    tell("ended", cudaStreamEndCapture(one, &none));
+    tell("not captured", cudaStreamQuery(one));
     float milliseconds = -1;
     cudaEventRecord(fork, one);
     cudaEventRecord(join, one);
@@ -317,6 +335,79 @@ void pools() {
     tell("until then", before - left());
     cudaDeviceSynchronize();
     tell("given back", before - left());
+    cudaMemPoolProps properties = {};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location = {cudaMemLocationTypeDevice, 0};
+    cudaMemPool_t pool = nullptr, standard = nullptr, current = nullptr;
+    cudaMemPoolCreate(&pool, &properties);
+    cudaDeviceSetMemPool(0, pool);
+    cudaMallocAsync(&pointer, 1000, nullptr);
+    tell("destroyed", cudaMemPoolDestroy(pool));
+    void* more = nullptr;
+    tell("from it", cudaMallocFromPoolAsync(&more, 1000, pool, nullptr));
+    cudaDeviceGetDefaultMemPool(&standard, 0);
+    cudaDeviceGetMemPool(&current, 0);
+    tell("default again", current == standard);
+    tell("its last", before - left());
+    tell("freed last", cudaFreeAsync(pointer, nullptr));
+    tell("gone", before - left());
+    tell("default", cudaMemPoolDestroy(standard));
+}
+
+// Of each kind of what a program has on a card: 2, 128, 32, and 64 MiB of it.
+void reset() {
+    cudaFree(nullptr);
+    const size_t before = left(), size = 64 * MiB;
+    void *pointer = nullptr, *address = nullptr;
+    cudaGetSymbolAddress(&address, variable);
+    cudaMallocAsync(&pointer, 100 * MiB, nullptr);
+    cudaMemPoolProps properties = {};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location = {cudaMemLocationTypeDevice, 0};
+    cudaMemPool_t pool = nullptr;
+    cudaMemPoolCreate(&pool, &properties);
+    cudaMallocFromPoolAsync(&pointer, 10 * MiB, pool, nullptr);
+    CUmemAllocationProp wanted = {};
+    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemGenericAllocationHandle memory = 0;
+    CUdeviceptr space = 0;
+    cuMemAddressReserve(&space, size, 0, 0, 0);
+    cuMemCreate(&memory, size, &wanted, 0);
+    cuMemMap(space, size, 0, memory, 0);
+    cudaFuncSetAttribute(fixed, cudaFuncAttributeMaxDynamicSharedMemorySize, 91 * KiB);
+    cudaEvent_t event;
+    cudaEventCreate(&event);
+    cudaStream_t stream;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+    tell("taken", before - left());
+    tell("reset", cudaDeviceReset());
+    tell("left", before - left());
+    tell("stream", cudaStreamQuery(stream));
+    tell("event", cudaEventQuery(event));
+    tell("pool", cudaMallocFromPoolAsync(&pointer, 1, pool, nullptr));
+    tell("handle", static_cast<cudaError_t>(cuMemRelease(memory)));
+    tell("address", cudaMemset(reinterpret_cast<void*>(space), 0, 1));
+    fixed<<<1, 256, 91 * KiB>>>(nullptr);
+    tell("attribute", cudaGetLastError());
+    const int sent = 5;
+    tell("variable", cudaMemcpyToSymbol(variable, &sent, sizeof sent));
+    tell("space", static_cast<cudaError_t>(cuMemAddressFree(space, size)));
+    tell("allocated", cudaMallocAsync(&pointer, 1, nullptr));
+}
+
+void managed_variable() {
+    managed = managed + 1;
+    int read = 0;
+    void* address = nullptr;
+    tell("address", cudaGetSymbolAddress(&address, managed));
+    tell("same", address == &managed);
+    cudaMemcpyFromSymbol(&read, managed, sizeof read);
+    tell("read", read);
+    cudaPointerAttributes attributes = {};
+    cudaPointerGetAttributes(&attributes, address);
+    tell("known", attributes.type != cudaMemoryTypeUnregistered);
 }
 
 void forked() {
@@ -364,6 +455,12 @@ void loading() {
 }
 
 void one() {
+    cudaFuncAttributes attributes = {};
+    if (cudaFuncGetAttributes(&attributes, plain) == cudaSuccess) {
+        tell("binary", attributes.binaryVersion);
+        tell("PTX", attributes.ptxVersion);
+    }
+    cudaGetLastError();
     plain<<<1, 32>>>(nullptr);
     tell("launch", cudaGetLastError());
 }
@@ -375,7 +472,8 @@ int main(int, char** words) {
         {"clusters", clusters}, {"cooperative", cooperative}, {"unsupported", unsupported},
         {"aborted", aborted},   {"graph", graph},             {"two_cards", two_cards},
         {"contents", contents}, {"pools", pools},             {"forked", forked},
-        {"one", one},           {"loading", loading},
+        {"one", one},           {"loading", loading},         {"reset", reset},
+        {"managed", managed_variable},
     };
     directory = words[0];
     directory.erase(directory.rfind('/'));

@@ -71,6 +71,41 @@ def test_the_processes_of_a_container_are_one_report(tmp_path: Path) -> None:
     assert found.implemented == ("cudaMalloc",)
 
 
+def process(began: int, ended: int, peak: int) -> dict[str, Any]:
+    [card], [allocation] = ONE["cards"], ONE["allocations"]
+    return {
+        **ONE,
+        "began": began,
+        "ended": ended,
+        "cards": [{**card, "used": peak, "peak": peak}],
+        "allocations": [{**allocation, "at_peak": peak - 100}],
+    }
+
+
+def test_peaks_are_added_of_processes_that_ran_at_one_time(tmp_path: Path) -> None:
+    found = report.read(
+        written(
+            tmp_path,
+            a=process(began=10, ended=20, peak=700),
+            b=process(began=30, ended=60, peak=400),
+            c=process(began=40, ended=0, peak=500),  # killed, or still running
+            d=process(began=60, ended=70, peak=300),  # b has ended
+        )
+    )
+    assert found is not None
+    assert (found.peak, found.processes) == (900, 2)
+    assert (found.cards[0].context, found.cards[0].used) == (200, 1900)
+    assert sum(each.at_peak for each in found.allocations) == 300 + 400
+
+
+def test_a_process_that_only_asks_for_the_card_takes_no_memory(tmp_path: Path) -> None:
+    asking = process(began=10, ended=0, peak=100)
+    asking["cards"] = [{**ONE["cards"][0], "used": 0, "peak": 0}]
+    found = report.read(written(tmp_path, asking=asking, one=process(20, 30, 400)))
+    assert found is not None
+    assert (found.peak, found.cards[0].context, found.processes) == (400, 100, 1)
+
+
 def test_a_process_that_calls_nothing_has_no_report(tmp_path: Path) -> None:
     assert report.read(tmp_path) is None
     assert report.read(written(tmp_path, idle={**ONE, "called": {}})) is None

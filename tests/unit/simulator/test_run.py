@@ -3,9 +3,6 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-import pytest
-
-from builder.errors import UntriedError
 from builder.models import gguf
 from builder.servers import test_model
 from builder.simulator import cards, config, run
@@ -45,9 +42,3 @@ def test_the_configuration_has_the_cards_and_the_vocabulary_of_the_model(tmp_pat
     assert [chr(int(token) - 260 + ord("!")) for token in tokens] == list("ABCDEFGH")
     assert "name NVIDIA GeForce RTX 5090" in lines
     assert files["code"] == "kernel x\n"
-
-
-def test_damaged_device_code_is_named_by_its_path_in_the_image(tmp_path: Path) -> None:
-    (tmp_path / "0.elf").write_bytes(b"\x7fELF")
-    with pytest.raises(UntriedError, match=r"of /opt/engine/lib/libk\.so cannot be read"):
-        config.code_table({"/opt/engine/lib/libk.so": tmp_path / "0.elf"}, CARD)
