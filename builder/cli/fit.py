@@ -12,7 +12,7 @@ from builder.cli.tables import duration, filled, pairs, size, table
 from builder.cli.terminal import line, print_json
 
 if TYPE_CHECKING:
-    from builder.fit.results import Fit, Trial
+    from builder.fit.results import Fit, ModelFile, Trial
 
 MODEL = "FILE|URL|REPO:FILE"
 MEMORY = ("memory", "context")
@@ -139,6 +139,8 @@ def _print(found: Fit) -> None:
     header = ("context", "", "peak", *kinds, "CUDA context", "why not")
     table(header, [_row(trial, kinds) for trial in found.trials])
     largest = f"{found.largest} tokens" if found.largest else "none"
+    if found.step is not None:
+        largest += f", searched in steps of {found.step}"
     unverified = [
         f"{card.name}: {', '.join(named)}"
         for card in found.cards
@@ -148,15 +150,20 @@ def _print(found: Fit) -> None:
     pairs(
         filled(
             {
-                "largest": f"{largest}, to {found.step} tokens",
-                "model": f"{found.model.name}, {size(found.model.size)}: {size(found.model.read)} "
-                "read",
+                "largest": largest,
+                "model": _model(found.model),
+                "draft model": _model(found.draft) if found.draft else "",
+                "projector": _model(found.projector) if found.projector else "",
                 "cards": _cards(found),
                 "unverified": "; ".join(unverified),
                 "took": duration(found.seconds),
             }
         )
     )
+
+
+def _model(file: ModelFile) -> str:
+    return f"{file.name}, {size(file.size)}: {size(file.read)} read"
 
 
 def _cards(found: Fit) -> str:

@@ -103,8 +103,8 @@ class Fit(_Part):
     trials: tuple[Trial, ...]
     largest: int | None = None
     """The largest context that fits, in tokens; None: none that was tried does."""
-    step: int
-    """The granularity of the search in tokens."""
+    step: int | None
+    """The granularity of the search in tokens; None: nothing was searched."""
     seconds: float = 0.0
 
     @property

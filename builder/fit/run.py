@@ -114,7 +114,7 @@ def fit(session: BuildSession, name: str, wanted: Wanted) -> Fit:
         options=tuple(wanted.options),
         trials=tuple(tried[context] for context in sorted(tried)),
         largest=largest,
-        step=contexts.STEP,
+        step=contexts.STEP if wanted.search else None,
         seconds=round(time.monotonic() - started, 1),
     )
 
