@@ -11,7 +11,6 @@ of the command, and of the processes of all containers, without files (RssAnon).
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import resource
 import subprocess
@@ -25,6 +24,7 @@ from threading import Event, Thread
 from typing import Any
 
 from builder.errors import FitError
+from builder.models import shapes
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DEFAULT = (
@@ -103,8 +103,6 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
 
 def main() -> None:
     """Print the rows, or JSON."""
-    sys.path.insert(0, str(REPOSITORY / "tests"))
-    models = importlib.import_module("support.models")  # the shapes are those of the tests
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target", nargs="?", default="llama-cpp-python")
     parser.add_argument("--card", default="5090-laptop")
@@ -112,7 +110,7 @@ def main() -> None:
     ours, theirs = split(sys.argv[1:])
     options = parser.parse_args(ours)
     with tempfile.TemporaryDirectory() as folder:
-        model = models.write(models.DENSE_27B, Path(folder) / "dense-27b.gguf")
+        model = shapes.write("qwen3.6-27b", Path(folder) / "qwen3.6-27b.gguf")
         found = measure(options.target, model, options.card, theirs or DEFAULT)
     if options.json:
         print(json.dumps(found, indent=2))

@@ -10,7 +10,7 @@ patches    diffs and scripts applied to that tree, exactly
 images     the context assembled and built; the names and the bases in the engine
 kernels    every kernel of an image: registers, spills, size; two images compared
 servers    how an engine's server is started and asked; the test model
-models     GGUF headers, near or far; files with holes for the weights
+models     GGUF headers, near or far; files with holes for the weights, of any file or by shape
 simulator  cards that answer without a GPU
 presets    published runs: model, options, card, figures
 smoke      the image checked against its recipe: the verdict

@@ -26,8 +26,8 @@ TOKENS = 4  # of the answer
 RESERVE = 64  # tokens of the context that the prompt leaves free
 SMALLER = 0.5  # of the prompt, where the server refuses its length: it may divide the context
 LEAST = 64  # tokens of a prompt that is tried
-LINE = "Line {number}: nothing in it matters for the task.\n"
-SAMPLE = 20  # lines by which the tokens of a line are counted
+LINE = "Line {number:06}: nothing in it matters for the task.\n"
+SAMPLE = 20  # lines by which the tokens of a line are counted: all have as many characters
 CHARACTERS = 4  # of a token of English, where a server does not count them
 # Functions of ggml that allocate for others: their callers show what the memory is for.
 ALLOCATORS = (

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from builder.models import shapes
 from builder.servers import test_model
-from support import model_hub, models
+from support import caches, model_hub
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.smoke_tests import docker
@@ -137,13 +138,19 @@ def test_faults_of_the_command_line(try_fit: TryFit, model: Path, tmp_path: Path
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("kind", "number"), [("f16", 1), ("q8_0", 8), ("q4_0", 2)])
-@pytest.mark.parametrize("shape", [models.DENSE_27B, models.MOE_35B_A3B, models.SMALL])
+@pytest.mark.parametrize(
+    ("name", "kind", "number"),
+    [
+        *((name, "f16", 1) for name in ("qwen3-0.6b", "qwen3.6-35b-a3b-mtp", "gemma-4-e2b")),
+        *(("qwen3.6-27b", kind, number) for kind, number in (("f16", 1), ("q8_0", 8), ("q4_0", 2))),
+        *(("gemma-4-26b-a4b", kind, number) for kind, number in (("q8_0", 8), ("q4_0", 2))),
+    ],
+)
 def test_the_cache_of_llama_cpp_has_the_size_of_the_arithmetic(
-    builder: Builder, tmp_path: Path, shape: models.Shape, kind: str, number: int
+    builder: Builder, tmp_path: Path, name: str, kind: str, number: int
 ) -> None:
     """Layers x heads x size of a head x bytes of an element, and what recurrent layers keep."""
-    file = models.write(shape, tmp_path / "model.gguf")
+    file = shapes.write(name, tmp_path / "model.gguf")
     options = ["--logits_all", "false", "--flash_attn", "true"]
     options += ["--type_k", str(number), "--type_v", str(number)]
     done = builder(
@@ -152,5 +159,6 @@ def test_the_cache_of_llama_cpp_has_the_size_of_the_arithmetic(
     )
     assert done.returncode == 0, done.stderr
     for trial in json.loads(done.stdout)["trials"]:
-        expected = shape.kv_bytes(trial["context"], kind, kind) + shape.state_bytes()
+        expected = caches.bytes_of(name, trial["context"], kind, full=True)  # swa_full is on
         assert abs(trial["by_kind"]["KV cache"] - expected) < MIB, trial["context"]
+        assert trial["filled"] > 0.98 * trial["context"]

@@ -15,7 +15,7 @@ from builder.fit import trial
 from builder.fit.results import Trial
 from builder.simulator import frames
 from builder.simulator.report import Report, Unsupported, Violation
-from support import models
+from support import caches
 from support.environment import REPOSITORY
 
 MIB = 1 << 20
@@ -33,8 +33,7 @@ def evaluated(report: Report, context: int, fault: str = "", log: str = "") -> T
 def test_a_server_that_answered_fits_with_its_memory_by_kind() -> None:
     found = evaluated(report_of("served"), 32768, log="offloaded 65/65 layers to GPU")
     assert (found.fits, found.why, found.refused) == (True, "", None)
-    shape = models.DENSE_27B
-    expected = shape.kv_bytes(32768, "f16", "f16") + shape.state_bytes()
+    expected = caches.bytes_of("qwen3.6-27b", 32768, "f16")
     assert abs(found.by_kind["KV cache"] - expected) < MIB
     (card,) = found.cards
     parts = sum(found.by_kind.values()) + card.context
@@ -47,7 +46,7 @@ def test_what_was_refused_is_told_with_its_function() -> None:
     assert not found.fits
     refused = found.refused
     assert refused is not None
-    assert refused.requested == models.DENSE_27B.kv_bytes(262144, "f16", "f16")
+    assert refused.requested == 16384 * MIB
     assert refused.kind == "KV cache"
     assert found.why == (
         "no room: 16384 MiB for KV cache by llama_kv_cache::llama_kv_cache, 9979 MiB free"

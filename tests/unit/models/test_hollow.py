@@ -10,16 +10,16 @@ import gguf as reference
 import pytest
 
 from builder.errors import FetchError
-from builder.models import hollow
+from builder.models import hollow, shapes
 from builder.tools.web import remote_file
-from support import model_hub, models
+from support import model_hub
 
 REPO, NAME = "me/Model-GGUF", "small.gguf"
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.write(models.DRAFTER, tmp_path_factory.mktemp("model") / NAME)
+    return shapes.write("qwen3-0.6b", tmp_path_factory.mktemp("model") / NAME)
 
 
 @pytest.fixture
