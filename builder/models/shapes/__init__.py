@@ -27,6 +27,7 @@ SHAPES: Mapping[str, Callable[[], Shape]] = {
     "qwen3.6-27b-mmproj": lambda: projector.shape(projector.QWEN36_27B),
     "qwen3.6-35b-a3b": lambda: qwen.shape(qwen.QWEN36_35B_A3B),
     "qwen3.6-35b-a3b-mtp": lambda: qwen.shape(qwen.with_mtp(qwen.QWEN36_35B_A3B)),
+    "qwen3.6-35b-a3b-dflash": lambda: dflash.shape(dflash.QWEN36_35B_A3B),
     "qwen3.6-35b-a3b-mmproj": lambda: projector.shape(projector.QWEN36_35B_A3B),
     "gemma-4-e2b": lambda: gemma4.shape(gemma4.E2B),
     "gemma-4-e2b-assistant": lambda: gemma4.assistant(gemma4.E2B_ASSISTANT, gemma4.E2B),
@@ -38,6 +39,23 @@ SHAPES: Mapping[str, Callable[[], Shape]] = {
     "gemma-4-26b-a4b-atomic": lambda: gemma4.atomic_assistant(gemma4.A4B_ASSISTANT, gemma4.A4B),
 }
 """Every shape by its name.  A *-dflash-draft* and an *-atomic* are what forks of llama.cpp read."""
+
+PUBLISHED: Mapping[str, str] = {
+    "unsloth/Qwen3.5-0.8B-GGUF": "qwen3.5-0.8b",
+    "unsloth/Qwen3.6-27B-GGUF": "qwen3.6-27b",
+    "unsloth/Qwen3.6-27B-MTP-GGUF": "qwen3.6-27b-mtp",
+    "havenoammo/Qwen3.6-27B-MTP-UD-GGUF": "qwen3.6-27b-mtp",
+    "spiritbuun/Qwen3.6-27B-DFlash-GGUF": "qwen3.6-27b-dflash-draft",
+    "unsloth/Qwen3.6-35B-A3B-GGUF": "qwen3.6-35b-a3b",
+    "unsloth/Qwen3.6-35B-A3B-MTP-GGUF": "qwen3.6-35b-a3b-mtp",
+    "fraQtl/Qwen3.6-35B-A3B-Hi-Fi-MTP-runtime": "qwen3.6-35b-a3b-mtp",
+    "z-lab/Qwen3.6-35B-A3B-DFlash": "qwen3.6-35b-a3b-dflash",
+    "unsloth/gemma-4-E2B-it-GGUF": "gemma-4-e2b",
+    "AtomicChat/gemma-4-E2B-it-assistant-GGUF": "gemma-4-e2b-atomic",
+    "unsloth/gemma-4-26B-A4B-it-GGUF": "gemma-4-26b-a4b",
+    "AtomicChat/gemma-4-26B-A4B-it-assistant-GGUF": "gemma-4-26b-a4b-atomic",
+}
+"""The shape of the models of a repository of the Hugging Face Hub."""
 
 
 class NoShapeError(ValueError):

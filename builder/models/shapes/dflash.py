@@ -25,18 +25,22 @@ class DFlash:
     inner: int
     vocabulary: int
     context: int
-    window: int
-    """Tokens that a layer with a sliding window sees: all layers but the last have one."""
+    window: int | None
+    """Tokens that a layer with a sliding window sees: all layers but the last have one, or none."""
     sources: tuple[int, ...]
     """target_layer_ids: the layers of the target whose output is the input."""
-    mask: int
+    mask: int = 248070
 
 
 # config.json of z-lab/Qwen3.6-27B-DFlash; spiritbuun's GGUF of it has the same figures
 QWEN36_27B = DFlash(
     *(5, 5120, 32, 8, 128, 17408, 248320, 262144, 2048),
     sources=(1, 16, 31, 46, 61),
-    mask=248070,
+)
+# config.json of z-lab/Qwen3.6-35B-A3B-DFlash in April 2026; that of June has other layers
+QWEN36_35B_A3B = DFlash(
+    *(8, 2048, 32, 4, 128, 6144, 248320, 262144, None),
+    sources=(1, 10, 19, 28, 37),
 )
 
 
@@ -74,7 +78,7 @@ def _words(model: DFlash) -> Tokenizer:
 
 
 def _values(model: DFlash) -> dict[str, Value]:
-    return {
+    values: dict[str, Value] = {
         "block_count": model.layers,
         "context_length": model.context,
         "embedding_length": model.embedding,
@@ -84,10 +88,12 @@ def _values(model: DFlash) -> dict[str, Value]:
         "attention.key_length": model.head,
         "attention.value_length": model.head,
         "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.sliding_window": model.window,
-        "attention.sliding_window_pattern": [*[True] * (model.layers - 1), False],
         "rope.freq_base": 1e7,
     }
+    if model.window is not None:
+        values["attention.sliding_window"] = model.window
+        values["attention.sliding_window_pattern"] = [*[True] * (model.layers - 1), False]
+    return values
 
 
 def _tensors(model: DFlash, fusion: str, norm: str) -> Tensors:

@@ -18,6 +18,7 @@ COUNTS = {
     "qwen3.6-27b-mtp": (866, 27.32),
     "qwen3.6-27b-dflash": (58, 1.73),
     "qwen3.6-27b-dflash-draft": (58, 1.73),
+    "qwen3.6-35b-a3b-dflash": (91, 0.474),
     "qwen3.6-35b-a3b": (733, 34.66),
     "qwen3.6-35b-a3b-mtp": (753, 35.51),
     "gemma-4-e2b": (601, 4.65),
@@ -91,6 +92,10 @@ def test_the_output_has_six_bits_at_least() -> None:
 def test_a_size_that_no_quantization_reaches_is_refused(size: int) -> None:
     with pytest.raises(sizes.SizeError, match=rf"^{size} bytes are not between \d+ and \d+$"):
         sizes.reaching(shapes.of("qwen3.6-27b"), size)
+
+
+def test_repositories_have_shapes() -> None:
+    assert set(shapes.PUBLISHED.values()) <= shapes.SHAPES.keys()
 
 
 def test_a_name_with_a_typo() -> None:
