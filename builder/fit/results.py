@@ -32,7 +32,7 @@ class Refused(_Part):
     function: str
     """The function of the engine that asked for it; FILE+0xOFFSET where no symbol names it."""
     kind: str
-    """What it was for: weights, KV cache, compute, projector or other."""
+    """What it was for: weights, KV cache, compute, drafter, projector or other."""
 
     def __str__(self) -> str:
         return f"{mib(self.requested)} for {self.kind} by {self.function}, {mib(self.free)} free"

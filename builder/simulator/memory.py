@@ -11,15 +11,20 @@ from builder.simulator.figures import MIB, mib
 from builder.simulator.frames import Frame
 from builder.simulator.report import Report
 
-Kind = Literal["weights", "KV cache", "compute", "projector", "other"]
-KINDS: tuple[Kind, ...] = ("weights", "KV cache", "compute", "projector", "other")
+Kind = Literal["weights", "KV cache", "compute", "drafter", "projector", "other"]
+KINDS: tuple[Kind, ...] = ("weights", "KV cache", "compute", "drafter", "projector", "other")
 BLOCK = 2 * MIB  # what a large allocation is rounded up to
 
 # Functions of llama.cpp (src/llama-model.cpp, src/llama-kv-cache.cpp, src/llama-memory-*.cpp,
 # ggml/src/ggml-alloc.c, ggml/src/ggml-backend.cpp, ggml/src/ggml-cuda/, tools/mtmd/clip.cpp) and
-# its forks.  The first pattern that the innermost frame matches decides, else the next frame's.
-FUNCTIONS: Sequence[tuple[str, Kind]] = (
+# its forks.  All that a drafter or a projector asks for is theirs (common/speculative.cpp: also a
+# model's own MTP context); else the first pattern that the innermost frame matches decides, else
+# the next frame's.
+OWNERS: Sequence[tuple[str, Kind]] = (
+    (r"^common_speculative", "drafter"),
     (r"^(clip|mtmd)_", "projector"),
+)
+FUNCTIONS: Sequence[tuple[str, Kind]] = (
     (r"^llama_(kv_cache|memory_|kv_self|ssm)", "KV cache"),
     (r"load_tensors|^llama_model_load|^llama_model_loader|^llama_adapter", "weights"),
     (r"^ggml_(gallocr|backend_sched|cuda_|backend_cuda_graph|backend_graph)", "compute"),
@@ -45,10 +50,11 @@ class Use:
 
 def kind_of(frames: Sequence[Frame]) -> Kind:
     """What an allocation of this stack is for."""
-    for frame in frames:
-        for pattern, kind in FUNCTIONS:
-            if re.search(pattern, frame.function):
-                return kind
+    for patterns, sought in ((OWNERS, reversed(frames)), (FUNCTIONS, iter(frames))):
+        for frame in sought:
+            for pattern, kind in patterns:
+                if re.search(pattern, frame.function):
+                    return kind
     return "other"
 
 
@@ -87,14 +93,15 @@ def logged(log: str) -> dict[Kind, int]:
 def disagreements(found: Mapping[Kind, Use], stated: Mapping[Kind, int]) -> list[str]:
     """Where the log states more than was allocated, or, for weights and cache, less.
 
-    Each allocation may be rounded up to a block.  More than the stated memory for computing is no
+    Each allocation may be rounded up to a block.  Its log does not tell a drafter's buffers from
+    the model's: the drafter's memory counts as any of them.  More than the stated memory for computing is no
     disagreement: buffers are replaced, and pools grow at run time.
     """
     wrong = []
     for kind, size in stated.items():
-        use = found.get(kind, Use())
+        use, drafter = found.get(kind, Use()), found.get("drafter", Use())
         most = size + (use.count + 1) * BLOCK
         fixed = kind in {"weights", "KV cache"}
-        if use.at_peak < size - MIB // 100 or (fixed and use.at_peak > most):
+        if use.at_peak + drafter.at_peak < size - MIB // 100 or (fixed and use.at_peak > most):
             wrong.append(f"{kind}: {mib(use.at_peak)}, its log states {mib(size)}")
     return wrong

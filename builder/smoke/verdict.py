@@ -46,7 +46,7 @@ class DeviceUse:
     context: int
     """The CUDA context's own memory, part of the peak."""
     by_kind: Mapping[str, int]
-    """Memory at the peak: weights, KV cache, compute, projector, other."""
+    """Memory at the peak: weights, KV cache, compute, drafter, projector, other."""
     launches: Mapping[str, int]
     """By kernel, its mangled name."""
     code: Mapping[str, int]

@@ -23,6 +23,9 @@ CACHE = [
 SCRATCH = [ALLOCATE, "/b.so+0x2 ggml_gallocr_reserve_n", "/b.so+0x2 ggml_backend_sched_reserve"]
 POOL = ["/c.so+0x1 _ZN18ggml_cuda_pool_leg5allocEmPm", "/c.so+0x1 _ZL27ggml_backend_cuda_graph"]
 PROJECTOR = [ALLOCATE, "/m.so+0x1 _ZN17clip_model_loader12load_tensorsER8clip_ctx"]
+# All that a drafter takes is its own: weights, cache, and what it computes with.
+DRAFTER = ["/c.so+0x1 _ZN30common_speculative_init_resultC1Ev", "/s.so+0x1 main"]
+DRAFTING = ["/c.so+0x1 _ZN36common_speculative_impl_draft_dflash7processERK12common_batch"]
 
 
 def named(stack: list[str]) -> list[frames.Frame]:
@@ -38,6 +41,10 @@ def named(stack: list[str]) -> list[frames.Frame]:
         (SCRATCH, "compute"),
         (POOL, "compute"),
         (PROJECTOR, "projector"),
+        ([*SCRATCH, "/m.so+0x1 _ZN17clip_model_loader6warmupER8clip_ctx"], "projector"),
+        ([*WEIGHTS, *DRAFTER], "drafter"),
+        ([*CACHE, *DRAFTER], "drafter"),
+        ([*POOL, *DRAFTING], "drafter"),
         (["/opt/engine/lib/libhello-cuda.so+0x1 _ZN5hello4cuda12make_backendEv"], "other"),
     ],
 )
@@ -106,3 +113,6 @@ def test_what_is_counted_and_what_the_log_states(
 ) -> None:
     found = {kind: Use(int(at_peak * MIB), 0, 1)}
     assert memory.disagreements(found, {kind: 100 * MIB}) == wrong
+    drafter: Use = Use(10 * MIB, 0, 1)  # the log states its buffers with the model's
+    more = memory.disagreements({**found, "drafter": drafter}, {kind: 110 * MIB})
+    assert bool(more) == (at_peak == 99)
