@@ -93,15 +93,16 @@ def logged(log: str) -> dict[Kind, int]:
 def disagreements(found: Mapping[Kind, Use], stated: Mapping[Kind, int]) -> list[str]:
     """Where the log states more than was allocated, or, for weights and cache, less.
 
-    Each allocation may be rounded up to a block.  Its log does not tell a drafter's buffers from
-    the model's: the drafter's memory counts as any of them.  More than the stated memory for computing is no
-    disagreement: buffers are replaced, and pools grow at run time.
+    Each allocation may be rounded up to a block.  The log does not tell a drafter's buffers from
+    the model's: the drafter's memory counts as any of them.  More than the stated memory for
+    computing is no disagreement: buffers are replaced, and pools grow at run time.
     """
     wrong = []
     for kind, size in stated.items():
         use, drafter = found.get(kind, Use()), found.get("drafter", Use())
         most = size + (use.count + 1) * BLOCK
         fixed = kind in {"weights", "KV cache"}
-        if use.at_peak + drafter.at_peak < size - MIB // 100 or (fixed and use.at_peak > most):
+        lacking = use.at_peak + drafter.at_peak < size - MIB // 100
+        if lacking or (fixed and use.at_peak > most):
             wrong.append(f"{kind}: {mib(use.at_peak)}, its log states {mib(size)}")
     return wrong

@@ -7,12 +7,18 @@ with --engine.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from builder.models import shapes
 from builder.servers import test_model
+from builder.simulator.memory import MIB
+from support import caches
 from support.commands import Builder
+from support.environment import REPOSITORY
 
 pytestmark = [pytest.mark.docker, pytest.mark.engine, pytest.mark.network]
 
@@ -87,3 +93,96 @@ def test_it_is_measured_and_compared(builder: Builder, catalog: Path, tmp_path: 
     done = builder("bench", "compare", tmp_path / "first.json", tmp_path / "second.json", "--json")
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["rows"]) == 2
+
+
+class Fitted:
+    """Tries shapes of models in the real server, on a simulated RTX 5090."""
+
+    def __init__(self, builder: Builder, catalog: Path, folder: Path) -> None:
+        (catalog / "recipes" / "llama-cpp-sdist.toml").write_text(RECIPE)
+        shutil.copytree(REPOSITORY / "cards", catalog / "cards")
+        done = builder("build", "llama-cpp-sdist", "--catalog", catalog, timeout=5400)
+        assert done.returncode == 0, done.stderr
+        self._builder, self._catalog, self._folder = builder, catalog, folder
+
+    def __call__(self, model: str, *options: str, more: tuple[str, ...] = ()) -> dict[str, Any]:
+        """All that ``fit --json`` says; ``more`` are options of fit, ``options`` the engine's."""
+        done = self._builder(
+            *("fit", "llama-cpp-sdist", "--catalog", self._catalog, "--card", "5090"),
+            *("--model", self.file(model), "--context", "8K,32K", "--no-search", "--json", *more),
+            *("--", "--parallel", "1", *options),
+        )
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        for trial in found["trials"]:
+            assert trial["filled"] > 0.98 * trial["context"]
+        return found
+
+    def file(self, name: str) -> str:
+        return str(shapes.write(name, self._folder / f"{name}.gguf"))
+
+
+@pytest.fixture
+def fitted(builder: Builder, catalog: Path, tmp_path: Path) -> Fitted:
+    return Fitted(builder, catalog, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("qwen3.6-35b-a3b", "f16"),
+        ("qwen3.6-27b", "q8_0"),
+        ("gemma-4-e4b", "f16"),
+        ("gemma-4-e2b", "q8_0"),
+        ("gemma-4-26b-a4b", "q4_0"),
+    ],
+)
+def test_caches_have_the_size_of_the_arithmetic(fitted: Fitted, name: str, kind: str) -> None:
+    """Of Gemma, layers with a sliding window keep the window alone."""
+    found = fitted(name, "--cache-type-k", kind, "--cache-type-v", kind)
+    for trial in found["trials"]:
+        expected = caches.bytes_of(name, trial["context"], kind)
+        assert abs(trial["by_kind"]["KV cache"] - expected) < MIB, trial["context"]
+        assert "drafter" not in trial["by_kind"]
+
+
+def test_a_drafter_and_a_projector_take_memory_of_their_own(fitted: Fitted) -> None:
+    drafter, projector = fitted.file("qwen3.6-27b-dflash"), fitted.file("qwen3.6-27b-mmproj")
+    found = fitted(
+        *("qwen3.6-27b", "--spec-type", "draft-dflash", "--spec-draft-n-max", "3"),
+        more=("--draft", drafter, "--mmproj", projector),
+    )
+    assert found["draft"]["architecture"] == "dflash"
+    assert found["projector"]["architecture"] == "clip"
+    for trial in found["trials"]:
+        kinds = trial["by_kind"]
+        expected = caches.bytes_of("qwen3.6-27b", trial["context"], "f16", kept=3)
+        assert abs(kinds["KV cache"] - expected) < MIB
+        window = 4 * 4096 * min(trial["context"], 2048 + 512)  # bytes: layers x of a cell x cells
+        cache = window + 4096 * trial["context"]
+        weights = found["draft"]["size"] - found["draft"]["read"]
+        assert 0 < kinds["drafter"] - weights - cache < 64 * MIB  # what it computes with
+        assert kinds["projector"] > found["projector"]["size"] - found["projector"]["read"]
+
+
+def test_the_mtp_block_of_a_model_is_its_drafter(fitted: Fitted) -> None:
+    found = fitted("qwen3.6-27b-mtp", "--spec-type", "draft-mtp", "--spec-draft-n-max", "3")
+    without = fitted("qwen3.6-27b-mtp")
+    for trial, plain in zip(found["trials"], without["trials"], strict=True):
+        kinds = trial["by_kind"]
+        expected = caches.bytes_of("qwen3.6-27b-mtp", trial["context"], "f16", kept=3)
+        assert abs(kinds["KV cache"] - expected) < MIB
+        assert kinds["drafter"] > 4096 * trial["context"]  # the cache of one layer
+        assert kinds["weights"] > plain["by_kind"]["weights"] + 200 * MIB  # the block is loaded
+        assert "drafter" not in plain["by_kind"]
+
+
+@pytest.mark.parametrize("name", ["gemma-4-e2b", "gemma-4-e4b", "gemma-4-26b-a4b"])
+def test_an_assistant_drafts_with_the_caches_of_the_model(fitted: Fitted, name: str) -> None:
+    drafter = fitted.file(f"{name}-assistant")
+    found = fitted(name, "--spec-type", "draft-mtp", more=("--draft", drafter))
+    for trial in found["trials"]:
+        expected = caches.bytes_of(name, trial["context"], "f16")
+        assert abs(trial["by_kind"]["KV cache"] - expected) < MIB
+        weights = found["draft"]["size"] - found["draft"]["read"]
+        assert 0.1 * weights < trial["by_kind"]["drafter"] < weights + 64 * MIB

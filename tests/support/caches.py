@@ -17,15 +17,16 @@ MICRO_BATCH = 512  # llama.cpp's n_ubatch
 CELLS = 256  # a cache has a multiple of these
 
 
-def bytes_of(name: str, context: int, kind: str, *, full: bool = False) -> float:
+def bytes_of(name: str, context: int, kind: str, *, full: bool = False, kept: int = 0) -> float:
     """All caches of the shape: for keys and values of one type, and of recurrent layers.
 
     ``full``: layers with a sliding window have caches for the context all the same (swa_full).
+    ``kept``: states of recurrent layers to go back to, one for each token of a draft.
     """
     shape = shapes.of(name)
     values: Mapping[str, Any] = shape.values
     elements = sum(cells * width for cells, width in _attention(values, context, full))
-    return 2 * elements * BITS[kind] / 8 + _states(values)
+    return 2 * elements * BITS[kind] / 8 + (1 + kept) * _states(values)
 
 
 def _attention(values: Mapping[str, Any], context: int, full: bool) -> Iterator[tuple[int, int]]:
