@@ -25,6 +25,8 @@ from builder.simulator import build, config
 from builder.simulator.cards import Card
 from builder.simulator.figures import mib
 from builder.smoke import device, reading
+from builder.smoke.wanted import Wanted as WantedContents
+from builder.smoke.wanted import WantedCode
 from builder.tools.docker import containers
 from builder.tools.docker.blobs import blobs_of
 from builder.tools.files import workspace
@@ -185,9 +187,11 @@ def _target(
 
     Raises ``UntriedError`` where the engine lacks the base, or the image cannot be read.
     """
-    libraries = build.libraries(session.settings.cache_dir, image.devel, session.log)
-    code = reading.WantedCode(Capability.parse(wanted.cards[0].capability), outside=LAYOUT.cuda)
-    contents = reading.read(blobs_of(image.reference, work), work, reading.Wanted(code=code))
+    cache = session.settings.cache_dir
+    libraries = build.libraries(cache, image.devel, session.log)
+    code = WantedCode(Capability.parse(wanted.cards[0].capability), outside=LAYOUT.cuda)
+    blobs = blobs_of(image.reference, work)
+    contents = reading.read(blobs, work, WantedContents(code=code), cache)
     return Target(
         reference=image.reference,
         serve=image.serve,

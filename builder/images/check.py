@@ -65,6 +65,7 @@ def subject_of(
         options.gpu_test,
         DeviceTest(card, options.settings.cache_dir, log),
         extended_image(image),
+        options.settings.cache_dir,
     )
 
 

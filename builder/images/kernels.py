@@ -8,6 +8,7 @@ from builder.images.session import BuildSession
 from builder.kernels.ledger import Ledger
 from builder.kernels.selection import Capability
 from builder.smoke import reading
+from builder.smoke.wanted import Wanted, WantedCode
 from builder.tools.docker.blobs import blobs_of
 from builder.tools.files import workspace
 
@@ -21,8 +22,9 @@ def ledger_of(session: BuildSession, target: str, card: Capability) -> Ledger:
     session.settings.require_directories()
     reference, image = located(session, target)
     with workspace(session.settings.cache_dir) as work:
-        wanted = reading.Wanted(code=reading.WantedCode(card))
-        contents = reading.read(blobs_of(reference, work), work, wanted)
+        wanted = Wanted(code=WantedCode(card))
+        cache = session.settings.cache_dir
+        contents = reading.read(blobs_of(reference, work), work, wanted, cache)
     libraries = sorted(contents.libraries(), key=lambda library: library.path)
     if not libraries:
         raise UntriedError(

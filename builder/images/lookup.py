@@ -69,7 +69,8 @@ def _subject_of_image(
 ) -> Subject:
     if recipe is None:
         session.log("no recipe describes this image: only the checks for every image are made")
-        return Subject(reference, found.digest, gpu_test=session.options.gpu_test)
+        gpu_test, cache = session.options.gpu_test, session.settings.cache_dir
+        return Subject(reference, found.digest, gpu_test=gpu_test, cache=cache)
     image = session.resolve(recipe)
     if found.labels.get(LABEL_KEY) != image.key:
         session.log(f"the image was not built from the current recipe {image.plan.name}")

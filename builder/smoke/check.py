@@ -41,6 +41,7 @@ from builder.smoke import (
 from builder.smoke.contents import Contents, ExtendedImage
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check, Verdict, timed
+from builder.smoke.wanted import Wanted, WantedCode
 from builder.tools.docker import containers
 from builder.tools.docker.blobs import blobs_of
 
@@ -69,6 +70,8 @@ class Subject:
     """The checks on a simulated card; None: none."""
     extended: ExtendedImage | None = None
     """The published image that it extends; its own files are not checked."""
+    cache: Path | None = None
+    """The cache directory, which keeps scans of layers; None: they are not kept."""
 
 
 def check_image(subject: Subject, work: Path) -> Verdict:
@@ -112,19 +115,17 @@ def _read(subject: Subject, work: Path) -> Contents:
     wanted = _wanted(subject.recipe)
     if subject.recipe is not None:
         above = subject.extended.layers if subject.extended else 0
-        code = reading.WantedCode(_card(subject.recipe), above, outside=LAYOUT.cuda)
+        code = WantedCode(_card(subject.recipe), above, outside=LAYOUT.cuda)
         wanted = replace(wanted, code=code)
     blobs = blobs_of(subject.reference, work)
-    contents = reading.read(blobs, work, wanted)
+    contents = reading.read(blobs, work, wanted, subject.cache)
     more = _behind_links(subject.recipe, contents, wanted)
     if more == wanted:
         return contents
-    return reading.read(blobs, work, more)
+    return reading.read(blobs, work, more, subject.cache)
 
 
-def _behind_links(
-    recipe: Recipe | None, contents: Contents, wanted: reading.Wanted
-) -> reading.Wanted:
+def _behind_links(recipe: Recipe | None, contents: Contents, wanted: Wanted) -> Wanted:
     """``wanted``, with the targets of wanted files that are links."""
     targets = {contents.resolve(path) for path in wanted.texts}
     texts = {path for path in targets if path and not wanted.text(path)}
@@ -153,7 +154,7 @@ def _probes(recipe: Recipe) -> list[tuple[str, Probe]]:
     ]
 
 
-def _wanted(recipe: Recipe | None) -> reading.Wanted:
+def _wanted(recipe: Recipe | None) -> Wanted:
     """The texts and symbols that the recipe's probes look at."""
     probes = [probe for _, probe in _probes(recipe)] if recipe else []
     texts = {probe.file for probe in probes if isinstance(probe, FileProbe)}
@@ -165,7 +166,7 @@ def _wanted(recipe: Recipe | None) -> reading.Wanted:
         for probe in _symbol_probes(recipe)
         for name in (probe.library, *probe.alternatives)
     }
-    return reading.Wanted(frozenset(texts), frozenset(libraries))
+    return Wanted(frozenset(texts), frozenset(libraries))
 
 
 def _static(subject: Subject, contents: Contents) -> Iterator[Check]:

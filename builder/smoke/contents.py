@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from builder.errors import UntriedError
 from builder.kernels.ledger import FatBinary, Library
-from builder.tools import elf
+from builder.tools.elf import ElfFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class File:
     target: str = ""
     digest: str = ""
     """sha256 of a file's content; a hard link has that of its target."""
-    elf: elf.ElfFile | None = None
+    elf: ElfFile | None = None
     text: str | None = None
     """Content; kept only for files in ``Wanted``."""
     malformed: str = ""
@@ -37,6 +37,16 @@ class File:
     """Its device code; kept only for files in ``WantedCode``."""
     unread_code: str = ""
     """Why its device code could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a layer: a file, or a whiteout of that path."""
+
+    path: str
+    file: File | None = None
+    opaque: bool = False
+    """The whiteout of all that the layers below have in that directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +127,7 @@ class Contents:
         size = sum(layer.size for layer in layers)
         return Contents(files, {"config": config}, layers, size)
 
-    def elves(self) -> Iterator[tuple[File, elf.ElfFile]]:
+    def elves(self) -> Iterator[tuple[File, ElfFile]]:
         """Every ELF file that could be read."""
         for file in self.files.values():
             if file.elf is not None:

@@ -5,7 +5,6 @@ OCI image specification (https://github.com/opencontainers/image-spec): manifest
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 import posixpath
@@ -20,9 +19,9 @@ from typing import IO, Any, BinaryIO, cast
 
 from builder.errors import UntriedError
 from builder.kernels import ledger
-from builder.kernels.selection import Capability
-from builder.smoke import secrets
-from builder.smoke.contents import Contents, File, Layer
+from builder.smoke import scans, secrets
+from builder.smoke.contents import Contents, Entry, File, Layer
+from builder.smoke.wanted import LARGEST_TEXT, Wanted
 from builder.tools import elf
 from builder.tools.docker.blobs import Blobs
 
@@ -30,11 +29,10 @@ BLOCK = 1 << 20
 BUFFER = 1 << 16  # bytes: tarfile copies the rest of its buffer for every small file
 IN_MEMORY = 16 << 20  # bytes of a library that are kept out of the disk while it is read
 LARGEST_DOCUMENT = 16 << 20  # bytes of a manifest or configuration
-LARGEST_TEXT = 16 << 20  # bytes of a file whose text is kept
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
+SCANS = "scans"  # in the cache directory
 GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952, 2.3.1
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
-LOADER = ("/etc/ld.so.conf", "/etc/ld.so.conf.d/*")
 PREFERRED = {"linux/amd64": 0, "": 1}
 """The platforms of an index, the first before the second and that before any other: an engine runs
 an image that names its platform rather than one that names none."""
@@ -45,56 +43,18 @@ BROKEN = (
 """Exceptions that a damaged image causes."""
 
 
-@dataclass(frozen=True, slots=True)
-class WantedCode:
-    """Which device code is unpacked while reading."""
-
-    card: Capability
-    """What this card takes."""
-    above: int = 0
-    """Not that of so many lowest layers."""
-    outside: str = ""
-    """Not that of files below this directory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which texts, symbols and kernels are kept while reading."""
-
-    texts: frozenset[str] = frozenset()
-    """Paths of files whose text is kept; ``*`` is a wildcard."""
-    symbols: frozenset[str] = frozenset()
-    """Prefixes of libraries whose symbols are kept."""
-    code: WantedCode | None = None
-    """None: no kernels are kept."""
-
-    def text(self, path: str) -> bool:
-        """Whether the text of a file is kept."""
-        return any(fnmatch.fnmatchcase(path, glob) for glob in (*LOADER, *self.texts))
-
-    def symbol(self, path: str) -> bool:
-        """Whether the symbols of a library are kept."""
-        return any(posixpath.basename(path).startswith(name) for name in self.symbols)
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One entry of a layer: a file, or a whiteout of that path."""
-
-    path: str
-    file: File | None = None
-    opaque: bool = False
-
-
-def read(blobs: Blobs, work: Path, wanted: Wanted | None = None) -> Contents:
+def read(
+    blobs: Blobs, work: Path, wanted: Wanted | None = None, cache: Path | None = None
+) -> Contents:
     """Read an image from its blobs; ``work`` takes large libraries for a while.
 
-    From an index, the image for linux/amd64 is read, else the first one that is there.  Raises
-    ``UntriedError`` if a blob is missing or damaged.
+    From an index, the image for linux/amd64 is read, else the first one that is there.  With the
+    directory ``cache``, a layer that was read before is only hashed.  Raises ``UntriedError`` if a
+    blob is missing or damaged.
     """
     from backports.zstd import ZstdError
 
-    scanner = _Scanner(work, wanted or Wanted())
+    scanner = _Scanner(work, wanted or Wanted(), cache / SCANS if cache else None)
     try:
         manifest = _manifest(blobs)
         image = _document(blobs.file(manifest["config"]["digest"]))
@@ -102,8 +62,8 @@ def read(blobs: Blobs, work: Path, wanted: Wanted | None = None) -> Contents:
         # Unpacking and hashing leave Python's lock: two layers at a time.
         with ThreadPoolExecutor(2) as pool:
             files = map(blobs.file, digests)
-            scans = list(pool.map(scanner.layer, files, range(len(digests))))
-        return _composed(manifest, image, scans)
+            entries = list(pool.map(scanner.layer, files, range(len(digests))))
+        return _composed(manifest, image, entries)
     except (*BROKEN, ZstdError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise UntriedError("the image cannot be read", reason) from error
@@ -145,14 +105,30 @@ class _Hashed:
 class _Scanner:
     work: Path
     wanted: Wanted
+    scans: Path | None
+    """Where scans are kept."""
 
-    def layer(self, blob: Path, number: int) -> list[_Entry]:
+    def layer(self, blob: Path, number: int) -> list[Entry]:
         """The entries of a layer, in its order; the lowest has the number 0."""
-        from backports.zstd import ZstdFile
-
         code = self.wanted.code
         if code is not None and number < code.above:
             return replace(self, wanted=replace(self.wanted, code=None)).layer(blob, number)
+        if self.scans is None or blob.stat().st_size < scans.SMALLEST:
+            return self.unpacked(blob)
+        kept = scans.find(self.scans, blob.name, code)
+        if kept is not None and not any(e.file and self.wanted.lacks(e.file) for e in kept):
+            with blob.open("rb") as file:
+                _require_digest(blob, hashlib.file_digest(file, "sha256"))
+            return kept
+        found = self.unpacked(blob)
+        if kept is None:
+            scans.keep(self.scans, blob.name, code, found)
+        return found
+
+    def unpacked(self, blob: Path) -> list[Entry]:
+        """The entries of a layer, read from its bytes."""
+        from backports.zstd import ZstdFile
+
         with blob.open("rb") as file:
             head = file.read(4)
             file.seek(0)
@@ -168,17 +144,17 @@ class _Scanner:
         _require_digest(blob, stream.digest)
         return found
 
-    def entries(self, stream: IO[bytes], mode: Any) -> Iterator[_Entry]:
+    def entries(self, stream: IO[bytes], mode: Any) -> Iterator[Entry]:
         with tarfile.open(fileobj=stream, mode=mode, bufsize=BUFFER) as layer:
             for member in layer:
                 path = posixpath.normpath("/" + member.name)
                 folder, name = posixpath.split(path)
                 if name == OPAQUE:
-                    yield _Entry(folder, opaque=True)
+                    yield Entry(folder, opaque=True)
                 elif name.startswith(WHITEOUT):
-                    yield _Entry(posixpath.join(folder, name.removeprefix(WHITEOUT)))
+                    yield Entry(posixpath.join(folder, name.removeprefix(WHITEOUT)))
                 else:
-                    yield _Entry(path, self.file(layer, member, path))
+                    yield Entry(path, self.file(layer, member, path))
 
     def file(self, layer: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> File:
         if member.isdir():
@@ -241,7 +217,7 @@ class _Scanner:
 
 
 def _composed(
-    manifest: Mapping[str, Any], image: Mapping[str, Any], scans: Sequence[list[_Entry]]
+    manifest: Mapping[str, Any], image: Mapping[str, Any], scans: Sequence[list[Entry]]
 ) -> Contents:
     files: dict[str, File] = {}
     owner: dict[str, int] = {}
@@ -258,14 +234,14 @@ def _composed(
     return Contents(files, image, layers, size)
 
 
-def _layer(part: Mapping[str, Any], scan: list[_Entry], hidden: int, created_by: str) -> Layer:
+def _layer(part: Mapping[str, Any], scan: list[Entry], hidden: int, created_by: str) -> Layer:
     files = tuple(entry.file for entry in scan if entry.file is not None)
     unpacked = sum(file.size for file in files)
     return Layer(part["digest"], part["size"], unpacked, hidden, created_by, files)
 
 
 def _apply(
-    entry: _Entry, number: int, files: dict[str, File], owner: dict[str, int], hidden: list[int]
+    entry: Entry, number: int, files: dict[str, File], owner: dict[str, int], hidden: list[int]
 ) -> None:
     """Apply one entry of a layer to the files of the layers below it."""
     before = files.get(entry.path)

@@ -21,6 +21,7 @@ from builder.smoke import reading
 from builder.smoke.contents import Contents
 from builder.smoke.device import DeviceTest, Result, Tried, check, check_absent
 from builder.smoke.verdict import Check
+from builder.smoke.wanted import Wanted, WantedCode
 from builder.tools.docker.blobs import blobs_of
 from support.commands import Builder
 from support.environment import REPOSITORY, SHARED_CACHE
@@ -78,8 +79,8 @@ def shaped(bases: dict[str, str], made: set[str]) -> str:
 @pytest.fixture(scope="module")
 def contents(shaped: str, tmp_path_factory: pytest.TempPathFactory) -> Contents:
     work = tmp_path_factory.mktemp("shaped")
-    code = reading.WantedCode(Capability(12, 0), outside=LAYOUT.cuda)
-    return reading.read(blobs_of(shaped, work), work, reading.Wanted(code=code))
+    code = WantedCode(Capability(12, 0), outside=LAYOUT.cuda)
+    return reading.read(blobs_of(shaped, work), work, Wanted(code=code), SHARED_CACHE)
 
 
 def recipe_of(env: Mapping[str, str], gpu: list[str] | None = None) -> Recipe:
@@ -212,7 +213,7 @@ def test_an_image_with_the_simulators_libraries_fails(
     )
     work = tmp_path / "read"
     work.mkdir()
-    found = check_absent(reading.read(blobs_of(name, work), work))
+    found = check_absent(reading.read(blobs_of(name, work), work, cache=SHARED_CACHE))
     assert (found.passed, found.found) == (False, "/opt/engine/lib/libcudart.so.13")
 
 

@@ -2,7 +2,7 @@
 
 Importing builder costs a second of CPU, and the tests run hundreds of commands.  Each command still
 has a process, an environment, a working directory, files, signal handlers and module state of its
-own.  Only the imports, the tree of commands and the schema of recipes are shared.
+own.  Only the imports, the tree of commands and the schemas of recipes and scans are shared.
 
 A request is one JSON message on the socket that is the standard input: commands, of which each runs
 when the one before it has succeeded; their directory and environment; whether they are a session of
@@ -40,6 +40,7 @@ def preload() -> None:
     from builder.cli.app import all_commands
     from builder.recipes.parse import parse
     from builder.recipes.schema import Recipe
+    from builder.smoke import scans
 
     for module in walk_packages(builder.__path__, "builder."):
         if not module.name.endswith("__main__"):
@@ -48,6 +49,7 @@ def preload() -> None:
         import_module(name)
     all_commands()
     parse("unknown = 1", Path("x.toml"), Recipe)
+    scans.adapter()
     gc.collect()
     gc.freeze()
 

@@ -16,6 +16,7 @@ from builder.recipes.parse import parse
 from builder.recipes.schema import Recipe
 from builder.smoke.check import Subject, check_image
 from builder.smoke.verdict import Check, Verdict
+from support.environment import SHARED_CACHE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -66,7 +67,8 @@ class SmokeTest:
         name = self.build(dockerfile, *options)
         # A server is started only where a test is about one: see tests/docker/test_serving.py.
         changed = self.recipe.model_copy(update={"serve": None, "probe": [], **changes})
-        return check_image(Subject(name, "sha256:x", changed, labels or {}), self.work)
+        subject = Subject(name, "sha256:x", changed, labels or {}, cache=SHARED_CACHE)
+        return check_image(subject, self.work)
 
 
 def failed(verdict: Verdict) -> set[str]:
