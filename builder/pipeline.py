@@ -40,19 +40,19 @@ def build(image: EngineImage, options: BuildOptions, reporter: Reporter) -> Outc
     _require_digests(docker.engine())
     settings, name = options.settings, image.plan.name
     settings.require_directories()
-    known = _known(image, options)
+    known = _known(image, _found(image, options), options)
     if known is not None:
         return known
     with named_lock(settings.cache_dir, name), workspace(settings.cache_dir) as work:
-        known = _known(image, options)  # another run may have built it meanwhile
+        found = _found(image, options)  # another run may have built it meanwhile
+        known = _known(image, found, options)
         if known is not None:
             return known
-        found = None if options.rebuild else find_image(image)
         if found is not None:
             reporter.log(f"{name} is built already; running its smoke test again")
             kept = check_again(image, found, options, reporter, work)
             require_good(kept, image.references[0])
-            ensure_tags(image, image.references[0], kept.digest)
+            ensure_tags(image, image.references[0])
             return Outcome(kept, built=False)
         require_disk(options, image.plan.recipe.build.disk, f"the build of {name}")
         require_space(work, WORK_SPACE, f"the inputs of {name}")
@@ -60,19 +60,24 @@ def build(image: EngineImage, options: BuildOptions, reporter: Reporter) -> Outc
             return _build(image, ActiveBuild(options, reporter), log, work)
 
 
-def _known(image: EngineImage, options: BuildOptions) -> Outcome | None:
-    """The outcome if a verified image exists and no rebuild is requested."""
-    kept = None if options.rebuild else find_verified(image, options.settings)
-    if kept is None:
+def _found(image: EngineImage, options: BuildOptions) -> docker.Image | None:
+    """The image if the engine has it and no rebuild is requested."""
+    return None if options.rebuild else find_image(image)
+
+
+def _known(image: EngineImage, found: docker.Image | None, options: BuildOptions) -> Outcome | None:
+    """The outcome if the image that was found is verified."""
+    kept = find_verified(image, found, options.settings)
+    if found is None or kept is None:
         return None
-    ensure_tags(image, image.references[0], kept.digest)
+    ensure_tags(image, image.references[0], found.names)
     return Outcome(kept, built=False, checked=False)
 
 
 def _build(image: EngineImage, active: ActiveBuild, log: BuildLog, work: Path) -> Outcome:
     """Build or find a candidate, check it, and tag it if it is good."""
     base_images = ensure_bases(image.base, active, log)
-    candidate = _found_candidate(image, active)
+    candidate = _found_candidate(image, base_images.get("runtime"), active)
     if candidate is None:
         candidate = _new_candidate(image, base_images, active, log, work)
     active.reporter.log(f"smoke test of {image.plan.name}")
@@ -81,23 +86,25 @@ def _build(image: EngineImage, active: ActiveBuild, log: BuildLog, work: Path) -
         failed = kept.model_copy(update={"references": (candidate.reference,)})
         record.write(active.settings.state_dir, failed)
         require_good(kept, candidate.reference)
-    ensure_tags(image, candidate.reference, kept.digest)
+    ensure_tags(image, candidate.reference)
     record.write(active.settings.state_dir, kept)
     return Outcome(kept, built=candidate.built)
 
 
-def _found_candidate(image: EngineImage, active: ActiveBuild) -> Candidate | None:
+def _found_candidate(
+    image: EngineImage, base: docker.Image | None, active: ActiveBuild
+) -> Candidate | None:
     """The candidate that the engine has: baked elsewhere, or built by a run that was stopped."""
     found = None if active.options.rebuild else find_candidate(image)
     if found is None:
         return None
     active.reporter.log(f"{image.candidate} exists; it is not built again")
-    return Candidate(image.candidate, found.digest, found.labels)
+    return Candidate(image.candidate, found.digest, found.labels, base=base)
 
 
 def _new_candidate(
     image: EngineImage,
-    base_images: dict[str, str],
+    base_images: dict[str, docker.Image],
     active: ActiveBuild,
     log: BuildLog,
     work: Path,
@@ -113,10 +120,11 @@ def _new_candidate(
         )
     active.reporter.log(f"building {recipe.name} ({image.short_key}); the full log is {log.path}")
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    labels = build_labels(image, base_images.get("runtime"), now)
+    base = base_images.get("runtime")
+    labels = build_labels(image, base, now)
     stages = {"image": image.candidate}
     built = build_stages(image, stages, labels, base_images, active, log, work)["image"]
-    return Candidate(image.candidate, built.digest, labels, str(log.path), built=True)
+    return Candidate(image.candidate, built.digest, labels, str(log.path), built=True, base=base)
 
 
 def _require_digests(engine: docker.Engine) -> None:

@@ -52,7 +52,7 @@ class _Writer:
         self._raise_earlier(image.base)
         plan, base_images = image.plan, image.base.references
         runs_scripts = base_images.get("devel") or base_images.get("runtime")
-        if runs_scripts is not None and not docker.inspect_image(runs_scripts):
+        if runs_scripts is not None and not docker.image(runs_scripts):
             runs_scripts = None
         config = self._extended_config(image.base) if plan.family.extends_base else None
         place = Path(ENGINES) / plan.name
@@ -134,9 +134,9 @@ class _Writer:
         The engine's where it has the base, else the registry's of a published image; bases of our
         own set neither user nor entrypoint.
         """
-        found = docker.inspect_image(base.references["runtime"])
+        found = docker.image(base.references["runtime"])
         if found is not None:
-            return found["Config"] or {}
+            return found.config
         *_, lowest = base.chain()
         root = lowest.plan.root
         if not isinstance(root, RegistryRoot):

@@ -9,25 +9,25 @@ from builder.images.stages import build_stages, require_disk
 from builder.plan import published_image
 from builder.plan.base_image import in_engine
 from builder.plan.rendered import BaseImage
+from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, workspace
 
 
-def ensure_bases(base: BaseImage, active: ActiveBuild, log: BuildLog) -> dict[str, str]:
+def ensure_bases(base: BaseImage, active: ActiveBuild, log: BuildLog) -> dict[str, docker.Image]:
     """Build the images that the engine lacks of a base and of those below it; all, by stage.
 
     Raises like ``build_stages``; ``FetchError`` where they would have to be built offline.
     """
     below = ensure_bases(base.base, active, log) if base.base else {}
-    images, name = dict(base.references), base.plan.name
-    if all(in_engine(base, stage) for stage in images):
-        return images
+    name, found = base.plan.name, _found(base)
+    if len(found) == len(base.references):
+        return found
     cache, options, reporter = active.settings.cache_dir, active.options, active.reporter
     with named_lock(cache, f"base-{name}", wait=reporter.log):
-        missing = {
-            stage: reference for stage, reference in images.items() if not in_engine(base, stage)
-        }
+        found = _found(base)  # another run may have built them meanwhile
+        missing = {stage: name for stage, name in base.references.items() if stage not in found}
         if not missing:
-            return images
+            return found
         if options.offline and base.plan.recipe.published is None:
             raise FetchError(
                 f"the base {name} ({base.short_key}) is not in the engine",
@@ -44,5 +44,11 @@ def ensure_bases(base: BaseImage, active: ActiveBuild, log: BuildLog) -> dict[st
             )
             below = {"published": image}
         with workspace(cache) as work:
-            build_stages(base, missing, base.labels, below, active, log, work)
-    return images
+            built = build_stages(base, missing, base.labels, below, active, log, work)
+    return found | {stage: each.image for stage, each in built.items()}
+
+
+def _found(base: BaseImage) -> dict[str, docker.Image]:
+    """The images of a base that the engine has, by stage."""
+    asked = ((stage, in_engine(base, stage)) for stage in base.references)
+    return {stage: image for stage, image in asked if image is not None}

@@ -23,9 +23,9 @@ class BreakdownError(BuildError):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An image that the engine now has under ``reference``."""
+    """An image that the engine now has; ``digest`` is what its builder named it."""
 
-    reference: str
+    image: docker.Image
     digest: str
 
 
@@ -84,7 +84,7 @@ def build(
     found = docker.image(reference)
     if found is None:
         raise BuildError(f"the engine lost the image {reference} just built", hint="build again")
-    return Built(reference, digest or found.digest)
+    return Built(found, digest or found.digest)
 
 
 def annotations_of(labels: Mapping[str, str]) -> list[str]:

@@ -61,7 +61,7 @@ def compile_image(image: EngineImage, session: BuildSession) -> str | None:
     session.settings.require_directories()
     active = ActiveBuild(session.options, session.reporter)
     with new_log(session.settings.state_dir, f"base-{image.base.plan.name}") as log:
-        return ensure_bases(image.base, active, log)["devel"]
+        return ensure_bases(image.base, active, log)["devel"].reference
 
 
 def save(

@@ -38,6 +38,8 @@ class Candidate:
     log: str = ""
     built: bool = False
     """This run built it."""
+    base: docker.Image | None = None
+    """The image that it extends, where it is known."""
 
 
 def contract_of(recipe: Recipe) -> str:
@@ -48,7 +50,7 @@ def contract_of(recipe: Recipe) -> str:
 
 
 def subject_of(
-    image: EngineImage, options: BuildOptions, reference: str, digest: str, log: Log
+    image: EngineImage, options: BuildOptions, candidate: Candidate, log: Log
 ) -> Subject:
     """An image of the engine and all that its recipe asks of it.
 
@@ -57,14 +59,14 @@ def subject_of(
     recipe = image.plan.recipe
     card = card_for(image.plan.file.parents[1], recipe, options.card)
     return Subject(
-        reference,
-        digest,
+        candidate.reference,
+        candidate.digest,
         recipe,
         image.labels,
         image.base.references.get("devel"),
         options.gpu_test,
         DeviceTest(card, options.settings.cache_dir, log),
-        extended_image(image),
+        extended_image(image, candidate.base),
         options.settings.cache_dir,
     )
 
@@ -77,7 +79,7 @@ def check(image: EngineImage, candidate: Candidate, active: ActiveBuild, work: P
     name = image.plan.name
     with active.seconds.stage("smoke"):
         log = active.reporter.log
-        subject = subject_of(image, active.options, candidate.reference, candidate.digest, log)
+        subject = subject_of(image, active.options, candidate, log)
         verdict = check_image(subject, work)
     active.reporter.on_verdict(name, verdict)
     labels = candidate.labels
@@ -108,7 +110,7 @@ def check_again(
     says nothing about the image.  Raises like ``check``.
     """
     state = options.settings.state_dir
-    good = find_verified(image, options.settings)
+    good = find_verified(image, found, options.settings)
     before = good or record.read(state, image.plan.name, image.key)
     candidate = Candidate(
         image.references[0], found.digest, found.labels, before.log if before else ""
@@ -134,15 +136,16 @@ def check_pulled(
         raise UntriedError(f"the engine lost the image {reference}")
     active = ActiveBuild(options, reporter)
     with new_log(options.settings.state_dir, image.plan.name) as log:
-        ensure_bases(image.base, active, log)
-    candidate = Candidate(reference, found.digest, found.labels)
+        base = ensure_bases(image.base, active, log).get("runtime")
+    candidate = Candidate(reference, found.digest, found.labels, base=base)
     return check(image, candidate, active, work)
 
 
-def find_verified(image: EngineImage, settings: Settings) -> Record | None:
-    """The record of an image that the engine has under its immutable tag, with a good verdict on
+def find_verified(
+    image: EngineImage, found: docker.Image | None, settings: Settings
+) -> Record | None:
+    """The record of ``found``, which the engine has under the immutable tag, with a good verdict on
     today's contract; else None."""
-    found = docker.image(image.references[0])
     kept = record.read(settings.state_dir, image.plan.name, image.key)
     if found is None or kept is None or kept.digest != found.digest or not kept.verdict.good:
         return None

@@ -22,9 +22,9 @@ def ledger_of(session: BuildSession, target: str, card: Capability) -> Ledger:
     session.settings.require_directories()
     reference, image = located(session, target)
     with workspace(session.settings.cache_dir) as work:
-        wanted = Wanted(code=WantedCode(card))
-        cache = session.settings.cache_dir
-        contents = reading.read(blobs_of(reference, work), work, wanted, cache)
+        wanted, cache = Wanted(code=WantedCode(card)), session.settings.cache_dir
+        blobs = blobs_of(reference, work, image.digest)
+        contents = reading.read(blobs, work, wanted, cache)
     libraries = sorted(contents.libraries(), key=lambda library: library.path)
     if not libraries:
         raise UntriedError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from builder.errors import WorldError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
-from builder.images.check import check_again, find_verified, subject_of
+from builder.images.check import Candidate, check_again, find_verified, subject_of
 from builder.images.names import ensure_tags, find_image
 from builder.images.session import BuildSession
 from builder.plan.rendered import EngineImage
@@ -74,7 +74,8 @@ def _subject_of_image(
     image = session.resolve(recipe)
     if found.labels.get(LABEL_KEY) != image.key:
         session.log(f"the image was not built from the current recipe {image.plan.name}")
-    subject = subject_of(image, session.options, reference, found.digest, session.log)
+    candidate = Candidate(reference, found.digest, found.labels)
+    subject = subject_of(image, session.options, candidate, session.log)
     key = {LABEL_KEY: found.labels.get(LABEL_KEY, "")}
     return replace(subject, labels={**subject.labels, **key})
 
@@ -85,15 +86,16 @@ def verified(session: BuildSession, name: str) -> tuple[EngineImage, Record]:
     Raises ``WorldError`` where there is none.
     """
     image = session.resolve(name)
-    found = find_verified(image, session.settings)
-    if found is None:
+    found = find_image(image)
+    kept = find_verified(image, found, session.settings)
+    if found is None or kept is None:
         raise WorldError(
             f"there is no verified image of the current recipe {image.plan.name}",
             f"looked for {image.references[0]}, and for its record",
             f"build it: `builder build {image.plan.name}`",
         )
-    ensure_tags(image, image.references[0], found.digest)
-    return image, found
+    ensure_tags(image, image.references[0], found.names)
+    return image, kept
 
 
 def served(session: BuildSession, target: str) -> tuple[str, docker.Image, Recipe]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from builder.families.layout import LABEL_KEY
 from builder.plan.rendered import EngineImage
@@ -29,23 +29,17 @@ def _of_key(image: EngineImage, reference: str) -> docker.Image | None:
     return found if found and found.labels.get(LABEL_KEY) == image.key else None
 
 
-def ensure_tags(image: EngineImage, source: str, digest: str) -> None:
-    """Point every name of an image to ``digest``, the image that the name ``source`` has.
-
-    The name of a candidate goes.
-    """
+def ensure_tags(image: EngineImage, source: str, names: Collection[str] = ()) -> None:
+    """Point every name of an image to the image that the name ``source`` has; that of a candidate
+    goes.  ``names`` are those that this image has already."""
     for reference in image.references:
-        named = docker.image(reference)
-        if named is None or named.digest != digest:
+        if reference not in names:
             docker.tag(source, reference)
     if source == image.candidate:
         docker.untag(source)
 
 
-def build_labels(image: EngineImage, runtime: str | None, created: str) -> dict[str, str]:
-    """The labels of a new image; ``runtime`` is the image that it extends, ``created`` RFC 3339."""
-    base: Mapping[str, str] = {}
-    if runtime is not None:
-        found = docker.image(runtime)
-        base = {BASE_NAME: runtime, BASE_DIGEST: found.digest if found else ""}
-    return {**image.labels, **base, CREATED: created}
+def build_labels(image: EngineImage, base: docker.Image | None, created: str) -> dict[str, str]:
+    """The labels of a new image; ``base`` is the image that it extends, ``created`` RFC 3339."""
+    extends = {BASE_NAME: base.reference, BASE_DIGEST: base.digest} if base else {}
+    return {**image.labels, **extends, CREATED: created}

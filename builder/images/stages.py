@@ -31,7 +31,7 @@ def build_stages(
     image: EngineImage | BaseImage,
     references: Mapping[str, str],
     labels: Mapping[str, str],
-    base_images: Mapping[str, str],
+    base_images: Mapping[str, docker.Image],
     active: ActiveBuild,
     log: BuildLog,
     work: Path,
@@ -43,9 +43,11 @@ def build_stages(
     plan, options, reporter = image.plan, active.options, active.reporter
     builder = buildx.builder(options.settings.buildx)
     with active.seconds.stage(f"fetch {plan.name}"):
-        runs_scripts = base_images.get("devel") or base_images.get("runtime")
-        bases = context.bases_at(base_images, work, seen=builder.is_engine)
-        extended = extended_image(image) if isinstance(image, EngineImage) else None
+        names = {stage: base.reference for stage, base in base_images.items()}
+        runs_scripts = names.get("devel") or names.get("runtime")
+        bases = context.bases_at(names, work, seen=builder.is_engine)
+        base = base_images.get("runtime")
+        extended = extended_image(image, base) if isinstance(image, EngineImage) else None
         config = extended.config if extended else None
         laid_out = lay_out(image, options, bases, config, runs_scripts, work, reporter.log)
     with active.seconds.stage(f"build {plan.name}"):
@@ -112,19 +114,20 @@ def layer_cache(image: EngineImage | BaseImage, options: BuildOptions, stage: st
     return f"{options.settings.layer_cache}:{plan.name}{suffix}"
 
 
-def extended_image(image: EngineImage) -> ExtendedImage | None:
+def extended_image(image: EngineImage, base: docker.Image | None = None) -> ExtendedImage | None:
     """The image of the engine that an image extends; None where it extends none.
 
-    Raises ``WorldError`` where the engine does not have it.
+    The engine is asked for it where ``base`` is None.  Raises ``WorldError`` where it does not have
+    it.
     """
     if not image.plan.family.extends_base:
         return None
-    base = image.base.references["runtime"]
-    found = docker.inspect_image(base)
+    name = image.base.references["runtime"]
+    found = base or docker.image(name)
     if found is None:
         raise WorldError(
             f"the engine does not have the base of {image.plan.name}",
-            f"looked for {base}",
+            f"looked for {name}",
             f"build it: `builder build {image.plan.name}`",
         )
-    return ExtendedImage(len(found["RootFS"]["Layers"]), found["Config"] or {})
+    return ExtendedImage(found.layers, found.config)

@@ -20,10 +20,10 @@ from builder.tools.docker import imagetools
 from builder.tools.log import Log
 
 
-def in_engine(image: BaseImage, stage: str) -> bool:
-    """Whether the engine has the complete image of a base's stage."""
+def in_engine(image: BaseImage, stage: str) -> docker.Image | None:
+    """The complete image of a base's stage, where the engine has it."""
     found = docker.image(image.references[stage])
-    return found is not None and found.labels.get(LABEL_KEY) == image.key
+    return found if found and found.labels.get(LABEL_KEY) == image.key else None
 
 
 def root_recipe(catalog: Catalog, base: str) -> BaseRecipe:

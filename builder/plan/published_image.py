@@ -81,9 +81,9 @@ def config(root: RegistryRoot, target: str, *, offline: bool) -> dict[str, Any]:
     """
     exact = reference(root)
     for name in (exact, root.image):
-        if _is(name, root.digest):
-            found = docker.inspect_image(name) or {}
-            return found.get("Config") or {}
+        found = docker.image(name)
+        if found is not None and root.digest in found.digests:
+            return dict(found.config)
     if offline:
         raise FetchError(
             f"the configuration of {root.image} is not known: the engine does not have the image",
@@ -100,8 +100,8 @@ def fetch(
     *,
     target: str = "amd64",
     offline: bool = False,
-) -> str:
-    """The name of a published image in the engine; the name of its base and the digest are in it.
+) -> docker.Image:
+    """A published image in the engine; the name of its base and the digest are in its name.
 
     Raises ``FetchError`` when it cannot be had, or is for another platform than linux/``target``.
     """
@@ -129,13 +129,10 @@ def fetch(
             f"it is for {found.platform if found else 'an unknown platform'}",
             "name a tag of that platform",
         )
-    return local
+    return found
 
 
 def _is(reference: str, digest: str) -> bool:
     """Whether the engine's image of that name has that digest."""
-    found = docker.inspect_image(reference)
-    if found is None:
-        return False
-    digests = [found.get("Id", ""), *(known.partition("@")[2] for known in found["RepoDigests"])]
-    return digest in digests
+    found = docker.image(reference)
+    return found is not None and digest in found.digests

@@ -57,6 +57,7 @@ class Subject:
 
     reference: str
     digest: str
+    """Of its manifest."""
     recipe: Recipe | None = None
     """None: only the checks that hold for every image are made."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +118,7 @@ def _read(subject: Subject, work: Path) -> Contents:
         above = subject.extended.layers if subject.extended else 0
         code = WantedCode(_card(subject.recipe), above, outside=LAYOUT.cuda)
         wanted = replace(wanted, code=code)
-    blobs = blobs_of(subject.reference, work)
+    blobs = blobs_of(subject.reference, work, subject.digest)
     contents = reading.read(blobs, work, wanted, subject.cache)
     more = _behind_links(subject.recipe, contents, wanted)
     if more == wanted:

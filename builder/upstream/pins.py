@@ -324,7 +324,7 @@ def mirror_base(entry: Entry[BaseRecipe], cache: Path, log: Log) -> Iterator[str
         yield from (f"{file.name} {file.version}" for file in files)
     published = base.published
     if published is not None and published.digest is not None:
-        local = published_image.fetch(base.name, published, published.digest, log)
+        local = published_image.fetch(base.name, published, published.digest, log).reference
         yield f"{published.image} in the engine, as {local}"
     elif published is not None:
         yield f"{published.image} is not mirrored: it is not pinned ({published.note})"

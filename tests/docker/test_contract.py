@@ -223,7 +223,7 @@ def test_any_image_gets_the_checks_for_every_image(
     images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     name = smoke_test.build(small(images) + as_root("chmod u+s /usr/bin/env"))
-    verdict = check_image(Subject(name, "sha256:x"), smoke_test.work)
+    verdict = check_image(Subject(name, ""), smoke_test.work)
     assert failed(verdict) == {"closure", "set-uid"}
     assert not {"contract", "runs"} <= {check.kind for check in verdict.checks}
 
@@ -236,7 +236,7 @@ def test_layers_of_every_compression_are_read(
     name = smoke_test.build(dockerfile)
     forced = f"type=image,name={name},compression={compression},force-compression=true"
     docker("buildx", "build", "--provenance=false", f"--output={forced}", "-", text=dockerfile)
-    verdict = check_image(Subject(name, "sha256:x"), smoke_test.work)
+    verdict = check_image(Subject(name, ""), smoke_test.work)
     (check,) = of(verdict, "world-writable")
     assert check.found == "/x (0666)"
 

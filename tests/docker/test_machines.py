@@ -149,7 +149,7 @@ def test_a_registry_that_does_not_take_layers_fails_no_build(
         buildx.builder(),
         cache="127.0.0.1:1/farm/cache:x",
     )
-    assert docker("image", "inspect", "--format={{.Id}}", built.reference) == built.digest
+    assert docker("image", "inspect", "--format={{.Id}}", built.image.reference) == built.digest
     assert "connection refused" in log.not_kept
     assert not log.errors or "importer" not in " ".join(log.errors)
 

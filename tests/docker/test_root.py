@@ -82,10 +82,9 @@ def test_the_base_is_built_from_that_digest(
     rendered = render_base(planned)
     active = ActiveBuild(BuildOptions(settings.load()), BuildProgress())
     images = ensure_bases(rendered, active, BuildLog(tmp_path / "log"))
-    built = docker.image(images["root"])
-    assert built is not None
-    assert built.labels["builder.key"] == rendered.key
-    docker.untag(images["root"])
+    assert images["root"].labels["builder.key"] == rendered.key
+    assert docker.image(images["root"].reference) == images["root"]
+    docker.untag(images["root"].reference)
 
 
 def test_a_registry_that_is_away_is_an_error_only_where_it_was_asked_for(catalog: Path) -> None:

@@ -35,20 +35,24 @@ class Blobs:
         return self.folder / digest.removeprefix("sha256:")
 
 
-def blobs_of(reference: str, work: Path) -> Blobs:
+def blobs_of(reference: str, work: Path, digest: str = "") -> Blobs:
     """The blobs of an image of the engine; ``work`` takes a copy where containerd's is unreadable.
+
+    ``digest`` is that of the image, where it is known.
 
     Root reads them in containerd's store (containerd, docs/content-flow.md): ``docker image save``
     manages about 50 MB/s.  Raises ``UntriedError`` where the engine does not give them.
     """
-    found = docker.image(reference)
-    if found is None:
-        raise UntriedError(f"the engine has no image {reference}")
+    if not digest:
+        found = docker.image(reference)
+        if found is None:
+            raise UntriedError(f"the engine has no image {reference}")
+        digest = found.digest
     for store in (docker.engine().root / "containerd" / "daemon", CONTAINERD):
-        blobs = Blobs(store / CONTENT, {"manifests": [{"digest": found.digest}]})
-        if os.access(blobs.file(found.digest), os.R_OK):
+        blobs = Blobs(store / CONTENT, {"manifests": [{"digest": digest}]})
+        if os.access(blobs.file(digest), os.R_OK):
             return blobs
-    folder = work / f"image-{found.digest[-12:]}"
+    folder = work / f"image-{digest[-12:]}"
     if not (folder / "index.json").exists():
         try:
             save_layout(reference, folder)

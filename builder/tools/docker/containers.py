@@ -31,6 +31,7 @@ LOGS = ("--log-driver=json-file", "--log-opt=max-size=4m", "--log-opt=max-file=2
 MOST_OUTPUT = 1 << 20  # bytes that are kept of the beginning of an output, and of its end
 BLOCK = 1 << 16
 LOG_TAIL = 64 << 10  # bytes of a log that are looked at
+ENGINE_FAILED = 125  # docker run(1), "Exit status": the engine's own error
 ENGINE_TIMEOUT = 60.0  # seconds for the engine to answer
 NO_GPU_DRIVER = "could not select device driver"  # moby, daemon/devices.go
 TOOLKIT = (
@@ -143,16 +144,20 @@ def run(
     options = ["--rm", "--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
     options += [f"--entrypoint={entrypoint}", *_stub_options(driver_stub), *extra]
     call = [executable(), "run", *options, "--", reference, *command]
+    removed = False
     try:
         done = _finished(call, timeout)
+        # --rm has removed it where it has run, before the client ends.
+        removed = 0 <= done.status < ENGINE_FAILED
     except subprocess.TimeoutExpired as error:
         raise TimedOutError(
             f"{' '.join([entrypoint, *command])} did not end",
             f"stopped after {timeout:.0f} s",
         ) from error
     finally:
-        _remove(name)
-    if done.status == 125:  # docker run(1), "Exit status": the engine's own error
+        if not removed:
+            _remove(name)
+    if done.status == ENGINE_FAILED:
         raise UntriedError("the engine cannot start a container", done.output.strip())
     if done.status != 0 and "exec format error" in done.output:
         raise UntriedError("the engine cannot run programs of the image's platform", done.output)

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -51,11 +51,25 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image of the engine; ``digest`` is that of its manifest."""
+    """An image of the engine (``docker image inspect``)."""
 
+    reference: str
+    """What it was found by."""
     digest: str
-    labels: dict[str, str]
+    """Of its manifest."""
     platform: str
+    names: frozenset[str]
+    """All its names in the engine."""
+    digests: frozenset[str]
+    """Its own, and those that registries gave it."""
+    layers: int
+    config: Mapping[str, Any]
+    """The "config" of its OCI image configuration."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels."""
+        return dict(self.config.get("Labels") or {})
 
 
 @cache
@@ -190,35 +204,30 @@ def _properties(info: SystemInfo) -> Engine:
 def image(reference: str) -> Image | None:
     """The image of that name in the engine, or None.  Raises ``WorldError``.
 
-    None also where another user removes it at this moment.
-    """
-    from python_on_whales.exceptions import DockerException, NoSuchImage
-
-    try:
-        found = client().image.inspect(reference)
-        labels = dict(found.config.labels or {})
-        return Image(found.id, labels, f"{found.os}/{found.architecture}")
-    except NoSuchImage:
-        return None
-    except DockerException as error:
-        raise _not_inspected(reference, reason(error)) from error
-
-
-def inspect_image(reference: str) -> dict[str, Any] | None:
-    """The JSON of ``docker image inspect``, or None where the engine has no such image.
-
-    Our own call: the models of python-on-whales leave out fields of the image's configuration that
-    they do not name.  Raises ``WorldError``.
+    None also where another user removes it at this moment.  Our own call: the models of
+    python-on-whales leave out fields of the image's configuration that they do not name.
     """
     done = subprocess.run(
         [executable(), "image", "inspect", reference], capture_output=True, text=True, check=False
     )
     if done.returncode == 0:
-        found: dict[str, Any] = json.loads(done.stdout)[0]
-        return found
+        return _read(reference, json.loads(done.stdout)[0])
     if "no such image" in done.stderr.lower():
         return None
     raise _not_inspected(reference, done.stderr.strip())
+
+
+def _read(reference: str, found: Mapping[str, Any]) -> Image:
+    others = [name.partition("@")[2] for name in found.get("RepoDigests") or []]
+    return Image(
+        reference,
+        found["Id"],
+        f"{found['Os']}/{found['Architecture']}",
+        frozenset(found.get("RepoTags") or []),
+        frozenset([found["Id"], *others]),
+        len(found["RootFS"].get("Layers") or []),
+        found.get("Config") or {},
+    )
 
 
 def _not_inspected(reference: str, why: str) -> WorldError:
