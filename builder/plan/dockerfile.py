@@ -40,7 +40,7 @@ def quoted(value: object) -> str:
 
 
 @cache
-def _templates(folder: Path) -> Environment:
+def templates(folder: Path) -> Environment:
     """The templates of ``folder``; each is compiled once, and again if its file changes."""
     environment = Environment(
         loader=FileSystemLoader(folder),
@@ -57,7 +57,7 @@ def _templates(folder: Path) -> Environment:
 
 def render_template(folder: Path, name: str, **variables: Any) -> str:
     """The text of a template of ``folder``; commands and values are written as data."""
-    return _templates(folder).get_template(name).render(**variables)
+    return templates(folder).get_template(name).render(**variables)
 
 
 def render(plan: Plan, namespace: str = "") -> EngineImage:

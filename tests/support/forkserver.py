@@ -2,7 +2,8 @@
 
 Importing builder costs a second of CPU, and the tests run hundreds of commands.  Each command still
 has a process, an environment, a working directory, files, signal handlers and module state of its
-own.  Only the imports, the tree of commands and the schemas of recipes and scans are shared.
+own.  Only the imports, the tree of commands, the schemas of recipes and scans and the compiled
+templates are shared; a template whose file has changed is compiled again.
 
 A request is one JSON message on the socket that is the standard input: commands, of which each runs
 when the one before it has succeeded; their directory and environment; whether they are a session of
@@ -37,7 +38,9 @@ LAZY = ("gguf", "git", "packaging.licenses", "pypi_simple", "python_on_whales", 
 
 def preload() -> None:
     import builder
+    from builder import farm
     from builder.cli.app import all_commands
+    from builder.plan.dockerfile import templates
     from builder.recipes.parse import parse
     from builder.recipes.schema import Recipe
     from builder.smoke import scans
@@ -50,6 +53,9 @@ def preload() -> None:
     all_commands()
     parse("unknown = 1", Path("x.toml"), Recipe)
     scans.adapter()
+    compiled = templates(farm.dockerfiles(farm.installed()))
+    for name in compiled.list_templates(["j2"]):
+        compiled.get_template(name)
     gc.collect()
     gc.freeze()
 
