@@ -32,8 +32,11 @@ from typing import Any, NoReturn
 import time_machine
 
 LONGEST = 1 << 20
-LAZY = ("gguf", "git", "packaging.licenses", "pypi_simple", "python_on_whales", "requests")
-"""Libraries that builder imports inside of functions."""
+LAZY = (
+    *("git", "gguf", "packaging.licenses", "packaging.requirements", "pypi_simple"),
+    *("python_on_whales", "requests", "rich._emoji_codes", "tenacity", "typer._adapters"),
+)
+"""What builder, or a library, imports inside of functions."""
 
 
 def preload() -> None:
