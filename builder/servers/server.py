@@ -14,7 +14,7 @@ from builder.recipes.schema import Serve
 from builder.servers.api_flavor import API_FLAVORS, ApiFlavor
 from builder.servers.client import Client, UnansweredError
 from builder.tools.docker.containers import Container, Start, started
-from builder.tools.docker.exec_proxy import exec_proxy
+from builder.tools.docker.proxy import proxy
 
 PAUSE = 0.25  # seconds between two health checks
 HEALTH_TIMEOUT = 10.0  # seconds for one health check
@@ -122,7 +122,7 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
         driver_stub=spec.driver_stub,
         gpus=spec.gpus,
     )
-    with started(reference, start) as container, exec_proxy(container, port) as url:
+    with started(reference, start) as container, proxy(container, port) as url:
         yield Server(container, Client(url), API_FLAVORS[serve.api_flavor])
 
 

@@ -229,6 +229,15 @@ class Container:
         state = json.loads(done.output)
         return State(bool(state["Running"]), int(state["ExitCode"]), bool(state["OOMKilled"]))
 
+    def identity(self) -> tuple[str, int]:
+        """Its id, and the id that its process has where the engine runs; 0: it does not run."""
+        call = [executable(), "inspect", "--format={{.Id}} {{.State.Pid}}", self.name]
+        done = _finished(call, ENGINE_TIMEOUT)
+        if done.status != 0:
+            raise UntriedError("a container is gone", done.output.strip())
+        identity, process = done.output.split()
+        return identity, int(process)
+
     def log(self) -> str:
         """The end of its output."""
         call = [executable(), "logs", "--tail=400", self.name]
@@ -262,7 +271,7 @@ class Container:
 
 @contextmanager
 def started(reference: str, start: Start) -> Iterator[Container]:
-    """A sandboxed container that runs the image's entrypoint; only ``exec_proxy`` reaches it.
+    """A sandboxed container that runs the image's entrypoint; only ``proxy`` reaches it.
 
     Raises ``UntriedError`` when the engine cannot start it, ``NotRunnableError`` when that is the
     image's fault.

@@ -1,8 +1,9 @@
-"""A proxy to a server in a container without a network, through ``docker exec``.
+"""A proxy to a server in a container without a network, which itself reaches nothing.
 
-Each connection starts bash in the container, which connects to the container's loopback
-(/dev/tcp).  So the server can be reached on any engine, local or remote, and itself reaches
-nothing.  The calls are our own: python-on-whales gives no process whose pipes stay open.
+Root connects from inside the container's network where the engine is on this machine.  Elsewhere
+each connection goes through ``docker exec``: bash in the container connects to the container's
+loopback (/dev/tcp).  The calls are our own: python-on-whales gives no process whose pipes stay
+open.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from builder.errors import UntriedError
 from builder.tools.docker.containers import Container
 from builder.tools.docker.engine import executable
+from builder.tools.docker.namespace import LOOPBACK, connected, network_of
 from builder.tools.pipes import input_of, output_of
 
 # The end of the server's connection ends the program, even where standard input stays open.
 BRIDGE = "exec 3<>/dev/tcp/127.0.0.1/$0; cat <&0 >&3 & cat <&3; kill $!"
+Bridge = Callable[[socket.socket], None]
+"""Connects an accepted connection to the server."""
 BLOCK = 1 << 16
 ENDING = 3.0  # seconds from the end of a program to the end of its container, under load
 
@@ -36,36 +41,65 @@ def _keeps_running(container: Container) -> bool:
 
 
 @contextmanager
-def exec_proxy(container: Container, port: int) -> Iterator[str]:
+def proxy(container: Container, port: int) -> Iterator[str]:
     """The URL of a server that listens on ``port`` in the container, within this context.
 
-    Raises ``UntriedError`` where the image has no bash.
+    Raises ``UntriedError`` where the container can only be reached through bash, and has none.
     """
+    with network_of(container) as network:
+        if network is not None:
+            bridge = partial(_bridge_network, network, port)
+        else:
+            _require_bash(container)
+            bridge = partial(_bridge_exec, container.name, port)
+        with _listening(bridge) as url:
+            yield url
+
+
+def _require_bash(container: Container) -> None:
     tried = container.execute(["bash", "-c", "type cat"], 30)
     if tried.status != 0 and _keeps_running(container):
         raise UntriedError(
             "the image has no bash, which is needed to reach its server", tried.output
         )
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
-        accepting = threading.Thread(
-            target=_accept, args=(listener, container.name, port), daemon=True
-        )
-        accepting.start()
+
+
+@contextmanager
+def _listening(bridge: Bridge) -> Iterator[str]:
+    """A URL, each of whose connections is bridged in a thread."""
+    with socket.create_server((LOOPBACK, 0), backlog=64) as listener:
+        threading.Thread(target=_accept, args=(listener, bridge), daemon=True).start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
         finally:
             with suppress(OSError):  # some systems do not shut down what only listens
                 listener.shutdown(socket.SHUT_RDWR)
 
 
-def _accept(listener: socket.socket, name: str, port: int) -> None:
+def _accept(listener: socket.socket, bridge: Bridge) -> None:
     with suppress(OSError):  # the listener is closed at the end
         while True:
             connection, _ = listener.accept()
-            threading.Thread(target=_bridge, args=(connection, name, port), daemon=True).start()
+            threading.Thread(target=bridge, args=(connection,), daemon=True).start()
 
 
-def _bridge(connection: socket.socket, name: str, port: int) -> None:
+def _bridge_network(network: int, port: int, connection: socket.socket) -> None:
+    with connection, suppress(OSError), connected(network, port) as server:
+        threading.Thread(target=_copy, args=(connection, server), daemon=True).start()
+        _copy(server, connection)
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Copy until either end closes; then close both."""
+    with suppress(OSError):
+        while block := source.recv(BLOCK):
+            target.sendall(block)
+    for each in (source, target):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+def _bridge_exec(name: str, port: int, connection: socket.socket) -> None:
     call = [executable(), "exec", "--interactive", name, "bash", "-c", BRIDGE, str(port)]
     with (
         connection,
