@@ -1,7 +1,8 @@
 """The real wheels of vLLM: what patches make of several releases, and the recipes on stand-ins.
 
 The wheels come from the package index and stay in the cache.  What they require is not fetched:
-nothing that is checked here needs it.
+nothing that is checked here needs it.  Images get the Python files and the libraries that probes
+name: the rest is a gigabyte.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import hashlib
 import json
 import re
 import shutil
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +20,23 @@ import pytest
 
 from builder.recipes import lockfile
 from builder.recipes.schema import PypiSource
-from builder.tools import archives
+from builder.tools import elf
 from builder.tools.python import pypi
 from support import upstreams
 from support.catalogs import load
 from support.commands import Builder
+from support.cubins import Function, cubin
 from support.environment import REPOSITORY, SHARED_CACHE
+from support.fatbins import ELF, ZSTD, entry, library, region
+from support.indexes import served, wheel
 from support.overlaid import SITE
 from support.small_root import PYTHON
 from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.xdist_group("overlaid")]
 
+LIBRARIES = ("vllm/_C.abi3.so", "vllm/_moe_C.abi3.so")
+TEXTS = re.compile(r"\.py$|\.dist-info/(?!RECORD$)")
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 # Of the same shape as patch_tolist_cudagraph.py: two places, exit 0 where one is found, and it
 # looks first for an installed vLLM, then where Python 3.12 has it.  The real one imports vLLM; here
@@ -142,26 +150,47 @@ def test_what_patches_make_of_several_releases(
     assert {f["target"] for f in findings} > {"pin", "0.19.0", "0.19.1", "0.20.2", "0.22.0"}
 
 
-def stand_in(recipe: str, work: Path, made: set[str]) -> str:
-    """vLLM's wheel where its image has it, with nothing that it requires."""
+def real_wheel(recipe: str) -> Path:
+    """The wheel that a recipe of the repository pins."""
     found = load(REPOSITORY).engine(recipe).recipe
     assert found is not None
     source = found.source
     assert isinstance(source, PypiSource)
     file = lockfile.PinnedFile(source.pypi, source.version, source.sha256)
     (wheel,) = pypi.fetch([file], SHARED_CACHE, print)
-    archives.unpack(wheel, work / "site")
-    # Kernels for other GPUs, and what is not checked here: half a gigabyte.
-    for library in (work / "site" / "vllm").rglob("*.so"):
-        if library.name not in {"_C.abi3.so", "_moe_C.abi3.so"}:
-            library.unlink()
-    name = f"builder-test/vllm-openai:{found.version}"
+    return wheel
+
+
+def without_libraries(wheel: Path) -> dict[str, bytes]:
+    """A wheel's Python files and metadata, and libraries of one kernel where probes look."""
+    code = library(region(entry(ELF, 120, ZSTD, cubin(Function("_Z9attentionPf"))))).getvalue()
+    with zipfile.ZipFile(wheel) as found:
+        kept = {name: found.read(name) for name in found.namelist() if TEXTS.search(name)}
+    return kept | dict.fromkeys(LIBRARIES, code)
+
+
+def machine_code(wheel: Path, work: Path) -> int:
+    """How many fat binaries of the real vllm/_C.abi3.so have machine code for sm_120."""
+    with zipfile.ZipFile(wheel) as found:
+        file = Path(found.extract(LIBRARIES[0], work))
+    with file.open("rb") as stream:
+        read = elf.read(stream)
+    file.unlink()
+    assert read is not None
+    return [code.name for code in read.code].count("sm_120")
+
+
+def stand_in(files: dict[str, bytes], name: str, work: Path, made: set[str]) -> None:
+    """vLLM's Python files where its image has them."""
+    for path, content in files.items():
+        file = work / "site" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
     made.add(name)
     text = f'FROM {PYTHON}\nCOPY site {SITE}\nENV PYTHONPATH={SITE}\nENTRYPOINT ["vllm", "serve"]\n'
     (work / "Dockerfile").write_text(text)
     output = f"--output=type=image,name={name},compression=uncompressed"
     docker("buildx", "build", "--provenance=false", output, str(work))
-    return name
 
 
 def on_stand_in(recipe: str, root: Path, work: Path, made: set[str]) -> None:
@@ -173,7 +202,8 @@ def on_stand_in(recipe: str, root: Path, work: Path, made: set[str]) -> None:
     base = re.findall(r'^base    = "(.*)"', text, re.M)[0]
     file = root / "recipes" / "bases" / f"{base}.toml"
     (work / "image").mkdir()
-    image = stand_in(recipe, work / "image", made)
+    image = f"builder-test/{base}:1"
+    stand_in(without_libraries(real_wheel(recipe)), image, work / "image", made)
     published = re.sub(r'image = ".*"', f'image = "{image}"', file.read_text())
     file.write_text(published.replace("disk = 40.0", "disk = 2.0"))
     shutil.copytree(REPOSITORY / "patches", root / "patches", dirs_exist_ok=True)
@@ -195,7 +225,14 @@ def test_0_19_1_is_patched_and_says_so(
     assert any("fla/ops/utils.py" in subject for subject in checked)
     assert any("turboquant_attn.py" in subject for subject in checked)
     code = {c["subject"]: c["found"] for c in checks if c["kind"] == "library"}
-    assert "33 sm_120," in code[f"{SITE}/vllm/_C.abi3.so"]
+    assert "1 sm_120" in code[f"{SITE}/vllm/_C.abi3.so"]
+
+
+@pytest.mark.parametrize(("recipe", "count"), [("vllm-0.19.1", 33), ("vllm-0.20.2-wheel", 32)])
+def test_the_real_libraries_have_code_for_the_recipes_gpu(
+    recipe: str, count: int, tmp_path: Path
+) -> None:
+    assert machine_code(real_wheel(recipe), tmp_path) == count
 
 
 LOCK = """python = "3.13"
@@ -203,14 +240,24 @@ LOCK = """python = "3.13"
 [[runtime]]
 name    = "vllm"
 version = "0.20.2"
-sha256  = "22a7dd06eb03371298e13d6100f3dedbf307352342aaf08e87c929c60aae9b4d"
+sha256  = "{sha256}"
 """
+
+
+@pytest.fixture
+def small_wheel(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """vLLM 0.20.2 without its libraries, in an index of its own: the wheel's sha256."""
+    files = without_libraries(real_wheel("vllm-0.20.2-wheel"))
+    with served() as index:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
+        yield index.put("vllm", "0.20.2", wheel("vllm", "0.20.2", files))
 
 
 def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
     builder: Builder,
     catalog: Path,
     tolist: tuple[str, str],
+    small_wheel: str,
     made: set[str],
 ) -> None:
     name = "vllm-0.20.2-wheel"
@@ -218,9 +265,10 @@ def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
     text = base.read_text().replace('"g++", "libc6-dev", "python3", "python3-dev"', '"python3"')
     text = text.replace("disk = 45.0", "disk = 3.0")
     base.write_text(text.replace("requirements =", 'unchecked = "not fetched"\nrequirements ='))
-    (base.parent / "locks" / "vllm-0.20.2.toml").write_text(LOCK)
+    (base.parent / "locks" / "vllm-0.20.2.toml").write_text(LOCK.format(sha256=small_wheel))
     recipe = (REPOSITORY / "recipes" / f"{name}.toml").read_text()
     recipe = recipe.replace('"vllm-sm120"', '"builder-test/vllm-sm120"')
+    recipe = re.sub(r'(?m)^sha256  = ".*"', f'sha256  = "{small_wheel}"', recipe, count=1)
     head, script = recipe.split("[patch.script]")
     for key, value in {
         "git": tolist[0],
@@ -238,7 +286,7 @@ def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
     assert "has prefill_max_seq = attn_metadata.max_seq_len" in sites
     assert any(expected.startswith("has return torch.zeros(N, Hq, D") for expected in sites)
     said = {c["subject"]: c["found"] for c in checks if c["kind"] in {"library", "contract"}}
-    assert "32 sm_120," in said["/opt/engine/lib/python3.13/site-packages/vllm/_C.abi3.so"]
+    assert "1 sm_120" in said["/opt/engine/lib/python3.13/site-packages/vllm/_C.abi3.so"]
     assert said["user"] == "10001:10001"
     assert said["entrypoint"] == '["vllm", "serve"]'
     # All that it requires: pip would say what is missing.

@@ -19,10 +19,13 @@ from typing import Any
 def wheel(
     name: str, version: str, files: Mapping[str, bytes], *, recorded: Mapping[str, bytes] = {}
 ) -> bytes:
-    """A wheel; ``recorded`` are contents that its RECORD has in place of those that it holds."""
+    """A wheel, with metadata of its own if ``files`` have none.
+
+    ``recorded`` are contents that its RECORD has in place of those that it holds.
+    """
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
-    held = {**files, f"{info}/METADATA": metadata}
+    held = {**files, f"{info}/METADATA": files.get(f"{info}/METADATA", metadata)}
     record = []
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
