@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -18,7 +20,6 @@ from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT
 from builder.records import record
 from builder.sbom.provenance import LOCAL
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
-from support.overlaid import Build
 from support.publishing import own, tags, verified
 from support.registries import Proxy
 from support.smoke_tests import docker
@@ -50,11 +51,27 @@ def forged(repository: Repository, made: dict[str, Any]) -> str:
     return manifest.digest
 
 
-def built_again(build: Build) -> str:
-    """The digest of another image of the same key, which takes the place of the first one here: as
-    if another machine had pushed that one."""
-    found: str = json.loads(build(more='moving = ["latest"]').stdout)["digest"]
-    return found
+Again = Callable[[], str]
+
+
+@pytest.fixture
+def built_again(image: dict[str, Any], tmp_path: Path) -> Again:
+    """Have another verified image of the same key take the place of the first one here, as if
+    another machine had pushed the first; its digest."""
+    first, *others = image["references"]
+    file = tmp_path / "state" / "records" / image["recipe"] / f"{image['key'][:12]}.json"
+
+    def run() -> str:
+        text = f"FROM {first}\nLABEL again={uuid4().hex}\n"
+        output = f"--output=type=image,oci-mediatypes=true,name={first}"
+        docker("buildx", "build", "--provenance=false", output, "-", text=text)
+        for reference in others:
+            docker("image", "tag", first, reference)
+        digest = docker("image", "inspect", "--format={{.Id}}", first)
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"digest": digest}))
+        return digest
+
+    return run
 
 
 def verdicts(repository: Repository, digest: str) -> list[dict[str, str]]:
@@ -91,7 +108,7 @@ def test_another_key_is_no_image_of_ours(
 
 def test_what_another_machine_made_is_smoke_tested_before_it_is_trusted(
     image: dict[str, Any],
-    build: Build,
+    built_again: Again,
     push: Any,
     registry: str,
     key: Path,
@@ -103,7 +120,7 @@ def test_what_another_machine_made_is_smoke_tested_before_it_is_trusted(
     first = image["digest"]
     (unsigned,) = verdicts(repository, first)
     assert SIGNATURE not in unsigned
-    here = built_again(build)
+    here = built_again()
     assert here != first
     monkeypatch.setenv("BUILDER_COSIGN_KEY", str(key))
     done = push()
@@ -125,7 +142,7 @@ def test_what_another_machine_made_is_smoke_tested_before_it_is_trusted(
 
 def test_what_is_missing_of_an_image_that_was_pulled_is_attached(
     image: dict[str, Any],
-    build: Build,
+    built_again: Again,
     push: Any,
     registry: str,
     repository: Repository,
@@ -136,7 +153,7 @@ def test_what_is_missing_of_an_image_that_was_pulled_is_attached(
     assert kept is not None
     manifest, _ = upload(repository, kept, tmp_path, new=True)
     repository.put_manifest(own(image), manifest)
-    here = built_again(build)
+    here = built_again()
     assert "pulling and testing it" in push().stderr
     assert set(tags(registry).values()) == {image["digest"]}
     kinds = [each["artifactType"] for each in referrers(repository, image["digest"])]
@@ -155,7 +172,7 @@ def test_what_is_missing_of_an_image_that_was_pulled_is_attached(
 
 def test_a_signed_verdict_counts_on_another_machine(
     image: dict[str, Any],
-    build: Build,
+    built_again: Again,
     push: Any,
     proxy: Proxy,
     key: Path,
@@ -165,7 +182,7 @@ def test_a_signed_verdict_counts_on_another_machine(
 ) -> None:
     push()
     assert verdicts(repository, image["digest"])[0][SIGNATURE]
-    built_again(build)
+    built_again()
     monkeypatch.delenv("BUILDER_COSIGN_KEY")
     # Whoever trusts the public key needs nothing else.
     monkeypatch.setenv("BUILDER_TRUSTED_KEYS", str(key.with_name("cosign.pub")))
@@ -181,7 +198,7 @@ def test_a_signed_verdict_counts_on_another_machine(
     monkeypatch.setenv("BUILDER_TRUSTED_KEYS", str(other / "cosign.pub"))
     assert "pulling and testing it" in push().stderr
     monkeypatch.setenv("BUILDER_TRUSTED_KEYS", str(tmp_path / "nowhere.pub"))
-    built_again(build)
+    built_again()
     for file in (tmp_path / "state" / "records" / "overlaid-1").glob("*-*.json"):
         file.unlink()
     done = push(expect=4)
@@ -189,11 +206,11 @@ def test_a_signed_verdict_counts_on_another_machine(
 
 
 def test_a_probe_that_was_tightened_is_checked_anew(
-    image: dict[str, Any], build: Build, push: Any, key: Path, tmp_path: Path, builder: Any
+    image: dict[str, Any], built_again: Again, push: Any, key: Path, tmp_path: Path, builder: Any
 ) -> None:
     assert key
     push()
-    built_again(build)
+    built_again()
     assert "pulling" not in push().stderr
     catalog = tmp_path / "catalog"
     recipe = catalog / "recipes" / "overlaid-1.toml"
