@@ -154,12 +154,20 @@ def test_what_decides_the_image_builds_it_anew(builder: Builder, one_file: Path)
 # What goes wrong
 
 
-def test_failed_checks_move_no_tag(builder: Builder, variant: Path, tmp_path: Path) -> None:
-    edit(variant, "HELLO_BUILD_NUMBER = 1, ", 'CMAKE_CUDA_ARCHITECTURES = "90", ')
-    edit(variant, 'arch = ["120"]', 'arch = ["120", "90"]')
-    done = builder("build", "variant", "--catalog", variant)
+KERNEL = "__global__ void kernel() {}\nvoid begin() { kernel<<<1, 1>>>(); }\n"
+
+
+def test_failed_checks_move_no_tag(builder: Builder, one_file: Path, tmp_path: Path) -> None:
+    source(one_file).with_name("one.cu").write_text(KERNEL)
+    lists = source(one_file).with_name("CMakeLists.txt")
+    text = lists.read_text().replace("(one C)", "(one C CUDA)").replace("one.c)", "one.c one.cu)")
+    lists.write_text(text)
+    edit(one_file, '"first"', '"second", CMAKE_CUDA_ARCHITECTURES = "90"')
+    edit(one_file, 'arch = ["120"]', 'arch = ["120", "90"]')
+    edit(one_file, '["answer_first"]', '["answer_first"]\narchitectures = ["sm_120", "sm_90"]')
+    done = builder("build", "variant", "--catalog", one_file)
     assert done.returncode == 7
-    assert "expected: contains version: 1 (in-repo); found: version: 0 (in-repo)" in done.stderr
+    assert "libone.so: expected: defines answer_first; found" in done.stderr
     assert "found: 1 compute_90, 1 sm_90" in done.stderr
     assert "Traceback" not in done.stderr
     assert tags() == set()

@@ -1,10 +1,9 @@
-"""Engines to be bent: a library of one file, and a copy of hello-sm120; a plugin of pytest."""
+"""An engine to be bent: a library of one file; a plugin of pytest."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from support.commands import ForkServer, Running
-from support.environment import REPOSITORY
 from support.smoke_tests import docker
 
 REPOSITORY_NAME = "builder-test/variant"
@@ -74,19 +72,6 @@ def one_file(catalog: Path) -> Iterator[Path]:
     (folder / "CMakeLists.txt").write_text(CMAKE)
     (folder / "one.c").write_text("int ANSWER(void) { return 1; }\n")
     (catalog / "recipes" / "variant-0.1.0.toml").write_text(RECIPE)
-    yield catalog
-    _remove_images()
-
-
-@pytest.fixture
-def variant(catalog: Path) -> Iterator[Path]:
-    """A catalog whose only engine, ``variant``, is a copy of hello-sm120 to be bent."""
-    shutil.copytree(REPOSITORY / "engines" / "hello-sm120", catalog / "engines" / "variant")
-    text = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
-    text = text.replace('engine  = "hello-sm120"', 'engine  = "variant"')
-    text = text.replace("engines/hello-sm120", "engines/variant")
-    text = text.replace('repository = "hello-sm120"', f'repository = "{REPOSITORY_NAME}"')
-    (catalog / "recipes" / "variant-0.1.0.toml").write_text(text)
     yield catalog
     _remove_images()
 
