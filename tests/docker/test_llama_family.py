@@ -45,6 +45,7 @@ commit = "{commit}"
 
 [[cmake]]
 targets = ["llama-server", "llama-cli", "llama-bench"]
+define  = {{ CMAKE_UNITY_BUILD = true }}   # half of the compile
 
 [image]
 repository = "{repository}"

@@ -55,6 +55,12 @@ def test_two_cmake_calls_and_a_server_in_python(
     text = (REPOSITORY / "recipes" / "lucebox-f12a87c.toml").read_text()
     text = replaced(text, git=url, commit=commit, repository="builder-test/lucebox")
     text = replaced(text, **{'"dflash/deps/llama.cpp"': inner})
+    for old, new in (
+        ('"test_dflash"]', '"test_dflash"]\ndefine = { CMAKE_UNITY_BUILD = true }'),
+        ("define  = { ", "define  = { CMAKE_UNITY_BUILD = true, "),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
     (catalog / "recipes" / "lucebox-f12a87c.toml").write_text(text)
     shutil.copytree(REPOSITORY / "recipes" / "locks", catalog / "recipes" / "locks")
     done = builder("build", "lucebox", "--catalog", catalog, "--json")
@@ -242,7 +248,8 @@ def test_a_library_that_cannot_be_loaded_is_not_delivered(builder: Builder, hami
 
 
 def test_a_library_that_never_ends_loading_has_failed(hami: Path, builder: Builder) -> None:
-    endless = "__attribute__((constructor)) static void wait(void) { for (;;) { } }\n"
+    endless = "__attribute__((constructor)) static void wait(void) { for (;;) pause(); }\n"
+    endless = f"#include <unistd.h>\n{endless}"
     with_code(hami, "src/libvgpu.c", "static void begin", f"{endless}static void begin")
     done = builder("build", RECIPE, "--catalog", hami)
     assert done.returncode == 7
