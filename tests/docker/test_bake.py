@@ -45,6 +45,17 @@ def pushed(published: StandIn, registry: str, made: set[str]) -> str:
 
 @pytest.fixture
 def recipe(published: StandIn, pushed: str, tmp_path: Path) -> Path:
+    return catalog_on(pushed, published, tmp_path)
+
+
+@pytest.fixture
+def unreachable(published: StandIn, tmp_path: Path) -> Path:
+    """The same on an image that nobody can have."""
+    pin = f'image = "127.0.0.1:9/published:1.0"\ndigest = "sha256:{"0" * 64}"'
+    return catalog_on(pin, published, tmp_path)
+
+
+def catalog_on(pushed: str, published: StandIn, tmp_path: Path) -> Path:
     """A catalog with overlaid-1 on the published image, and with a recipe that has no source."""
     root = tmp_path / "catalog"
     published.write(root / "package")
@@ -173,9 +184,11 @@ def test_a_recipe_that_cannot_be_laid_out_leaves_what_was_there(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_contexts_of_somebody_else_stay(builder: Builder, recipe: Path, tmp_path: Path) -> None:
+def test_contexts_of_somebody_else_stay(
+    builder: Builder, unreachable: Path, tmp_path: Path
+) -> None:
     (tmp_path / "own" / "contexts" / "mine").mkdir(parents=True)
-    done = builder("bake", "--output", tmp_path / "own", "--catalog", recipe)
+    done = builder("bake", "--output", tmp_path / "own", "--catalog", unreachable)
     assert done.returncode == 4
     assert "was not written by builder" in done.stderr
     assert (tmp_path / "own" / "contexts" / "mine").is_dir()
@@ -186,23 +199,23 @@ def test_contexts_of_somebody_else_stay(builder: Builder, recipe: Path, tmp_path
     ("name", "text"), [("docker-bake.json", '{"target": {}}'), ("contexts", "a file")]
 )
 def test_files_of_somebody_else_stay(
-    builder: Builder, recipe: Path, tmp_path: Path, name: str, text: str
+    builder: Builder, unreachable: Path, tmp_path: Path, name: str, text: str
 ) -> None:
     file = tmp_path / "own" / name
     file.parent.mkdir()
     file.write_text(text)
-    done = builder("bake", "--output", file.parent, "--catalog", recipe)
+    done = builder("bake", "--output", file.parent, "--catalog", unreachable)
     assert (done.returncode, file.read_text()) == (4, text)
     assert f"{file} exists and was not written by builder" in done.stderr
 
 
 def test_one_run_at_a_time_bakes_into_a_directory(
-    builder: Builder, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    builder: Builder, unreachable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, cache = tmp_path / "baked", tmp_path / "cache"
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(cache))
     with named_lock(cache, lock_name(folder)):
-        done = builder("bake", "--output", folder, "--catalog", recipe)
+        done = builder("bake", "--output", folder, "--catalog", unreachable)
     assert done.returncode == 9
     assert "another run on this machine is at work" in done.stderr
     assert not folder.exists()

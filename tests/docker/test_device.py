@@ -16,7 +16,7 @@ from builder.families import llama_cpp
 from builder.families.layout import LAYOUT
 from builder.kernels.selection import Capability
 from builder.recipes.schema import Recipe
-from builder.simulator import cards
+from builder.simulator import build, cards
 from builder.smoke import reading
 from builder.smoke.contents import Contents
 from builder.smoke.device import DeviceTest, Result, Tried, check, check_absent
@@ -34,7 +34,7 @@ SHAPED = "builder-test/shaped-card:1"
 FLAGS = [
     *("GGML_CUDA=ON", "GGML_CUDA_NO_VMM=ON", "GGML_NATIVE=OFF", "GGML_CUDA_NCCL=OFF"),
     *("LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_EXAMPLES=OFF", "LLAMA_BUILD_UI=OFF"),
-    *("LLAMA_OPENSSL=OFF", "LLAMA_BUILD_NUMBER=1", "LLAMA_BUILD_COMMIT=x"),
+    *("LLAMA_OPENSSL=OFF", "CMAKE_UNITY_BUILD=ON", "LLAMA_BUILD_NUMBER=1", "LLAMA_BUILD_COMMIT=x"),
     *("CMAKE_BUILD_WITH_INSTALL_RPATH=ON", "CMAKE_INSTALL_RPATH=\\$ORIGIN"),
 ]
 # The library with the kernels three times: machine code for 12.0, for 9.0, and PTX for 9.0.
@@ -198,22 +198,20 @@ def test_a_log_that_the_launches_do_not_confirm_fails(
 
 
 def test_an_image_with_the_simulators_libraries_fails(
-    try_server: TryServer, contents: Contents, shaped: str, tmp_path: Path, made: set[str]
+    bases: dict[str, str], small_root: str, contents: Contents, tmp_path: Path, made: set[str]
 ) -> None:
-    try_server()  # they are compiled
     assert check_absent(contents).passed
-    newest = max((SHARED_CACHE / "simulator").iterdir(), key=lambda each: each.stat().st_mtime)
-    name = "builder-test/shaped-card:simulated"
+    libraries = build.libraries(SHARED_CACHE, bases["devel"], lambda _: None)
+    name = "builder-test/small:simulated"
     made.add(name)
-    dockerfile = f"FROM {shaped}\nCOPY --from=libraries libcudart.so.13 /opt/engine/lib/\n"
+    dockerfile = f"FROM {small_root}\nCOPY --from=libraries libcudart.so.13 /opt/engine/lib/\n"
     docker(
         *("buildx", "build", "--provenance=false", f"--tag={name}", "--file=-"),
-        *(f"--build-context=libraries={newest}", str(TREES / "faulty_card")),
+        *(f"--build-context=libraries={libraries}", str(TREES / "faulty_card")),
         text=dockerfile,
     )
-    work = tmp_path / "read"
-    work.mkdir()
-    found = check_absent(reading.read(blobs_of(name, work), work, cache=SHARED_CACHE))
+    read = reading.read(blobs_of(name, tmp_path), tmp_path, cache=SHARED_CACHE)
+    found = check_absent(read)
     assert (found.passed, found.found) == (False, "/opt/engine/lib/libcudart.so.13")
 
 
