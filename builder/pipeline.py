@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from builder.errors import FetchError, WorldError
-from builder.images.bases import ensure_bases
+from builder.images.bases import ensure_bases_of
 from builder.images.check import Candidate, check, check_again, find_verified, require_good
 from builder.images.log import BuildLog, new_log
 from builder.images.names import build_labels, ensure_tags, find_candidate, find_image
@@ -76,7 +76,7 @@ def _known(image: EngineImage, found: docker.Image | None, options: BuildOptions
 
 def _build(image: EngineImage, active: ActiveBuild, log: BuildLog, work: Path) -> Outcome:
     """Build or find a candidate, check it, and tag it if it is good."""
-    base_images = ensure_bases(image.base, active, log)
+    base_images = ensure_bases_of(image, active, log)
     candidate = _found_candidate(image, base_images.get("runtime"), active)
     if candidate is None:
         candidate = _new_candidate(image, base_images, active, log, work)

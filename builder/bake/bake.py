@@ -49,16 +49,19 @@ class _Writer:
 
     def engine(self, image: EngineImage) -> str:
         """Lay out an engine, then its bases; the name of its target."""
-        self._raise_earlier(image.base)
-        plan, base_images = image.plan, image.base.references
+        for base in image.bases():
+            self._raise_earlier(base)
+        plan, base_images = image.plan, image.base_references
         runs_scripts = base_images.get("devel") or base_images.get("runtime")
         if runs_scripts is not None and not docker.image(runs_scripts):
             runs_scripts = None
         config = self._extended_config(image.base) if plan.family.extends_base else None
         place = Path(ENGINES) / plan.name
-        context = self._lay_out(place, image, _contexts(image.base), config, runs_scripts)
+        contexts = {stage: at for base in image.bases() for stage, at in _contexts(base).items()}
+        context = self._lay_out(place, image, contexts, config, runs_scripts)
         try:
-            self.base(image.base)
+            for base in image.bases():
+                self.base(base)
         except BuilderError:
             shutil.rmtree(self.folder / CONTEXTS / place)
             raise

@@ -59,6 +59,7 @@ FAMILY = EngineFamily(
     summary="files that cmake makes, alone in an image from scratch",
     template="artifact.Dockerfile.j2",
     scripts=("jobs",),
+    runs=False,
     requires_stages=("devel",),
     required_tables={"artifact": "an [artifact] table: files"},
     tables=("cmake",),

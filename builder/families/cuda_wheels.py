@@ -10,16 +10,16 @@ from builder.families.family import BaseFamily, Finding, Packages
 from builder.families.layout import LAYOUT
 from builder.platforms import GNU_TRIPLETS, Platforms
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import BaseRecipe, Wheel
-
-RUNTIME = "nvidia-cuda-runtime"
+from builder.recipes.schema import BaseRecipe
+from builder.recipes.schema.base import CUDA_RUNTIME
 
 
 def _rules(recipe: BaseRecipe) -> Iterator[Finding]:
     if not recipe.runtime.libraries:
         yield ("runtime",), "the runtime has no CUDA library: name some in libraries"
-    if recipe.wheel and not _runtimes(recipe):
-        yield ("family",), f"the family cuda-wheels needs the wheel {RUNTIME} for CUDA's version"
+    if recipe.wheel and recipe.cuda is None:
+        message = f"the family cuda-wheels needs the wheel {CUDA_RUNTIME} for CUDA's version"
+        yield ("family",), message
     for index, wheel in enumerate(recipe.wheel):
         if "amd64" not in wheel.sha256:
             yield ("wheel", index, "sha256"), f"{wheel.name} lacks amd64, the images' platform"
@@ -55,19 +55,8 @@ def _variables(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
         "foreign": platforms.target if platforms.cross else None,
         "contexts": contexts,
         "assemble": assemble,
-        "cuda": cuda_version(recipe),
+        "cuda": recipe.cuda,
     }
-
-
-def cuda_version(recipe: BaseRecipe) -> str:
-    """``13.0``: the version of the runtime library's wheel."""
-    version = _runtimes(recipe)[0].version
-    return ".".join(version.split(".")[:2])
-
-
-def _runtimes(recipe: BaseRecipe) -> list[Wheel]:
-    """The wheel of the runtime library; for CUDA 12 its name ends in ``-cu12``."""
-    return [wheel for wheel in recipe.wheel if wheel.name in {RUNTIME, f"{RUNTIME}-cu12"}]
 
 
 FAMILY = BaseFamily(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from builder.errors import RecipeError
-from builder.families import cmake_calls
+from builder.families import cmake_calls, entrypoint
 from builder.families.cmake_calls import Command, Definitions, Layer
 from builder.families.package_paths import PackagePaths
 from builder.platforms import Platforms
@@ -78,6 +78,12 @@ class EngineFamily:
     requires_entrypoint: bool = False
     serve: Serve | None = None
     """How a server is started that the smoke test does not start: presets need it."""
+    runs: bool = True
+    """The image is started, and has the entrypoint of ``dockerfiles/entrypoint``."""
+    tools: str | None = None
+    """The base in whose Debian root the entrypoint is compiled; None: in the stage ``devel``."""
+    machine_code: Callable[[Recipe], Sequence[str]] = entrypoint.machine_code
+    """The code that decides which cards run the engine: "sm_120a"; none: it is not known."""
     rules: Callable[[Recipe], Iterable[Finding]] = lambda _: ()
     """Rules of the family beyond its tables."""
     complete: Callable[[Recipe], Recipe] = lambda recipe: recipe
@@ -101,6 +107,8 @@ class EngineFamily:
                 yield ("family",), f"the family {self.name} needs {text}"
         if self.requires_entrypoint and not recipe.image.entrypoint:
             yield ("image",), f"the family {self.name} needs an entrypoint"
+        if entrypoint.SEPARATOR in recipe.image.entrypoint:
+            yield ("image", "entrypoint"), f"{entrypoint.SEPARATOR!r} cannot be one of its words"
         yield from self._unused(recipe)
         yield from self.rules(recipe)
 

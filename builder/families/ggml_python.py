@@ -13,7 +13,7 @@ from pathlib import Path
 from builder.families.cmake_calls import Command, Definitions
 from builder.families.family import EngineFamily, Finding, Packages, native_lock, required
 from builder.families.layout import LAYOUT
-from builder.families.llama_cpp import ALWAYS, NO_VMM
+from builder.families.llama_cpp import ALWAYS, NO_VMM, machine_code
 from builder.platforms import GNU_TRIPLETS, Platforms
 from builder.recipes.schema import Cmake, Image, Recipe
 
@@ -72,6 +72,7 @@ FAMILY = EngineFamily(
     template="ggml-python.Dockerfile.j2",
     scripts=("jobs", "collect.py"),
     no_vmm=NO_VMM,
+    machine_code=machine_code,
     required_tables={
         "cmake": "[[cmake]] tables",
         "python": "a [python] table: lock, requirements",

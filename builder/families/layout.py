@@ -28,11 +28,22 @@ class ImageLayout:
     """User and group of our own bases."""
     home: str = "/home/engine"
     healthcheck: str = "/usr/local/bin/healthcheck"
+    entrypoint: str = "/opt/builder/entrypoint"
+    """The first program of every engine's image."""
+    probe: str = "/opt/builder/probe"
+    """The program that asks the driver, started by the entrypoint."""
+    needs: str = "/opt/builder/needs"
+    """What the image needs of a card and its driver."""
     start: str = "/opt/builder/start.py"
-    """The entrypoint of an image with ``[[start]]``."""
+    """The engine of an image with ``[[start]]``."""
     start_plan: str = "/opt/builder/start.json"
     """The steps of ``[[start]]``, and how the base starts."""
     cuda: str = "/usr/local/cuda"
+
+    @property
+    def own(self) -> str:
+        """The directory of the entrypoint and its files."""
+        return self.entrypoint.rpartition("/")[0]
 
     @property
     def programs(self) -> str:

@@ -9,7 +9,7 @@ cmake ignores names that a tree does not use, so old and new names are set side 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from builder.families.cmake_calls import Command, Definitions
 from builder.families.family import EngineFamily, Finding, required, with_image
@@ -136,17 +136,18 @@ def _probes(recipe: Recipe) -> list[Probe]:
         RunProbe(run=[SERVER, "--version"], matches=[version]),
         LibraryProbe(
             library="libggml-cuda.so",
-            architectures=[f"sm_{arch}" for arch in _machine_code(recipe.cuda.arch)],
+            architectures=machine_code(recipe),
             needs=["libcuda.so.1"] if recipe.cuda.vmm else [],
             needs_not=["libnccl.so.2"] + ([] if recipe.cuda.vmm else ["libcuda.so.1"]),
         ),
     ]
 
 
-def _machine_code(architectures: Sequence[str]) -> list[str]:
-    """The architectures of the machine code: ggml's cmake turns 120 into 120a, for FP4."""
+def machine_code(recipe: Recipe) -> list[str]:
+    """The machine code of ggml's library: its cmake turns 120 into 120a, for FP4."""
+    architectures = recipe.cuda.arch
     names = [arch.removesuffix("-real") for arch in architectures if not arch.endswith("-virtual")]
-    return [f"{name}a" if name in {"120", "121"} else name for name in names]
+    return [f"sm_{name}a" if name in {"120", "121"} else f"sm_{name}" for name in names]
 
 
 def _definitions(recipe: Recipe) -> Definitions:
@@ -173,6 +174,7 @@ FAMILY = EngineFamily(
     template="llama-cpp.Dockerfile.j2",
     scripts=("jobs", "collect.py"),
     no_vmm=NO_VMM,
+    machine_code=machine_code,
     required_tables={"llama": "a [llama] table: build_number"},
     tables=("cmake",),
     rules=_rules,

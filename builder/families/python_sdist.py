@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.families import entrypoint, llama_cpp
 from builder.families.cmake_calls import Definitions, definition_value, merged
 from builder.families.family import EngineFamily, Finding, Packages, native_lock, required
 from builder.platforms import Platforms
@@ -27,6 +28,12 @@ def _recipe_definitions(recipe: Recipe) -> list[Definitions]:
     return [required(recipe.python, recipe).define]
 
 
+def _machine_code(recipe: Recipe) -> list[str]:
+    """That of ggml's library, where the package has one."""
+    has_ggml = "GGML_CUDA" in required(recipe.python, recipe).define
+    return llama_cpp.machine_code(recipe) if has_ggml else entrypoint.machine_code(recipe)
+
+
 def _variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
     """Config settings of the backend: cmake's definitions, then the recipe's own settings."""
     (layers,) = FAMILY.layers(recipe, platforms)
@@ -45,6 +52,7 @@ FAMILY = EngineFamily(
     scripts=("jobs", "relink.py"),
     required_tables={"python": "a [python] table"},
     requires_entrypoint=True,
+    machine_code=_machine_code,
     rules=_rules,
     packages=_packages,
     recipe_definitions=_recipe_definitions,

@@ -77,6 +77,8 @@ def _variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:  # no
     overlay = overlay_of(recipe)
     command = ["python3", "/run/inside/overlay.py", "/run/overlay"]
     command += ["--package", overlay.package, "--version", overlay.version]
+    if not recipe.image.entrypoint:
+        command.append("--keep-start")
     if recipe.start:
         steps = [
             {"run": step.run, "says": step.contains, "seconds": step.seconds}
@@ -92,6 +94,8 @@ FAMILY = EngineFamily(
     template="vllm-overlay.Dockerfile.j2",
     scripts=("overlay.py", "start.py", "healthcheck"),
     requires_stages=("runtime",),
+    tools="debian-trixie",
+    machine_code=lambda _: (),  # it is that of the base
     extends_base=True,
     uses_ccache=False,
     serve=Serve(api_flavor="openai", arguments=["{model}", "--max-model-len", "{context}"]),

@@ -8,9 +8,19 @@ from builder.images.session import ActiveBuild
 from builder.images.stages import build_stages, require_disk
 from builder.plan import published_image
 from builder.plan.base_image import in_engine
-from builder.plan.rendered import BaseImage
+from builder.plan.rendered import BaseImage, EngineImage
 from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, workspace
+
+
+def ensure_bases_of(
+    image: EngineImage, active: ActiveBuild, log: BuildLog
+) -> dict[str, docker.Image]:
+    """The images that an engine's stages begin with, by stage.  Raises like ``ensure_bases``."""
+    found: dict[str, docker.Image] = {}
+    for base in image.bases():
+        found = ensure_bases(base, active, log) | found
+    return found
 
 
 def ensure_bases(base: BaseImage, active: ActiveBuild, log: BuildLog) -> dict[str, docker.Image]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from builder.errors import BuilderError, SmokeError, UntriedError
 from builder.families.layout import LABEL_KEY
-from builder.images.bases import ensure_bases
+from builder.images.bases import ensure_bases_of
 from builder.images.log import new_log
 from builder.images.names import BASE_DIGEST, BASE_NAME
 from builder.images.session import ActiveBuild, BuildOptions, Reporter, Timings
@@ -129,14 +129,14 @@ def check_pulled(
 ) -> Record:
     """Check an image that the engine pulled from a registry; the record is not written.
 
-    Raises like ``check`` and ``ensure_bases``.
+    Raises like ``check`` and ``ensure_bases_of``.
     """
     found = docker.image(reference)
     if found is None:
         raise UntriedError(f"the engine lost the image {reference}")
     active = ActiveBuild(options, reporter)
     with new_log(options.settings.state_dir, image.plan.name) as log:
-        base = ensure_bases(image.base, active, log).get("runtime")
+        base = ensure_bases_of(image, active, log).get("runtime")
     candidate = Candidate(reference, found.digest, found.labels, base=base)
     return check(image, candidate, active, work)
 

@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import RecipeError
+from builder.families import entrypoint
 from builder.families.cmake_calls import link_faults
 from builder.families.layout import LAYOUT
 from builder.plan.inputs import BasePlan, Plan
@@ -51,6 +52,7 @@ def templates(folder: Path) -> Environment:
         autoescape=False,  # noqa: S701  (not HTML: see exec_form and quoted)
     )
     environment.globals["layout"] = LAYOUT
+    environment.globals["entrypoint_command"] = entrypoint.command
     environment.filters |= {"exec": exec_form, "quoted": quoted}
     return environment
 
@@ -72,7 +74,8 @@ def render(plan: Plan, namespace: str = "") -> EngineImage:
     _require_no_faults(plan, faults)
     name = plan.recipe.image.repository
     repository = f"{namespace}/{name}" if namespace else name
-    return EngineImage(plan, text, render_base(plan.base), repository)
+    tools = render_base(plan.tools) if plan.tools else None
+    return EngineImage(plan, text, render_base(plan.base), repository, tools)
 
 
 def render_base(plan: BasePlan) -> BaseImage:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from builder import families
+from builder.families import entrypoint
 from builder.families.layout import LABEL_ARCHITECTURES, LABEL_PATCHES, LABEL_RECIPE
 from builder.families.package_paths import PackagePaths
 from builder.platforms import Platforms
@@ -150,6 +151,11 @@ class BasePlan:
     base: BasePlan | None
 
     @property
+    def cuda(self) -> str | None:
+        """The version of its CUDA, or of the base below: "13.0"; None: it is not known."""
+        return self.recipe.cuda or (self.base.cuda if self.base else None)
+
+    @property
     def name(self) -> str:
         """The base's name."""
         return self.recipe.name
@@ -200,7 +206,11 @@ class Plan:
     packages: Mapping[str, tuple[PinnedFile, ...]]
     dockerfiles: Path
     scripts: Mapping[str, str]
+    entrypoint: Mapping[str, str]
+    """sha256 of each source file of the entrypoint; none: the image is not started."""
     base: BasePlan
+    tools: BasePlan | None
+    """The base in whose root the entrypoint is compiled; None: in the stage devel of ``base``."""
 
     @property
     def name(self) -> str:
@@ -216,6 +226,11 @@ class Plan:
     def stages(self) -> Mapping[str, str]:
         """The stage that becomes the image, and the compression of its layers."""
         return {"image": "gzip"}
+
+    @property
+    def code(self) -> list[str]:
+        """The code that decides which cards run the engine: "sm_120a"."""
+        return list(self.family.machine_code(self.recipe))
 
     @property
     def source_identity(self) -> str:
@@ -239,6 +254,7 @@ class Plan:
             "source": self.source_identity,
             "source_part": _part_of(self.source),
             "patches": [patch.inputs() for patch in self.patches],
+            "entrypoint": dict(self.entrypoint),
             "labels": self.labels(),
         }
 
@@ -269,6 +285,7 @@ class Plan:
             "recipe": self.recipe,
             "packages": self.packages,
             "platforms": self.platforms,
+            "needs": list(entrypoint.needs(self.recipe, self.code, self.base.cuda)),
             **self.family.template_variables(self.recipe, self.platforms),
         }
 

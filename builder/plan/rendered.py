@@ -35,9 +35,14 @@ class _Rendered(Generic[P]):
             "inputs": self.plan.inputs(),
             "dockerfile": self.text,
             "base": self.base.key if self.base else None,
+            **self._more(),
         }
         canonical = json.dumps(decided, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def _more(self) -> dict[str, str]:
+        """The keys of other images that decide this one."""
+        return {}
 
     @property
     def short_key(self) -> str:
@@ -85,6 +90,26 @@ class EngineImage(_Rendered[Plan]):
 
     base: BaseImage
     repository: str
+    tools: BaseImage | None = None
+    """The base in whose root the entrypoint is compiled; None: in the base's stage devel."""
+
+    def _more(self) -> dict[str, str]:
+        return {"tools": self.tools.key} if self.tools else {}
+
+    def bases(self) -> Iterator[BaseImage]:
+        """The bases that its stages begin with."""
+        yield self.base
+        if self.tools is not None:
+            yield self.tools
+
+    @property
+    def base_references(self) -> Mapping[str, str]:
+        """The engine's name of each stage that its own stages begin with."""
+        return {
+            stage: name
+            for base in reversed([*self.bases()])
+            for stage, name in base.references.items()
+        }
 
     @property
     def immutable_tag(self) -> str:
@@ -108,5 +133,5 @@ class EngineImage(_Rendered[Plan]):
         return self.plan.labels() | {LABEL_KEY: self.key}
 
     def suite(self) -> str | None:
-        """The Debian suite of its bases' root, or None."""
-        return self.base.suite()
+        """The Debian suite of the packages that its stages install, or None."""
+        return self.base.suite() or (self.tools.suite() if self.tools else None)

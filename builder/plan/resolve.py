@@ -92,8 +92,23 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
     )
 
 
-def plan(catalog: Catalog, entry: Entry[Recipe], platforms: Platforms, root: RootChoice) -> Plan:
+def _tree(folder: Path) -> dict[str, str]:
+    """sha256 (hex) of each file of a directory; older templates have none for the entrypoint."""
+    if not folder.is_dir():
+        return {}
+    return _scripts(folder, tuple(sorted(file.name for file in folder.iterdir())))
+
+
+def plan(
+    catalog: Catalog,
+    entry: Entry[Recipe],
+    platforms: Platforms,
+    root: RootChoice,
+    tools: BasePlan | None = None,
+) -> Plan:
     """Resolve an engine's recipe; ``root`` is the root of its bases.
+
+    ``tools`` is the base that its family compiles the entrypoint in, if it names one.
 
     Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
     source tree of an in-repo engine is not there.
@@ -113,7 +128,9 @@ def plan(catalog: Catalog, entry: Entry[Recipe], platforms: Platforms, root: Roo
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
         scripts=_scripts(folder / "scripts", family.scripts),
+        entrypoint=_tree(folder / "entrypoint") if family.runs else {},
         base=base,
+        tools=tools,
     )
 
 

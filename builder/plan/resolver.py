@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from builder import families
 from builder.plan.base_image import RootPolicy
 from builder.plan.dockerfile import render, render_base
+from builder.plan.inputs import BasePlan
 from builder.plan.rendered import BaseImage, EngineImage
 from builder.plan.resolve import plan, plan_base
 from builder.platforms import Platforms
 from builder.recipes.catalog import Catalog
+from builder.recipes.schema import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +35,18 @@ class Resolver:
         """
         entry = self.catalog.engine(name)
         root = self.root_policy.choose(self.catalog, entry.recipe.base, self.platforms)
-        return render(plan(self.catalog, entry, self.platforms, root), self.namespace)
+        tools = self._tools(entry.recipe)
+        return render(plan(self.catalog, entry, self.platforms, root, tools), self.namespace)
 
     def resolve_base(self, name: str) -> BaseImage:
         """The images of a base.  Raises like ``resolve``."""
+        return render_base(self._base(name))
+
+    def _tools(self, recipe: Recipe) -> BasePlan | None:
+        """The base that the recipe's family compiles the entrypoint in, if it names one."""
+        name = families.ENGINES[recipe.family].tools
+        return self._base(name) if name is not None else None
+
+    def _base(self, name: str) -> BasePlan:
         root = self.root_policy.choose(self.catalog, name, self.platforms)
-        return render_base(plan_base(self.catalog, name, self.platforms, root))
+        return plan_base(self.catalog, name, self.platforms, root)

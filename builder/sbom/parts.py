@@ -206,7 +206,7 @@ def scripts(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
 def debian_packages(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[Part]:
     """The installed packages, then by name the requested ones that are not installed."""
     vendor = dpkg.distribution if dpkg else "debian"
-    distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else (image.suite() or "")
+    distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else (image.base.suite() or "")
     for package in dpkg.packages if dpkg else ():
         known = {"arch": package.architecture, "distro": distro}
         yield Part(

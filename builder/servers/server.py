@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.errors import UntriedError
+from builder.families import entrypoint
 from builder.recipes.schema import Serve
 from builder.servers.api_flavor import API_FLAVORS, ApiFlavor
 from builder.servers.client import Client, UnansweredError
@@ -114,7 +115,7 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
     mounts = spec.simulator or Mounts()
     start = Start(
         arguments=command,
-        env={**serve.env, **mounts.env},
+        env={**_cpu(spec), **serve.env, **mounts.env},
         volumes={**_volumes(spec), **mounts.volumes},
         writable=mounts.writable,
         memory=serve.memory if spec.limited else None,
@@ -124,6 +125,11 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
     )
     with started(reference, start) as container, proxy(container, port) as url:
         yield Server(container, Client(url), API_FLAVORS[serve.api_flavor])
+
+
+def _cpu(spec: ServeSpec) -> Mapping[str, str]:
+    """The variable that lets the entrypoint start the engine where there is no card."""
+    return entrypoint.CPU if spec.gpus is None and spec.simulator is None else {}
 
 
 def arguments(serve: Serve, spec: ServeSpec) -> list[str]:

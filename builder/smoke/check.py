@@ -28,6 +28,7 @@ from builder.smoke import (
     closure,
     contract,
     device,
+    entry,
     files,
     gpu,
     leftovers,
@@ -45,7 +46,7 @@ from builder.smoke.wanted import Wanted, WantedCode
 from builder.tools.docker import containers
 from builder.tools.docker.blobs import blobs_of
 
-CHECKS_VERSION = 5
+CHECKS_VERSION = 6
 """Raised when checks are added: images whose verdict has fewer are smoke-tested again."""
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 ARCHITECTURES = ("120",)
@@ -159,6 +160,7 @@ def _wanted(recipe: Recipe | None) -> Wanted:
     """The texts and symbols that the recipe's probes look at."""
     probes = [probe for _, probe in _probes(recipe)] if recipe else []
     texts = {probe.file for probe in probes if isinstance(probe, FileProbe)}
+    texts |= {LAYOUT.needs}
     if recipe is not None and recipe.start:
         texts.add(starts.PLAN)
     texts |= {probe.python for probe in probes if isinstance(probe, PythonProbe)}
@@ -192,6 +194,8 @@ def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
     yield from sizes.check(added, contents, recipe.budget if recipe else Budget())
     if recipe is not None:
         yield from contract.check(recipe, subject.labels, contents, extended)
+        if not artifact:
+            yield entry.check_static(contents)
     yield from rules.unused()
 
 
@@ -206,6 +210,10 @@ def _dynamic(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -
     for patch, probe in _probes(recipe):
         checks = _check_probe(probe, recipe, sandbox, contents)
         yield from _of_patch(patch, checks) if patch else checks
+    if recipe.probe and recipe.artifact is None:
+        yield from _guarded(
+            entry.check(recipe, subject.reference, contents), entry.KIND, "a start without a card"
+        )
     steps = starts.check(recipe, subject.reference, contents, subject.extended)
     yield from _guarded(steps, "start", "the steps before the engine")
     yield from _guarded(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
+from builder.families import entrypoint
 from builder.families.layout import LAYOUT
 from builder.recipes.schema import Recipe
 from builder.smoke import secrets
@@ -14,9 +16,6 @@ from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 
 PLATFORM = "linux/amd64"
-# NVIDIA, CUDA Toolkit release notes, "CUDA Toolkit and Minimum Required Driver Version for CUDA
-# Minor Version Compatibility"; RTX 50xx needs 570 whatever the toolkit.
-DRIVERS = {12: "570", 13: "580"}
 RUNTIME_LIBRARY = re.compile(r"/libcudart\.so\.(\d+)(?:\.\d+)*$")
 
 
@@ -35,11 +34,12 @@ def check(
     yield _equal("platform", PLATFORM, contents.platform)
     user = (before.get("User") or "root") if extended else LAYOUT.user
     yield _equal("user", image.user or user, config.get("User") or "root")
-    starts = image.entrypoint or before.get("Entrypoint") or []
+    starts = [] if recipe.artifact else entrypoint.command(image.entrypoint)
     yield _equal("entrypoint", _shown(starts), _shown(config.get("Entrypoint") or []))
     # A new entrypoint resets the command of the base (Dockerfile reference, "ENTRYPOINT").
-    follows = image.command or ([] if image.entrypoint else before.get("Cmd") or [])
-    yield _equal("command", _shown(follows), _shown(config.get("Cmd") or []))
+    yield _equal("command", _shown(image.command), _shown(config.get("Cmd") or []))
+    if extended and not image.entrypoint:
+        yield _kept_start(before, contents)
     if extended:
         folder = before.get("WorkingDir") or "/"
         yield _equal("working directory", folder, config.get("WorkingDir") or "/")
@@ -62,6 +62,21 @@ def check(
         yield _driver(recipe, contents)
 
 
+def _kept_start(before: Mapping[str, Any], contents: Contents) -> Check:
+    """The entrypoint starts what the image that it extends starts."""
+    file = contents.files.get(LAYOUT.needs)
+    lines = (file.text or "").splitlines() if file else []
+    found = [
+        [line.partition(" ")[2] for line in lines if line.startswith(f"{kind} ")]
+        for kind in ("entrypoint", "command")
+    ]
+    expected = [before.get(kind) or [] for kind in ("Entrypoint", "Cmd")]
+    return _equal(
+        "what follows the entrypoint",
+        *(" and ".join(map(_shown, words)) for words in (expected, found)),
+    )
+
+
 def _equal(subject: str, expected: str, found: str) -> Check:
     return Check("contract", subject, expected, found, expected == found)
 
@@ -73,7 +88,7 @@ def _shown(words: list[str]) -> str:
 def driver_of(contents: Contents) -> str | None:
     """The oldest driver that the image's CUDA runs with; None if it has no CUDA runtime."""
     versions = [int(match[1]) for path in contents.files if (match := RUNTIME_LIBRARY.search(path))]
-    return DRIVERS.get(max(versions, default=0))
+    return entrypoint.OLDEST_DRIVERS.get(max(versions, default=0))
 
 
 def _driver(recipe: Recipe, contents: Contents) -> Check:

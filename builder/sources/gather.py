@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +62,11 @@ def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, wor
     log = options.log
     folders: dict[str, Path] = {}
     if plan.scripts:
-        folders["inside"] = _scripts(plan, work / "inside")
+        folders["inside"] = _copied(plan.dockerfiles / "scripts", plan.scripts, work / "inside")
+    if isinstance(plan, Plan) and plan.entrypoint:
+        folders["entrypoint-source"] = _copied(
+            plan.dockerfiles / "entrypoint", plan.entrypoint, work / "entrypoint-source"
+        )
     for context, locked in plan.packages.items():
         folders[context] = _together(
             pypi.fetch(locked, options.cache, log, offline=options.offline), work / context
@@ -81,11 +85,11 @@ def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, wor
     return Sources(folders, roots, apt_sources)
 
 
-def _scripts(plan: Plan | BasePlan, folder: Path) -> Path:
+def _copied(source: Path, names: Iterable[str], folder: Path) -> Path:
     folder.mkdir()
-    for name in plan.scripts:
+    for name in names:
         target = folder / name
-        target.write_bytes((plan.dockerfiles / "scripts" / name).read_bytes())
+        target.write_bytes((source / name).read_bytes())
         target.chmod(0o755)
     return folder
 

@@ -145,12 +145,22 @@ def apply(site: Path, source: Path, changes: list[dict[str, Any]]) -> None:
     print(f"laid over: {len(changes)} files", flush=True)
 
 
+def keep_start(starts: Path) -> None:
+    """Name the base's entrypoint and command where the image's own entrypoint looks for them."""
+    before = json.loads(starts.read_text("utf-8"))
+    words = [(kind, word) for kind in ("entrypoint", "command") for word in before[kind]]
+    if any("\n" in word for _, word in words):
+        fail("the entrypoint or the command of the base has a line break: set one in [image]")
+    with (PLACE / "needs").open("a", encoding="utf-8") as stream:
+        stream.writelines(f"{kind} {word}\n" for kind, word in words)
+
+
 def set_up_start(steps: list[Any], starts: Path, package: Path) -> None:
     """Have what cannot be baked in run before the engine: see ``start.py``."""
     before = json.loads(starts.read_text("utf-8"))
     if not before["entrypoint"]:
         fail("the base has no entrypoint: nothing could follow the patches at start")
-    PLACE.mkdir(parents=True)
+    PLACE.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(Path(__file__).with_name("start.py"), PLACE / "start.py")
     plan = {"steps": steps, "package": str(package), **before}
     (PLACE / "start.json").write_text(json.dumps(plan, indent=2) + "\n", "utf-8")
@@ -163,11 +173,14 @@ def main() -> None:
     parser.add_argument("--package", required=True)
     parser.add_argument("--version", required=True, help="* stands for anything")
     parser.add_argument("--start", type=json.loads, default=[], help="steps, as JSON")
+    parser.add_argument("--keep-start", action="store_true", help="start as the base does")
     options = parser.parse_args()
     manifest = json.loads((options.overlay / "manifest.json").read_text("utf-8"))
     site = site_of(options.package, options.version)
     check(site, options.overlay / "files", manifest)
     apply(site, options.overlay / "files", manifest)
+    if options.keep_start:
+        keep_start(options.overlay / "starts.json")
     if options.start:
         package = site / options.package.replace("-", "_")
         set_up_start(options.start, options.overlay / "starts.json", package)

@@ -59,7 +59,7 @@ def test_the_image_says_what_it_is(hello: dict[str, Any]) -> None:
 def served(hello: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """A container of hello-sm120 that serves, with little memory: its name and its URL."""
     name = f"builder-test-serves-{os.getpid()}"
-    sealed = ["--read-only", "--cap-drop=ALL", "--memory=512m"]
+    sealed = ["--read-only", "--cap-drop=ALL", "--memory=512m", "--env=BUILDER_CPU=1"]
     docker(
         "run", "--detach", f"--name={name}", *sealed, "--publish=127.0.0.1::8080", hello["digest"]
     )

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from builder.families.layout import LAYOUT
 from support.environment import REPOSITORY
 from support.overlaid import OVERLAID, PACKAGE, SITE, Build, StandIn
 from support.smoke_tests import docker
@@ -41,6 +42,9 @@ seconds = 5
 """
 
 
+CPU = "--env=BUILDER_CPU=1"
+
+
 @pytest.fixture
 def started(build: Build, published: StandIn) -> str:
     """An image whose engine says what it serves, by what the package is then."""
@@ -55,7 +59,7 @@ def started(build: Build, published: StandIn) -> str:
 
 def start(image: str, *options: str, command: tuple[str, ...] = ()) -> tuple[int, str]:
     done = subprocess.run(
-        ["docker", "run", "--rm", *options, image, *command],
+        ["docker", "run", "--rm", CPU, *options, image, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -66,7 +70,7 @@ def start(image: str, *options: str, command: tuple[str, ...] = ()) -> tuple[int
 
 def test_the_engine_follows_its_patches_or_does_not_start(started: str, build: Build) -> None:
     entrypoint = json.loads(docker("image", "inspect", started))[0]["Config"]["Entrypoint"]
-    assert entrypoint == ["python3", "/opt/builder/start.py"]
+    assert entrypoint == [LAYOUT.entrypoint, "python3", LAYOUT.start, "--"]
     status, output = start(started, "--env=GPU=1", command=("--model", "a b"))
     assert status == 0, output
     assert output.splitlines() == [
@@ -106,7 +110,7 @@ def test_the_engine_follows_its_patches_or_does_not_start(started: str, build: B
 
 def test_a_half_patched_container_does_not_start_again(started: str) -> None:
     name = f"builder-test-{uuid4().hex[:8]}"
-    options = ("--name", name, "--env=GPU=1", "--env=STATUS=1")
+    options = ("--name", name, CPU, "--env=GPU=1", "--env=STATUS=1")
     subprocess.run(["docker", "run", *options, started], capture_output=True, check=False)
     try:
         again = subprocess.run(
@@ -121,7 +125,7 @@ def test_a_half_patched_container_does_not_start_again(started: str) -> None:
 
 def test_a_container_that_was_patched_starts_again(started: str) -> None:
     name = f"builder-test-{uuid4().hex[:8]}"
-    docker("run", "--name", name, "--env=GPU=1", started)
+    docker("run", "--name", name, CPU, "--env=GPU=1", started)
     try:
         assert "serving serve --default\nCAPABILITY = 12" in docker("start", "--attach", name)
     finally:
@@ -129,7 +133,7 @@ def test_a_container_that_was_patched_starts_again(started: str) -> None:
 
 
 def test_a_stop_while_patching_ends_it(started: str) -> None:
-    name = docker("run", "--detach", "--env=HANG=1", started)
+    name = docker("run", "--detach", CPU, "--env=HANG=1", started)
     try:
         for _ in range(100):
             if "looking" in docker("logs", name):

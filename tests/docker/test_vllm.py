@@ -288,7 +288,7 @@ def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
     said = {c["subject"]: c["found"] for c in checks if c["kind"] in {"library", "contract"}}
     assert "1 sm_120" in said["/opt/engine/lib/python3.13/site-packages/vllm/_C.abi3.so"]
     assert said["user"] == "10001:10001"
-    assert said["entrypoint"] == '["vllm", "serve"]'
+    assert said["entrypoint"] == '["/opt/builder/entrypoint", "vllm", "serve", "--"]'
     # All that it requires: pip would say what is missing.
     text = base.read_text().replace('unchecked = "not fetched"\n', "")
     base.write_text(text)

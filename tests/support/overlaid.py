@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from shutil import copytree, rmtree
+from shutil import copyfile, copytree, rmtree
 from typing import Any
 
 import pytest
 
 from support.commands import Builder
+from support.environment import REPOSITORY
 from support.small_root import PYTHON
 from support.smoke_tests import docker
 
@@ -144,6 +145,8 @@ def write_catalog(
     pin = pin or 'note  = "made by a test"'
     (root / "recipes" / "bases").mkdir(parents=True, exist_ok=True)
     (root / "recipes" / "bases" / "stand-in.toml").write_text(BASE.format(image=image, pin=pin))
+    tools = "recipes/bases/debian-trixie.toml"  # the entrypoint is compiled there
+    copyfile(REPOSITORY / tools, root / tools)
     source = source or '[source]\npath = "package"'
     own = f'env = {{ OVERLAID = "yes" }}\n{more}'
     text = RECIPE.format(parts=parts, source=source, version=version, image=own)

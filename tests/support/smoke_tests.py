@@ -91,7 +91,7 @@ def as_root(command: str) -> str:
 CONFIGURED = (
     "USER 10001:10001\nEXPOSE 8080\nENV HELLO_ARG_HOST=0.0.0.0\n"
     'HEALTHCHECK CMD ["/usr/local/bin/healthcheck", "8080", "health"]\n'
-    'ENTRYPOINT ["/opt/engine/bin/hello-server"]\n'
+    'ENTRYPOINT ["/opt/builder/entrypoint", "/opt/engine/bin/hello-server", "--"]\n'
 )
 
 
@@ -101,6 +101,7 @@ def small(images: dict[str, str], more: str = "", engine: str = "/opt/engine") -
     return (
         f"FROM {images['small']} AS image\n"
         f"COPY --from={images['good']} /opt/engine {engine}\n"
+        f"COPY --from={images['good']} /opt/builder /opt/builder\n"
         f"COPY --from={images['good']} /etc/ld.so.conf.d /etc/ld.so.conf.d\n"
         f"{more}{CONFIGURED}"
     )

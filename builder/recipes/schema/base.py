@@ -94,6 +94,10 @@ class BasePython(Model):
     """Why ``pip check`` may fail; default: it must pass."""
 
 
+CUDA_RUNTIME = "nvidia-cuda-runtime"
+"""The wheel of CUDA's runtime; for CUDA 12 its name ends in ``-cu12``."""
+
+
 class BaseRecipe(Model):
     """A base: images to compile in and to run on."""
 
@@ -116,6 +120,13 @@ class BaseRecipe(Model):
     runtime: Stage = Stage()
     wheel: list[Wheel] = []
     build: Build = Build()
+
+    @property
+    def cuda(self) -> str | None:
+        """``13.0``: the version of the wheel of CUDA's runtime; None: it has none."""
+        named = {CUDA_RUNTIME, f"{CUDA_RUNTIME}-cu12"}
+        versions = [wheel.version for wheel in self.wheel if wheel.name in named]
+        return ".".join(versions[0].split(".")[:2]) if versions else None
 
 
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -1,4 +1,8 @@
 # beellama-0.1.1: llama.cpp family. Rendered by builder.
+FROM --platform=$BUILDPLATFORM base-devel AS entrypoint
+RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out", "CROSS="]
+RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >/out/needs", "needs", "recipe beellama-0.1.1", "code sm_120a", "cuda 13.0", "driver 580"]
+
 FROM --platform=$BUILDPLATFORM base-devel AS build
 ARG REBUILD=no
 COPY --from=source /tree/ /src/
@@ -10,10 +14,11 @@ FROM base-runtime AS image
 ARG REBUILD=no
 COPY --from=build /opt/engine/ /opt/engine/
 ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+COPY --from=entrypoint /out/ /opt/builder/
 ENV LLAMA_ARG_HOST="0.0.0.0" LLAMA_ARG_PORT="8080"
 USER 10001:10001
 WORKDIR /home/engine
 EXPOSE 8080
 HEALTHCHECK --interval=30s --timeout=5s --start-period=5m CMD ["/usr/local/bin/healthcheck", "8080", "health"]
-ENTRYPOINT ["/opt/engine/bin/llama-server"]
+ENTRYPOINT ["/opt/builder/entrypoint", "/opt/engine/bin/llama-server", "--"]
 

@@ -1,4 +1,8 @@
 # hello-sm120-0.1.0: cmake. Rendered by builder.
+FROM --platform=$BUILDPLATFORM base-devel AS entrypoint
+RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out", "CROSS=x86_64-linux-gnu-"]
+RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >/out/needs", "needs", "recipe hello-sm120-0.1.0", "code sm_120", "code compute_120", "cuda 13.0", "driver 580"]
+
 FROM --platform=$BUILDPLATFORM base-devel AS build
 ARG REBUILD=no
 RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "libcpp-httplib-dev:amd64", "nlohmann-json3-dev"]
@@ -12,10 +16,11 @@ ARG REBUILD=no
 RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "libcpp-httplib0.18"]
 COPY --from=build /opt/engine/ /opt/engine/
 ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+COPY --from=entrypoint /out/ /opt/builder/
 ENV HELLO_ARG_HOST="0.0.0.0"
 USER 10001:10001
 WORKDIR /home/engine
 EXPOSE 8080
 HEALTHCHECK --interval=30s --timeout=5s --start-period=5m CMD ["/usr/local/bin/healthcheck", "8080", "health"]
-ENTRYPOINT ["/opt/engine/bin/hello-server"]
+ENTRYPOINT ["/opt/builder/entrypoint", "/opt/engine/bin/hello-server", "--"]
 

@@ -1,4 +1,8 @@
 # lucebox-f12a87c: programs with ggml inside, and a server in Python. Rendered by builder.
+FROM --platform=$BUILDPLATFORM base-devel AS entrypoint
+RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out", "CROSS="]
+RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >/out/needs", "needs", "recipe lucebox-f12a87c", "code sm_120a", "cuda 13.0", "driver 580"]
+
 FROM base-devel AS build
 ARG REBUILD=no
 RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "patchelf"]
@@ -22,9 +26,10 @@ RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources
 COPY --from=build /opt/engine/ /opt/engine/
 COPY --from=source /tree/dflash/scripts /opt/engine/dflash/scripts
 ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" PYTHONUNBUFFERED="1" PYTHONDONTWRITEBYTECODE="1"
+COPY --from=entrypoint /out/ /opt/builder/
 USER 10001:10001
 WORKDIR /home/engine
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=5m CMD ["/usr/local/bin/healthcheck", "8000", "v1/models"]
-ENTRYPOINT ["/opt/engine/bin/python", "/opt/engine/dflash/scripts/server.py", "--host", "0.0.0.0", "--port", "8000"]
+ENTRYPOINT ["/opt/builder/entrypoint", "/opt/engine/bin/python", "/opt/engine/dflash/scripts/server.py", "--host", "0.0.0.0", "--port", "8000", "--"]
 

@@ -1,12 +1,18 @@
 # vllm-0.20.0-genesis: patches laid over an installed package. Rendered by builder.
+FROM base-root AS entrypoint
+RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "gcc", "libc6-dev", "make"]
+RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out", "CROSS="]
+RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >/out/needs", "needs", "recipe vllm-0.20.0-genesis"]
+
 FROM base-runtime AS image
 ARG REBUILD=no
 ARG BASE_USER
 USER root
+COPY --from=entrypoint /out/ /opt/builder/
 RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=source,target=/run/overlay ["python3", "/run/inside/overlay.py", "/run/overlay", "--package", "vllm", "--version", "0.20.0", "--start", "[{\"run\": [\"python3\", \"-m\", \"vllm._genesis.patches.apply_all\"], \"says\": [\"kv_cache_utils=applied\", \"scheduler=applied\", \"applied: P60 \", \"applied: P62 \", \"applied: P64 \", \"applied: P65 \", \"applied: P66 \"], \"seconds\": 300}]"]
 COPY --from=inside --chmod=0755 healthcheck /usr/local/bin/healthcheck
 ENV GENESIS_ENABLE_P60_GDN_NGRAM_FIX="1" GENESIS_ENABLE_P62_STRUCT_OUT_SPEC_TIMING="1" GENESIS_ENABLE_P64_QWEN3CODER_MTP_STREAMING="1" GENESIS_ENABLE_P65_TURBOQUANT_SPEC_CG_DOWNGRADE="1" GENESIS_ENABLE_P66_CUDAGRAPH_SIZE_FILTER="1"
 USER $BASE_USER
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20m CMD ["/usr/local/bin/healthcheck", "8000", "health"]
-ENTRYPOINT ["python3", "/opt/builder/start.py"]
+ENTRYPOINT ["/opt/builder/entrypoint", "python3", "/opt/builder/start.py", "--"]

@@ -1,10 +1,17 @@
 # vllm-tokenspeed-preview: patches laid over an installed package. Rendered by builder.
+FROM base-root AS entrypoint
+RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "gcc", "libc6-dev", "make"]
+RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out", "CROSS="]
+RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >/out/needs", "needs", "recipe vllm-tokenspeed-preview"]
+
 FROM base-runtime AS image
 ARG REBUILD=no
 ARG BASE_USER
 USER root
-RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=source,target=/run/overlay ["python3", "/run/inside/overlay.py", "/run/overlay", "--package", "vllm", "--version", "0.20.2rc1.dev67+g58c8a5eaa*"]
+COPY --from=entrypoint /out/ /opt/builder/
+RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=source,target=/run/overlay ["python3", "/run/inside/overlay.py", "/run/overlay", "--package", "vllm", "--version", "0.20.2rc1.dev67+g58c8a5eaa*", "--keep-start"]
 COPY --from=inside --chmod=0755 healthcheck /usr/local/bin/healthcheck
 USER $BASE_USER
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20m CMD ["/usr/local/bin/healthcheck", "8000", "health"]
+ENTRYPOINT ["/opt/builder/entrypoint", "--"]

@@ -83,7 +83,7 @@ def test_a_clean_checkout_has_changed_nothing(farm: Upstream) -> None:
         ("engines/hello-sm120/src/serve.h", "#pragma", "// x\n#pragma", {HELLO}, {HELLO}),
         (f"patches/{PATCH}", "--- a", "A word.\n--- a", {VLLM}, {VLLM}),
         ("recipes/bases/cuda-13.0.toml", '"ccache", ', '"ccache", "file", ', {HELLO}, set()),
-        ("recipes/bases/debian-trixie.toml", "2026-11-20", "2026-11-21", {HELLO}, set()),
+        ("recipes/bases/debian-trixie.toml", "2026-11-20", "2026-11-21", {HELLO, VLLM}, set()),
         ("recipes/bases/debian-bookworm.toml", "2026-11-20", "2026-11-21", {HAMI}, set()),
         ("recipes/bases/vllm-openai-0.19.1.toml", "v0.19.1-", "v0.19.1.1-", {VLLM}, set()),
     ],

@@ -121,7 +121,7 @@ def test_what_the_family_knows_is_in_every_image(catalog: Path) -> None:
     assert 'LLAMA_ARG_HOST="0.0.0.0" LLAMA_ARG_PORT="9000" A="b"' in text
     assert "EXPOSE 9000" in text
     assert '["/usr/local/bin/healthcheck", "9000", "health"]' in text
-    assert 'ENTRYPOINT ["/opt/engine/bin/llama-server"]' in text
+    assert 'ENTRYPOINT ["/opt/builder/entrypoint", "/opt/engine/bin/llama-server", "--"]' in text
     assert "USER 10001:10001" in text
 
 

@@ -1,0 +1,56 @@
+"""The entrypoint of engine images: how it is called, and what it knows of its image.
+
+The program is ``dockerfiles/entrypoint``.  It looks for a card that the engine can use, and then
+becomes the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from builder.families.layout import LAYOUT
+from builder.recipes.schema import Recipe
+
+SEPARATOR = "--"
+"""Ends the engine's own entrypoint; the container's arguments follow."""
+CPU = {"BUILDER_CPU": "1"}
+"""Starts the engine without a card."""
+NO_CARD = 78
+"""Exit status without a usable card: EX_CONFIG of sysexits.h."""
+
+# NVIDIA, CUDA Toolkit release notes, "CUDA Toolkit and Minimum Required Driver Version for CUDA
+# Minor Version Compatibility"; RTX 50xx needs 570 whatever the toolkit.
+OLDEST_DRIVERS = {12: "570", 13: "580"}
+"""The oldest driver for each major version of CUDA."""
+
+
+def command(engine: Sequence[str]) -> list[str]:
+    """The ENTRYPOINT of an image; without ``engine``, that of the base image follows."""
+    return [LAYOUT.entrypoint, *engine, SEPARATOR]
+
+
+def machine_code(recipe: Recipe) -> list[str]:
+    """The GPU code of a recipe, as cmake makes it of CMAKE_CUDA_ARCHITECTURES.
+
+    ``120`` becomes machine code and PTX: ``sm_120``, ``compute_120``.
+    """
+    found = []
+    for arch in recipe.cuda.arch:
+        name, _, kind = arch.partition("-")
+        found += [f"sm_{name}"] if kind != "virtual" else []
+        found += [f"compute_{name}"] if kind != "real" else []
+    return found
+
+
+def needs(recipe: Recipe, code: Sequence[str], cuda: str | None) -> Iterator[str]:
+    """The lines of the file ``needs``; ``cuda`` is the version that the image has: "13.0".
+
+    Without ``code`` every card is taken, without ``cuda`` that of the variable CUDA_VERSION.
+    """
+    yield f"recipe {recipe.name}"
+    yield from (f"code {name}" for name in code)
+    if cuda is not None:
+        yield f"cuda {cuda}"
+    driver = recipe.cuda.driver or OLDEST_DRIVERS.get(int((cuda or "0").partition(".")[0]))
+    if driver is not None:
+        yield f"driver {driver}"

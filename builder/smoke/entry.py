@@ -1,0 +1,101 @@
+"""Check: the image starts through the entrypoint, which refuses to run without a card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from builder.families import ENGINES, entrypoint
+from builder.families.layout import LAYOUT
+from builder.recipes.schema import Recipe
+from builder.smoke.contents import Contents
+from builder.smoke.verdict import Check
+from builder.tools.docker import containers
+
+KIND = "entrypoint"
+TIMEOUT = 60.0  # seconds
+LINES = 3  # what is missing, what to do, how to use the CPU
+# Where NVIDIA's runtime is the engine's default, "void" makes it leave the container alone
+# (NVIDIA Container Toolkit, "Specialized Configurations with Docker").
+NO_GPU = "--env=NVIDIA_VISIBLE_DEVICES=void"
+
+
+class _Image(BaseModel):
+    """The needs of an image, as ``--check --json`` prints them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    recipe: str | None
+    code: tuple[str, ...]
+    cuda: str | None
+    driver: str | None
+
+
+class _Report(BaseModel):
+    """The output of ``--check --json``; cards and the driver are not looked at here."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: Literal[1]
+    usable: bool
+    lines: tuple[str, ...]
+    image: _Image
+
+
+def check_static(contents: Contents) -> Check:
+    """The entrypoint needs no library of the image."""
+    file = contents.files.get(LAYOUT.entrypoint)
+    parsed = file.elf if file else None
+    if parsed is None:
+        found = "no such program"
+    else:
+        libraries = ", ".join(filter(None, [parsed.interpreter, *parsed.needed]))
+        found = f"it needs {libraries}" if libraries else "a static program"
+    passed = found == "a static program"
+    return Check(KIND, LAYOUT.entrypoint, "a static program", found, passed)
+
+
+def check(recipe: Recipe, reference: str, contents: Contents) -> Iterator[Check]:
+    """Start the image without a GPU, and let it print what it found.  Raises ``UntriedError``."""
+    words = contents.config.get("Entrypoint") or []
+    if words[:1] != [LAYOUT.entrypoint]:
+        expected = f"starts with {LAYOUT.entrypoint}"
+        yield Check(KIND, "the image", expected, " ".join(words) or "no entrypoint", False)
+        return
+    done = _run(reference, words)
+    lines = done.output.strip().splitlines()
+    passed = done.status == entrypoint.NO_CARD and len(lines) == LINES
+    expected = f"exit status {entrypoint.NO_CARD} and {LINES} lines"
+    found = f"exit status {done.status}: {' | '.join(lines[: LINES + 1])}"
+    yield Check(KIND, "a start without a card", expected, found, passed)
+    yield _reported(recipe, _run(reference, [*words, "--check", "--json"]))
+
+
+def _run(reference: str, words: Sequence[str]) -> containers.Finished:
+    program, *arguments = words
+    return containers.run(reference, arguments, entrypoint=program, timeout=TIMEOUT, extra=[NO_GPU])
+
+
+def _reported(recipe: Recipe, done: containers.Finished) -> Check:
+    """The report is that of the recipe, and says that the engine cannot run."""
+    code = tuple(ENGINES[recipe.family].machine_code(recipe))
+    expected = _needs(recipe.name, code, recipe.cuda.driver)
+    try:
+        report = _Report.model_validate_json(done.output)
+    except ValidationError as error:
+        why = f"{error.error_count()} faults in: {done.output.strip()[:200]}"
+        return Check(KIND, "--check --json", expected, why, False)
+    image = report.image
+    driver = image.driver if recipe.cuda.driver else None
+    found = _needs(image.recipe or "no recipe", image.code, driver)
+    refused = not report.usable and len(report.lines) == LINES
+    if not refused:
+        found += "; it claims that a card is there"
+    return Check(KIND, "--check --json", expected, found, found == expected)
+
+
+def _needs(name: str, code: Sequence[str], driver: str | None) -> str:
+    parts = [name, f"code {' '.join(code) or 'not known'}"]
+    return ", ".join([*parts, *([f"driver {driver}"] if driver else [])])

@@ -1,0 +1,132 @@
+"""hello-sm120 through its entrypoint: without a card, on the CPU, and on simulated cards."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.families import entrypoint
+from builder.families.layout import LAYOUT
+from builder.simulator import cards, run
+from builder.smoke import entry
+from builder.smoke.contents import Contents
+from support.environment import REPOSITORY
+from support.smoke_tests import docker, hello_recipe
+
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
+
+Done = subprocess.CompletedProcess[str]
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def image(hello: dict[str, Any]) -> str:
+    return str(hello["references"][0])
+
+
+def started(image: str, *arguments: str, options: tuple[str, ...] = ()) -> Done:
+    command = ["docker", "run", "--rm", "--network=none", *options, image, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def on_card(image: str, simulator_libraries: Path, tmp_path: Path) -> Run:
+    """Runs the image on the simulated 5090; ``needs`` replaces those that it was built with."""
+    files = {"cards": cards.text([cards.load(REPOSITORY, "5090")]), "code": ""}
+    simulation = run.prepare(simulator_libraries, files, tmp_path / "simulator")
+    mounts = simulation.mounts
+    options = [f"--volume={folder}:{place}:ro" for place, folder in mounts.volumes.items()]
+    options += [f"--volume={folder}:{place}" for place, folder in mounts.writable.items()]
+    options += [f"--env={name}={value}" for name, value in mounts.env.items()]
+
+    def start(*arguments: str, needs: str = "") -> Done:
+        file = tmp_path / "needs"
+        file.write_text(needs)
+        mounted = (f"--volume={file}:{LAYOUT.needs}:ro",) if needs else ()
+        return started(image, *arguments, options=(*options, *mounted))
+
+    return start
+
+
+def test_without_a_card_it_ends_at_once_unless_the_cpu_is_asked_for(image: str) -> None:
+    done = started(image, "--no-such-option")
+    assert (done.returncode, done.stdout) == (entrypoint.NO_CARD, "")
+    assert len(done.stderr.splitlines()) == entry.LINES
+    assert "this container has no GPU" in done.stderr
+    done = started(image, "--no-such-option", options=("--env=BUILDER_CPU=1",))
+    assert done.returncode == 2  # of the engine
+    assert "--no-such-option" in done.stderr
+
+
+def test_on_a_card_the_engine_starts_and_the_check_says_that_it_is_simulated(on_card: Run) -> None:
+    done = on_card("--device", "cuda", "--check")
+    assert "NVIDIA GeForce RTX 5090" in done.stdout  # of the engine's own --check
+    assert "note: the cards are simulated" in done.stderr
+    done = on_card("--check", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["driver"]["simulated"]
+    assert found["driver"]["library"] == f"{run.LIBRARIES}/libcuda.so.1"
+    assert found["image"]["recipe"] == "hello-sm120-0.1.0"
+    assert found["cards"] == [
+        {
+            "name": "NVIDIA GeForce RTX 5090",
+            "capability": "12.0",
+            "memory": 33_680_457_728,
+            "code": "sm_120",
+        }
+    ]
+
+
+def test_a_card_or_a_driver_that_the_image_is_not_made_for(on_card: Run) -> None:
+    done = on_card(needs="recipe x-1\ncode sm_90\ncuda 13.0\n")
+    assert done.returncode == entrypoint.NO_CARD
+    first = done.stderr.splitlines()[0]
+    assert first == (
+        "error: the NVIDIA GeForce RTX 5090 has compute capability 12.0, and this image has code "
+        "for sm_90 alone"
+    )
+    done = on_card(needs="recipe x-1\ncode sm_120\ncuda 14.0\ndriver 640\n")
+    assert done.returncode == entrypoint.NO_CARD
+    first, second, _ = done.stderr.splitlines()
+    assert first == "error: the driver supports CUDA 13.0, and this image has CUDA 14.0"
+    assert "driver 640 or newer" in second
+
+
+def test_the_probe_leaves_no_report_of_its_own(on_card: Run, tmp_path: Path) -> None:
+    assert on_card("--check").returncode == 0
+    assert not list((tmp_path / "simulator/report").iterdir())
+
+
+def test_an_image_that_starts_its_engine_itself_fails(image: str) -> None:
+    words = ["/opt/engine/bin/hello-server"]
+    bare = Contents({}, {"config": {"Entrypoint": words}}, (), 0)
+    [check] = entry.check(hello_recipe(), image, bare)
+    assert (check.passed, check.found) == (False, words[0])
+    assert entry.check_static(bare).found == "no such program"
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("recipe other-1", "other-1, code not known"),
+        ("recipe hello-sm120-0.1.0\ncode sm_90", "hello-sm120-0.1.0, code sm_90"),
+    ],
+)
+def test_needs_that_are_not_the_recipes_fail(
+    image: str, made: set[str], lines: str, found: str
+) -> None:
+    name = "builder-test/entrypoint:needs"
+    made.add(name)
+    text = f"FROM {image}\nCOPY <<EOF {LAYOUT.needs}\n{lines}\nEOF\n"
+    docker("buildx", "build", "--provenance=false", f"--tag={name}", "-", text=text)
+    words = entrypoint.command(["/opt/engine/bin/hello-server"])
+    contents = Contents({}, {"config": {"Entrypoint": words}}, (), 0)
+    refused, reported = entry.check(hello_recipe(), name, contents)
+    assert refused.passed
+    assert (reported.passed, reported.found) == (False, found)

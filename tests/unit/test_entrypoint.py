@@ -1,0 +1,380 @@
+"""The entrypoint of engine images: real programs, a driver that answers as a test wants, and a
+directory in the place of the root.  (tests/docker/test_entrypoint.py has the images.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builder.kernels.selection import Capability, runs
+from builder.tools import elf
+from builder.tools.fatbin import Code
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCES = REPOSITORY / "dockerfiles" / "entrypoint"
+NEEDS = "recipe engine-1\ncode sm_120a\ncuda 13.0\ndriver 580\n"
+CARD = "12.0:33680457728:NVIDIA GeForce RTX 5090"
+VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (root@x)\n"
+WSL = "5.15.167.4-microsoft-standard-WSL2\n"
+CONFIGURATION = 78
+
+
+@dataclass
+class Machine:
+    """A root directory, and the programs that take it for ``/``."""
+
+    programs: Path
+    root: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def write(self, path: str, text: str = "") -> None:
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def driver(self, *devices: str, cards: str = CARD, version: str = "580.65.06") -> None:
+        """Install the driver: its library, what the kernel tells of it, and devices."""
+        (self.root / "lib").mkdir()
+        shutil.copy(self.programs / "libcuda.so.1", self.root / "lib")
+        self.env |= {"LD_LIBRARY_PATH": str(self.root / "lib"), "DRIVER_CARDS": cards}
+        self.write("/proc/driver/nvidia/version", VERSION.format(version))
+        for device in devices or ("nvidiactl", "nvidia0", "nvidia-uvm"):
+            self.write(f"/dev/{device}")
+
+    def start(
+        self, *arguments: str, engine: tuple[str, ...] = ("sh", "-c", 'echo "$@"', "engine")
+    ) -> subprocess.CompletedProcess[str]:
+        command = [self.programs / "entrypoint", *engine, "--", *arguments]
+        env = {"PATH": os.environ["PATH"], **self.env}
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    def check(self) -> dict[str, Any]:
+        done = self.start("--check", "--json")
+        found: dict[str, Any] = json.loads(done.stdout)
+        assert done.returncode == (0 if found["usable"] else CONFIGURATION)
+        return found
+
+    def problem(self) -> tuple[str, str, str]:
+        """The problem, and the lines that say what is missing and what to do; JSON has the same."""
+        done = self.start("never")
+        assert (done.returncode, done.stdout) == (CONFIGURATION, "")
+        what, remedy, cpu = done.stderr.splitlines()
+        assert "BUILDER_CPU=1" in cpu
+        found = self.check()
+        shown = [what.removeprefix("error: "), remedy.removeprefix("  to do: ")]
+        assert [*shown, cpu.removeprefix("  or: ")] == found["lines"]
+        return found["problem"], *shown
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("entrypoint")
+    make = ["make", "-s", "-C", str(SOURCES), f"OUT={folder}", f"ROOT={folder}/root"]
+    subprocess.run(make, check=True)
+    driver = REPOSITORY / "tests/data/driver/libcuda.c"
+    gcc = ["gcc", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(driver)]
+    subprocess.run(gcc, check=True)
+    return folder
+
+
+@pytest.fixture
+def machine(programs: Path) -> Machine:
+    """A machine without a driver."""
+    root = programs / "root"
+    shutil.rmtree(root, ignore_errors=True)
+    found = Machine(programs, root)
+    found.write("/opt/builder/needs", NEEDS)
+    found.write("/proc/sys/kernel/osrelease", "6.12.0\n")
+    shutil.copy(programs / "probe", root / "opt/builder/probe")
+    return found
+
+
+def test_the_entrypoint_is_static_and_the_probe_runs_with_an_old_glibc(programs: Path) -> None:
+    with (programs / "entrypoint").open("rb") as stream:
+        entrypoint = elf.read(stream)
+    assert entrypoint is not None
+    assert (entrypoint.needed, entrypoint.interpreter) == ((), None)
+    assert (programs / "entrypoint").stat().st_size < 1_000_000
+    with (programs / "probe").open("rb") as stream:
+        probe = elf.read(stream)
+    assert probe is not None
+    [(_, versions)] = probe.versions_needed
+    newest = max(tuple(map(int, name.removeprefix("GLIBC_").split("."))) for name in versions)
+    assert newest <= (2, 34)
+
+
+def test_with_a_card_the_engine_gets_its_arguments(machine: Machine) -> None:
+    machine.driver()
+    done = machine.start("--port", "1", "--", "--check", "two words")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "--port 1 -- --check two words\n"
+
+
+def test_the_engine_is_the_same_process_with_the_same_environment(machine: Machine) -> None:
+    machine.env |= {"BUILDER_CPU": "1", "KEPT": "yes"}
+    show = "import os, signal; print(os.getpid(), os.environ['KEPT'], os.environ['BUILDER_CPU'])"
+    more = "; print(signal.pthread_sigmask(0, []), sorted(os.listdir('/proc/self/fd')))"
+    command = [machine.programs / "entrypoint", "python3", "-c", show + more, "--"]
+    env = {"PATH": os.environ["PATH"], **machine.env}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first, second = process.stdout.read().splitlines()
+    assert first == f"{process.pid} yes 1"
+    assert second == "set() ['0', '1', '2', '3']"  # 3 is the directory itself
+
+
+def test_check_is_the_engines_own_unless_it_comes_alone(machine: Machine) -> None:
+    machine.driver()
+    for arguments in (["--check", "--json", "x"], ["--check", "x"], ["x", "--check"]):
+        assert machine.start(*arguments).stdout == " ".join(arguments) + "\n"
+
+
+def test_check_tells_all_that_was_found(machine: Machine) -> None:
+    machine.driver("nvidiactl", "nvidia0", "nvidia-uvm")
+    assert machine.check() == {
+        "version": 1,
+        "usable": True,
+        "problem": None,
+        "lines": [],
+        "image": {"recipe": "engine-1", "code": ["sm_120a"], "cuda": "13.0", "driver": "580"},
+        "driver": {
+            "version": "580.65.06",
+            "cuda": "13.0",
+            "library": str(machine.root / "lib/libcuda.so.1"),
+            "error": None,
+            "simulated": False,
+        },
+        "devices": ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"],
+        "wsl": False,
+        "cards": [
+            {
+                "name": "NVIDIA GeForce RTX 5090",
+                "capability": "12.0",
+                "memory": 33680457728,
+                "code": "sm_120a",
+            }
+        ],
+    }
+    done = machine.start("--check")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-2:] == [
+        "card 0   NVIDIA GeForce RTX 5090; compute capability 12.0; 32120 MiB; runs sm_120a",
+        "result   the engine uses the card",
+    ]
+
+
+def test_without_a_driver_on_the_host(machine: Machine) -> None:
+    problem, what, remedy = machine.problem()
+    assert problem == "no-gpu"
+    assert "has not loaded NVIDIA's driver" in what
+    assert "driver 580 or newer and the NVIDIA Container Toolkit" in remedy
+
+
+def test_a_container_that_was_started_without_the_gpu(machine: Machine) -> None:
+    machine.write("/proc/driver/nvidia/version", VERSION.format("580.65.06"))
+    problem, what, remedy = machine.problem()
+    assert problem == "no-gpu"
+    assert "though the host has NVIDIA's driver 580.65.06" in what
+    assert "--gpus all" in remedy
+
+
+def test_a_container_of_wsl(machine: Machine) -> None:
+    machine.write("/proc/sys/kernel/osrelease", WSL)
+    assert "/dev/dxg is missing" in machine.problem()[1]
+    machine.write("/dev/dxg")
+    problem, what, _ = machine.problem()
+    assert problem == "no-toolkit"
+    assert "/usr/lib/wsl/lib" in what
+    (machine.root / "proc/driver").mkdir()
+    machine.driver("dxg")
+    assert machine.check()["usable"]
+
+
+def test_devices_without_the_drivers_library(machine: Machine) -> None:
+    machine.write("/dev/nvidiactl")
+    problem, what, remedy = machine.problem()
+    assert problem == "no-toolkit"
+    assert "libcuda.so.1 is not" in what
+    assert "NVIDIA Container Toolkit" in remedy
+    machine.env["NVIDIA_DRIVER_CAPABILITIES"] = "utility"
+    assert machine.problem()[2] == "add compute to NVIDIA_DRIVER_CAPABILITIES"
+
+
+def test_a_library_of_another_machine(machine: Machine) -> None:
+    machine.driver()
+    library = machine.root / "lib/libcuda.so.1"
+    content = bytearray(library.read_bytes())
+    content[4] = 1  # EI_CLASS: ELFCLASS32
+    library.write_bytes(content)
+    problem, what, _ = machine.problem()
+    assert problem == "driver-library"
+    assert "wrong ELF class: ELFCLASS32" in what
+
+
+def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_needed(machine: Machine) -> None:
+    machine.driver(version="570.133.07")
+    machine.env["DRIVER_CUDA"] = "12080"
+    problem, what, remedy = machine.problem()
+    assert problem == "old-driver"
+    assert what == "the driver 570.133.07 supports CUDA 12.8, and this image has CUDA 13.0"
+    assert remedy == "install NVIDIA's driver 580 or newer on the host"
+
+
+def test_minor_versions_of_cuda_go_together(machine: Machine) -> None:
+    machine.driver()
+    machine.write("/opt/builder/needs", NEEDS.replace("cuda 13.0", "cuda 13.2"))
+    assert machine.check()["usable"]
+
+
+def test_a_recipe_may_need_a_newer_driver_than_its_cuda(machine: Machine) -> None:
+    machine.driver(version="580.65.06")
+    machine.write("/opt/builder/needs", NEEDS.replace("driver 580", "driver 580.126.09"))
+    problem, what, _ = machine.problem()
+    assert problem == "old-driver"
+    assert what == "the driver is 580.65.06, and this image needs 580.126.09"
+
+
+def test_the_compatibility_libraries_of_cuda(machine: Machine) -> None:
+    machine.driver(version="570.133.07")
+    machine.env["DRIVER_ERROR"] = "804"
+    problem, what, remedy = machine.problem()
+    assert problem == "compat"
+    assert "does not belong to the host's driver 570.133.07" in what
+    assert "CDI" in remedy
+
+
+def test_a_hidden_card(machine: Machine) -> None:
+    machine.driver(cards="")
+    machine.env["CUDA_VISIBLE_DEVICES"] = ""
+    assert machine.problem()[:2] == ("hidden", 'CUDA_VISIBLE_DEVICES="" leaves no card')
+
+
+def test_the_library_without_devices(machine: Machine) -> None:
+    machine.driver()
+    machine.env["DRIVER_ERROR"] = "100"
+    assert machine.problem()[:2] == ("no-card", "the driver finds no card")
+    shutil.rmtree(machine.root / "dev")
+    assert machine.problem()[0] == "no-gpu"
+
+
+def test_a_driver_that_does_not_start(machine: Machine) -> None:
+    machine.driver("nvidiactl", "nvidia0")
+    machine.env["DRIVER_ERROR"] = "999"
+    problem, what, remedy = machine.problem()
+    assert (problem, what) == (
+        "driver-error",
+        "the driver does not start: CUDA_ERROR_UNKNOWN (999)",
+    )
+    assert "nvidia-modprobe" in remedy
+    machine.write("/dev/nvidia-uvm")
+    assert "restart the host" in machine.problem()[2]
+
+
+def test_a_driver_that_crashes(machine: Machine) -> None:
+    machine.driver()
+    machine.env["DRIVER_SIGNAL"] = "11"
+    problem, what, _ = machine.problem()
+    assert problem == "probe"
+    assert "signal 11" in what
+
+
+def test_an_image_without_its_probe(machine: Machine) -> None:
+    (machine.root / "opt/builder/probe").unlink()
+    assert "No such file" in machine.problem()[1]
+
+
+def test_a_card_that_the_image_has_no_code_for(machine: Machine) -> None:
+    machine.driver(cards="9.0:150754820096:NVIDIA H200")
+    problem, what, remedy = machine.problem()
+    assert problem == "no-code"
+    assert what == (
+        "the NVIDIA H200 has compute capability 9.0, and this image has code for sm_120a alone"
+    )
+    assert "code for compute capability 9.0" in remedy
+
+
+def test_one_card_of_several_is_enough(machine: Machine) -> None:
+    machine.driver(cards=f"8.6:25757220864:NVIDIA GeForce RTX 3090;{CARD}")
+    assert [card["code"] for card in machine.check()["cards"]] == [None, "sm_120a"]
+
+
+def test_an_image_whose_code_is_not_known_takes_any_card(machine: Machine) -> None:
+    machine.driver(cards="8.6:25757220864:NVIDIA GeForce RTX 3090")
+    machine.write("/opt/builder/needs", "recipe overlaid-1\n")
+    machine.env["CUDA_VERSION"] = "13.0.1"
+    found = machine.check()
+    assert found["usable"]
+    assert found["image"]["cuda"] == "13.0"
+
+
+CODES = st.tuples(
+    st.sampled_from(("elf", "ptx")),
+    st.sampled_from((80, 86, 89, 90, 100, 103, 120, 121)),
+    st.sampled_from(("", "a", "f")),
+).filter(lambda code: code[1] >= 90 or not code[2])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    codes=st.lists(CODES, min_size=1, max_size=3),
+    card=st.sampled_from(["8.6", "9.0", "12.0", "12.1"]),
+)
+def test_cards_run_the_code_that_builder_says_they_run(
+    programs: Path, codes: list[tuple[str, int, str]], card: str
+) -> None:
+    root = programs / "root"
+    shutil.rmtree(root, ignore_errors=True)
+    machine = Machine(programs, root)
+    names = [f"{'sm' if kind == 'elf' else 'compute'}_{arch}{end}" for kind, arch, end in codes]
+    machine.write("/opt/builder/needs", "".join(f"code {name}\n" for name in names))
+    shutil.copy(programs / "probe", root / "opt/builder/probe")
+    machine.driver(cards=f"{card}:1:x")
+    capability = Capability.parse(card)
+    expected = any(runs(Code(kind, arch, end), capability) for kind, arch, end in codes)  # type: ignore[arg-type]
+    assert machine.check()["usable"] is expected
+
+
+def test_the_cpu_is_used_when_asked_for(machine: Machine) -> None:
+    machine.env["BUILDER_CPU"] = "1"
+    assert machine.start("x").stdout == "x\n"
+    machine.env["BUILDER_CPU"] = "0"
+    assert machine.start("x").returncode == CONFIGURATION
+    machine.env["BUILDER_CPU"] = "yes"
+    done = machine.start("x")
+    assert (done.returncode, done.stdout) == (CONFIGURATION, "")
+    assert 'BUILDER_CPU is "yes"' in done.stderr
+
+
+def test_help_and_version_need_no_card(machine: Machine) -> None:
+    for word in ("--help", "-h", "--version"):
+        assert machine.start(word).stdout == f"{word}\n"
+        assert machine.start(word, "x").returncode == CONFIGURATION
+
+
+def test_an_image_that_extends_another_keeps_its_entrypoint_and_command(machine: Machine) -> None:
+    machine.env["BUILDER_CPU"] = "1"
+    words = "entrypoint echo\nentrypoint serve it\ncommand --default\ncommand two\n"
+    machine.write("/opt/builder/needs", NEEDS + words)
+    assert machine.start(engine=()).stdout == "serve it --default two\n"
+    assert machine.start("--model", "x", engine=()).stdout == "serve it --model x\n"
+    machine.write("/opt/builder/needs", NEEDS)
+    assert machine.start(engine=()).returncode == 127
+
+
+def test_an_engine_that_cannot_be_run(machine: Machine, tmp_path: Path) -> None:
+    machine.env["BUILDER_CPU"] = "1"
+    done = machine.start(engine=("/nowhere",))
+    assert done.returncode == 127
+    assert done.stderr == "error: /nowhere cannot be run: No such file or directory\n"
+    (tmp_path / "text").write_text("x")
+    assert machine.start(engine=(str(tmp_path / "text"),)).returncode == 126
