@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from builder import families
 from builder.errors import RecipeError, WorldError
 from builder.images.ccache import mounts_ccache
 from builder.nightly import channels
@@ -115,7 +116,9 @@ def disk_of(catalog: Catalog, recipe: Recipe) -> float:
 
     The sum is an upper bound, because building a base takes more disk than the base itself.
     """
-    bases = [catalog.base(name).recipe for name in catalog.chain(recipe.base)]
+    tools = families.ENGINES[recipe.family].tools
+    names = [*catalog.chain(recipe.base), *([tools] if tools else [])]
+    bases = [catalog.base(name).recipe for name in names]
     of_bases = [base.build.disk for base in bases]
     return sum(of_bases) + recipe.build.disk + WORK_SPACE + JOB_DISK
 

@@ -81,7 +81,7 @@ class EngineFamily:
     runs: bool = True
     """The image is started, and has the entrypoint of ``dockerfiles/entrypoint``."""
     tools: str | None = None
-    """The base in whose Debian root the entrypoint is compiled; None: in the stage ``devel``."""
+    """The base in whose root the entrypoint is compiled; None: in the stage ``devel``."""
     machine_code: Callable[[Recipe], Sequence[str]] = entrypoint.machine_code
     """The code that decides which cards run the engine: "sm_120a"; none: it is not known."""
     rules: Callable[[Recipe], Iterable[Finding]] = lambda _: ()

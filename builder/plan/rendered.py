@@ -133,5 +133,5 @@ class EngineImage(_Rendered[Plan]):
         return self.plan.labels() | {LABEL_KEY: self.key}
 
     def suite(self) -> str | None:
-        """The Debian suite of the packages that its stages install, or None."""
-        return self.base.suite() or (self.tools.suite() if self.tools else None)
+        """The Debian suite of its bases' root, or None."""
+        return self.base.suite()

@@ -187,12 +187,15 @@ def _stays(plan: Plan | BasePlan, context: str, name: str) -> bool:
 
 
 def scripts(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
-    """The scripts of builder that the image contains, or that the build ran."""
+    """The scripts of builder that the image contains, or that the build ran; of programs the
+    sources."""
     starts = bool(image.plan.recipe.start)
-    kept = {"healthcheck", *(["start.py"] if starts else [])}
+    entrypoint = image.plan.entrypoint
+    kept = {"healthcheck", *(["start.py"] if starts else []), *entrypoint}
     for each in _with_bases(image):
-        shipped = base_shipped or isinstance(each.plan, Plan)
-        for name, digest in each.plan.scripts.items():
+        own = isinstance(each.plan, Plan)
+        shipped = base_shipped or own
+        for name, digest in {**each.plan.scripts, **(entrypoint if own else {})}.items():
             yield Part(
                 "script",
                 name,
@@ -206,7 +209,7 @@ def scripts(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
 def debian_packages(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[Part]:
     """The installed packages, then by name the requested ones that are not installed."""
     vendor = dpkg.distribution if dpkg else "debian"
-    distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else (image.base.suite() or "")
+    distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else (image.suite() or "")
     for package in dpkg.packages if dpkg else ():
         known = {"arch": package.architecture, "distro": distro}
         yield Part(

@@ -97,10 +97,11 @@ def test_what_another_machine_bakes_is_smoke_tested_here(
     written = json.loads(done.stdout)
     assert set(written["groups"]) == {"default", "bases", "on-stand-in"}
     assert written["groups"]["default"] == written["groups"]["on-stand-in"] == ["overlaid-1"]
-    assert written["groups"]["bases"] == ["stand-in-runtime"]
+    assert written["groups"]["bases"] == ["stand-in-runtime", "debian-trixie-gcc-root"]
     assert "no source tree" in written["left_out"]["sourceless-1"]
     laid_out = (folder / "contexts" / "engines" / "overlaid-1").iterdir()
-    assert {path.name for path in laid_out} == {"context", "source", "inside"}  # nothing of git's
+    expected = {"context", "source", "inside", "entrypoint-source"}  # nothing of git's
+    assert {path.name for path in laid_out} == expected
     candidate = written["images"]["overlaid-1"]
     made.update({candidate, f"{candidate.partition(':')[0]}:1"})
     moved = folder.rename(tmp_path / "moved")  # the file names its place only as a variable

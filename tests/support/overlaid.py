@@ -145,7 +145,7 @@ def write_catalog(
     pin = pin or 'note  = "made by a test"'
     (root / "recipes" / "bases").mkdir(parents=True, exist_ok=True)
     (root / "recipes" / "bases" / "stand-in.toml").write_text(BASE.format(image=image, pin=pin))
-    tools = "recipes/bases/debian-trixie.toml"  # the entrypoint is compiled there
+    tools = "recipes/bases/debian-trixie-gcc.toml"  # the entrypoint is compiled there
     copyfile(REPOSITORY / tools, root / tools)
     source = source or '[source]\npath = "package"'
     own = f'env = {{ OVERLAID = "yes" }}\n{more}'

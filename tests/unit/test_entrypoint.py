@@ -8,13 +8,12 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from builder.kernels.selection import Capability, runs
 from builder.tools import elf
@@ -317,31 +316,28 @@ def test_an_image_whose_code_is_not_known_takes_any_card(machine: Machine) -> No
     assert found["image"]["cuda"] == "13.0"
 
 
-CODES = st.tuples(
-    st.sampled_from(("elf", "ptx")),
-    st.sampled_from((80, 86, 89, 90, 100, 103, 120, 121)),
-    st.sampled_from(("", "a", "f")),
-).filter(lambda code: code[1] >= 90 or not code[2])
+CODES = [
+    Code(kind, arch, suffix)
+    for kind in ("elf", "ptx")
+    for arch in (80, 86, 89, 90, 100, 103, 120, 121)
+    for suffix in (("", "a", "f") if arch >= 90 else ("",))
+]
+CAPABILITIES = ("8.0", "8.6", "9.0", "10.0", "12.0", "12.1")
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    codes=st.lists(CODES, min_size=1, max_size=3),
-    card=st.sampled_from(["8.6", "9.0", "12.0", "12.1"]),
-)
-def test_cards_run_the_code_that_builder_says_they_run(
-    programs: Path, codes: list[tuple[str, int, str]], card: str
-) -> None:
-    root = programs / "root"
-    shutil.rmtree(root, ignore_errors=True)
-    machine = Machine(programs, root)
-    names = [f"{'sm' if kind == 'elf' else 'compute'}_{arch}{end}" for kind, arch, end in codes]
-    machine.write("/opt/builder/needs", "".join(f"code {name}\n" for name in names))
-    shutil.copy(programs / "probe", root / "opt/builder/probe")
-    machine.driver(cards=f"{card}:1:x")
-    capability = Capability.parse(card)
-    expected = any(runs(Code(kind, arch, end), capability) for kind, arch, end in codes)  # type: ignore[arg-type]
-    assert machine.check()["usable"] is expected
+def test_cards_run_the_code_that_builder_says_they_run(machine: Machine) -> None:
+    machine.driver(cards=";".join(f"{card}:1:x" for card in CAPABILITIES))
+    for code in CODES:
+        machine.write("/opt/builder/needs", f"code {code.name}\n")
+        found = {card["capability"]: card["code"] == code.name for card in machine.check()["cards"]}
+        expected = {card: runs(code, Capability.parse(card)) for card in CAPABILITIES}
+        assert found == expected, code.name
+
+
+def test_machine_code_comes_before_ptx(machine: Machine) -> None:
+    machine.driver()
+    machine.write("/opt/builder/needs", "code compute_90\ncode sm_120\ncode compute_120\n")
+    assert machine.check()["cards"][0]["code"] == "sm_120"
 
 
 def test_the_cpu_is_used_when_asked_for(machine: Machine) -> None:
@@ -378,3 +374,11 @@ def test_an_engine_that_cannot_be_run(machine: Machine, tmp_path: Path) -> None:
     assert done.stderr == "error: /nowhere cannot be run: No such file or directory\n"
     (tmp_path / "text").write_text("x")
     assert machine.start(engine=(str(tmp_path / "text"),)).returncode == 126
+
+
+def test_the_benchmark_measures_the_entrypoint() -> None:
+    command = [sys.executable, "bench/entrypoint.py", "--runs", "1", "--json"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    figures = json.loads(done.stdout)
+    assert figures.keys() == {"alone", "card", "cpu", "bytes"}
+    assert all(figure > 0 for figure in figures.values())

@@ -1,6 +1,5 @@
 # vllm-0.22.0: patches laid over an installed package. Rendered by builder.
 FROM base-root AS entrypoint
-RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "gcc", "libc6-dev", "make"]
 RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out", "CROSS="]
 RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >/out/needs", "needs", "recipe vllm-0.22.0"]
 

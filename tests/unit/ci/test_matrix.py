@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from builder import families
 from builder.ci import matrix
 from builder.ci.matrix import CLEARED, FREE, HOSTED, Job
 from builder.cli.app import app
@@ -83,7 +84,8 @@ def test_a_clean_checkout_has_changed_nothing(farm: Upstream) -> None:
         ("engines/hello-sm120/src/serve.h", "#pragma", "// x\n#pragma", {HELLO}, {HELLO}),
         (f"patches/{PATCH}", "--- a", "A word.\n--- a", {VLLM}, {VLLM}),
         ("recipes/bases/cuda-13.0.toml", '"ccache", ', '"ccache", "file", ', {HELLO}, set()),
-        ("recipes/bases/debian-trixie.toml", "2026-11-20", "2026-11-21", {HELLO, VLLM}, set()),
+        ("recipes/bases/debian-trixie.toml", "2026-11-20", "2026-11-21", {HELLO}, set()),
+        ("recipes/bases/debian-trixie-gcc.toml", "2026-11-20", "2026-11-21", {VLLM}, set()),
         ("recipes/bases/debian-bookworm.toml", "2026-11-20", "2026-11-21", {HAMI}, set()),
         ("recipes/bases/vllm-openai-0.19.1.toml", "v0.19.1-", "v0.19.1.1-", {VLLM}, set()),
     ],
@@ -202,7 +204,8 @@ def test_disk_is_the_sum_of_what_the_recipes_say() -> None:
         recipe = found.engine(job.recipe).recipe
         assert recipe is not None
         said = recipe.build.disk + matrix.WORK_SPACE + matrix.JOB_DISK
-        for name in found.chain(job.base):
+        tools = families.ENGINES[recipe.family].tools
+        for name in [*found.chain(job.base), *filter(None, [tools])]:
             base = found.base(name).recipe
             assert base is not None
             assert base.build.model_fields_set == {"disk"}, f"{name} says what it takes"
