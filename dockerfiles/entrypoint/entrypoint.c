@@ -4,8 +4,8 @@
 //     entrypoint ENGINE [ARGUMENT...] -- [ARGUMENT...]
 //
 // The words before the first "--" are the engine's entrypoint, those after it the container's
-// arguments.  Without any before it, the engine is that of the file `needs`: an image that extends a
-// published one keeps its entrypoint and its command.
+// arguments.  Without any before it, the engine is that of the file `needs`: an image that extends
+// a published one keeps its entrypoint and its command.
 //
 // If "--check" is the container's only argument, or followed by "--json" alone, all that is found is
 // printed instead.  Every other argument is the engine's; --help or --version alone needs no card.
@@ -42,7 +42,8 @@ static bool on_cpu(void) {
     const char *value = getenv("BUILDER_CPU");
     if (value == NULL || value[0] == '\0' || strcmp(value, "0") == 0) return false;
     if (strcmp(value, "1") == 0) return true;
-    fprintf(stderr, "error: BUILDER_CPU is \"%s\"\n  to do: set it to 1 to run on the CPU, or remove it\n",
+    fprintf(stderr,
+            "error: BUILDER_CPU is \"%s\"\n  to do: set it to 1 to run on the CPU, or remove it\n",
             value);
     exit(kConfiguration);
 }

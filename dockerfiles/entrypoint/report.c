@@ -4,7 +4,9 @@
 
 #include "entrypoint.h"
 
-#define OTHERWISE "BUILDER_CPU=1 runs the engine on the CPU; --check alone shows all that was found"
+#define OTHERWISE                                             \
+    "set BUILDER_CPU=1 to run on the CPU; --check as the only argument shows all that was " \
+    "found"
 
 void print_refusal(const struct verdict *verdict) {
     fprintf(stderr, "error: %s\n  to do: %s\n  or: %s\n", verdict->what, verdict->remedy, OTHERWISE);
@@ -30,9 +32,10 @@ void print_text(const struct needs *needs, const struct facts *facts,
            facts->simulated ? " (simulated)" : "");
     for (int i = 0; i < facts->card_count; ++i) {
         const struct card *card = &facts->cards[i];
+        const char *otherwise = needs->codes > 0 ? "no code of this image" : "code that is not known";
         printf("card %-4d%s; compute capability %d.%d; %llu MiB; runs %s\n", i, card->name,
                card->major, card->minor, card->memory >> 20,
-               card->code != NULL ? card->code : needs->codes > 0 ? "no code of this image" : "its code");
+               card->code != NULL ? card->code : otherwise);
     }
     if (verdict->problem == NULL)
         puts("result   the engine uses the card");
@@ -92,7 +95,8 @@ static void print_card(const struct card *card) {
 
 void print_json(const struct needs *needs, const struct facts *facts,
                 const struct verdict *verdict) {
-    printf("{\n  \"version\": 1,\n  \"usable\": %s,\n  ", verdict->problem == NULL ? "true" : "false");
+    printf("{\n  \"version\": 1,\n  \"usable\": %s,\n  ",
+           verdict->problem == NULL ? "true" : "false");
     print_member("problem", verdict->problem);
     printf(",\n  \"lines\": [");
     if (verdict->problem != NULL) {

@@ -68,13 +68,14 @@ static const char *no_devices(const struct needs *needs, const struct facts *fac
     if (facts->wsl) {
         say(verdict->what, "this container has no GPU: WSL's device /dev/dxg is missing");
         say(verdict->remedy,
-            "start the container with " GPUS "; Windows needs NVIDIA's %s, and a Docker Engine inside "
-            "WSL the NVIDIA Container Toolkit",
+            "start the container with " GPUS "; Windows needs NVIDIA's %s, and a Docker Engine "
+            "inside WSL the NVIDIA Container Toolkit",
             wanted_driver(needs));
     } else if (facts->driver[0] != '\0') {
         say(verdict->what, "this container has no GPU, though the host has NVIDIA's driver %s",
             facts->driver);
-        say(verdict->remedy, "start the container with " GPUS "; the host needs the NVIDIA Container Toolkit");
+        say(verdict->remedy,
+            "start the container with " GPUS "; the host needs the NVIDIA Container Toolkit");
     } else {
         say(verdict->what,
             "this container has no GPU, and the host's kernel has not loaded NVIDIA's driver");
@@ -92,9 +93,11 @@ static bool has_compute(void) {
 
 static const char *no_library(const struct needs *needs, const struct facts *facts,
                               struct verdict *verdict) {
-    if (strstr(facts->loading, "No such file") == NULL) {
+    // glibc's words; a library that libcuda.so.1 needs would be named instead.
+    if (strncmp(facts->loading, "libcuda.so.1: cannot open", 25) != 0) {
         say(verdict->what, "the driver's library cannot be loaded: %s", facts->loading);
-        say(verdict->remedy, "start the container with " GPUS ", without mounts of your own for the driver");
+        say(verdict->remedy,
+            "start the container with " GPUS ", without mounts of your own for the driver");
         return "driver-library";
     }
     if (!facts->control && !facts->dxg) return no_devices(needs, facts, verdict);
@@ -133,12 +136,14 @@ static const char *no_cards(const struct needs *needs, const struct facts *facts
     }
     if (facts->forbidden) {
         say(verdict->what, "/dev/nvidiactl may not be opened by the user of this container");
-        say(verdict->remedy, "start the container with " GPUS ", or allow the device for this user");
+        say(verdict->remedy,
+            "start the container with " GPUS ", or allow the device for this user");
         return "forbidden";
     }
     if (!facts->control && !facts->dxg) return no_devices(needs, facts, verdict);
     say(verdict->what, "the driver finds no card");
-    say(verdict->remedy, "check that nvidia-smi lists the card on the host, and start the container with " GPUS);
+    say(verdict->remedy,
+        "check that nvidia-smi lists the card on the host, and start the container with " GPUS);
     return "no-card";
 }
 

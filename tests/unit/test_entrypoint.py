@@ -220,6 +220,19 @@ def test_a_library_of_another_machine(machine: Machine) -> None:
     assert "wrong ELF class: ELFCLASS32" in what
 
 
+def test_a_library_that_needs_another_one(machine: Machine) -> None:
+    machine.driver()
+    library = machine.root / "lib/libcuda.so.1"
+    missing = machine.root / "libmissing.so"
+    gcc = ["gcc", "-shared", "-fPIC", "-nostdlib", "-x", "c", "-o"]
+    subprocess.run([*gcc, str(missing), "-Wl,-soname,libmissing.so", "/dev/null"], check=True)
+    link = ["-Wl,--no-as-needed", "/dev/null", "-x", "none", str(missing)]
+    subprocess.run([*gcc, str(library), *link], check=True)
+    problem, what, _ = machine.problem()
+    assert problem == "driver-library"
+    assert "libmissing.so: cannot open shared object file" in what
+
+
 def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_needed(machine: Machine) -> None:
     machine.driver(version="570.133.07")
     machine.env["DRIVER_CUDA"] = "12080"
