@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from builder import families
+from builder.errors import RecipeError
 from builder.plan.base_image import RootPolicy
 from builder.plan.dockerfile import render, render_base
 from builder.plan.inputs import BasePlan
@@ -45,7 +46,15 @@ class Resolver:
     def _tools(self, recipe: Recipe) -> BasePlan | None:
         """The base that the recipe's family compiles the entrypoint in, if it names one."""
         name = families.ENGINES[recipe.family].tools
-        return self._base(name) if name is not None else None
+        if name is None:
+            return None
+        if name not in self.catalog.bases:
+            raise RecipeError(
+                f"{recipe.name} needs the base {name}: its entrypoint is compiled there",
+                "the catalog has no such base",
+                f"copy recipes/bases/{name}.toml from builder's own catalog",
+            )
+        return self._base(name)
 
     def _base(self, name: str) -> BasePlan:
         root = self.root_policy.choose(self.catalog, name, self.platforms)

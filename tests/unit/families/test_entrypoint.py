@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.errors import RecipeError
 from builder.families import ENGINES, entrypoint
 from builder.plan.dockerfile import instructions
 from builder.recipes.schema import Cuda
@@ -77,3 +78,11 @@ def test_an_engine_cannot_have_the_separator_among_its_words() -> None:
         message for _, message in ENGINES["cmake"].check(recipe.model_copy(update={"image": image}))
     ]
     assert found == ["'--' cannot be one of its words"]
+
+
+def test_a_catalog_without_the_base_that_compiles_the_entrypoint(tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "recipes", tmp_path / "recipes")
+    (tmp_path / "recipes/bases/debian-trixie-gcc.toml").unlink()
+    with pytest.raises(RecipeError, match="needs the base debian-trixie-gcc") as raised:
+        rendered(tmp_path, "vllm-0.20.2-wheel")
+    assert "copy recipes/bases/debian-trixie-gcc.toml" in raised.value.hint
