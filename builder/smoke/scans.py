@@ -18,7 +18,6 @@ from pathlib import Path
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
-import builder
 from builder.errors import SpaceError
 from builder.smoke.contents import Entry
 from builder.smoke.wanted import Wanted, WantedCode
@@ -76,7 +75,7 @@ def _file(folder: Path, digest: str, code: WantedCode | None) -> Path:
 @cache
 def _reader() -> str:
     """Identifies the code that takes layers apart: its own, Python's and that of pyelftools."""
-    root = Path(builder.__file__).parent
+    root = Path(__file__).parents[1]
     own = hashlib.sha256()
     for package in READERS:
         for file in sorted((root / package).glob("*.py")):
