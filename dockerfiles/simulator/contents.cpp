@@ -83,8 +83,10 @@ void write_logits(unsigned char* to, std::uint64_t size) {
     std::memset(to, 0, size);
     if (config().tokens.empty()) return;
     for (std::uint64_t offset = 0; offset < size; offset += row) {
-        const std::uint32_t token =
-            config().tokens[contents().next_token++ % config().tokens.size()];
+        // Several rows are a draft that is verified: read again, they are the same, or an engine
+        // that verifies again what it accepted never ends.
+        const std::uint64_t turn = size == row ? contents().next_token++ : offset / row;
+        const std::uint32_t token = config().tokens[turn % config().tokens.size()];
         // Far above the others: also sampling with a temperature takes it.
         const float winner = 100;
         if (token < config().vocabulary) {

@@ -165,6 +165,13 @@ def test_a_drafter_and_a_projector_take_memory_of_their_own(fitted: Fitted) -> N
         assert kinds["projector"] > found["projector"]["size"] - found["projector"]["read"]
 
 
+def test_a_small_model_drafts_for_a_hybrid_one(fitted: Fitted) -> None:
+    """After a rejected token llama-server restores the states, and verifies the others again."""
+    drafter = fitted.file("qwen3.5-0.8b")
+    found = fitted("qwen3.6-27b", "--spec-type", "draft-simple", more=("--draft", drafter))
+    assert all(trial["by_kind"]["drafter"] > 0 for trial in found["trials"])
+
+
 def test_the_mtp_block_of_a_model_is_its_drafter(fitted: Fitted) -> None:
     found = fitted("qwen3.6-27b-mtp", "--spec-type", "draft-mtp", "--spec-draft-n-max", "3")
     without = fitted("qwen3.6-27b-mtp")

@@ -73,8 +73,8 @@ def of(name: str) -> Shape:
 def write(name: str, file: Path, size: int | None = None) -> Path:
     """Write the model: its header, and a hole for its weights.
 
-    A file of ``size`` bytes is less than a thousandth smaller, and never larger; without a size,
-    most tensors have four bits a weight, and those of a projector sixteen.
+    A file of ``size`` bytes is smaller by some kB, a small one by up to 2 %, and never larger;
+    without a size, most tensors have four bits a weight, and those of a projector sixteen.
 
     Raises ``NoShapeError``, and ``SizeError`` where no quantization of the model has this size.
     """
