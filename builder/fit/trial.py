@@ -13,7 +13,7 @@ from builder.errors import SmokeError, UntriedError
 from builder.fit.results import CardPeak, Refused, Trial
 from builder.recipes.schema import Serve
 from builder.servers.client import UnansweredError
-from builder.servers.server import NotServingError, Server, ServeSpec, launched
+from builder.servers.server import ENDING, NotServingError, Server, ServeSpec, launched
 from builder.simulator import frames, memory, run
 from builder.simulator.frames import Frame
 from builder.simulator.report import Report
@@ -108,7 +108,7 @@ def attempt(target: Target, context: int, work: Path) -> Trial:
 def _fault(server: Server, error: Exception) -> str:
     """Why a server did not answer; where it has ended, its own last words."""
     try:
-        server.require_running()
+        server.require_running(ENDING)
     except NotServingError as ended:
         return str(ended)
     return str(error)

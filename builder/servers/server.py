@@ -20,6 +20,7 @@ from builder.tools.docker.proxy import proxy
 PAUSE = 0.25  # seconds between two health checks
 HEALTH_TIMEOUT = 10.0  # seconds for one health check
 LOG_LINES = 15
+ENDING = 1.0  # seconds from the end of a server's connections to the end of its container
 LOCK = "--mlock"  # llama.cpp: keeps the model in memory
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # as llama-gguf-split names them
 
@@ -89,9 +90,12 @@ class Server:
             time.sleep(PAUSE)
         raise NotServingError(f"not healthy after {seconds:.0f} s ({last}); {self._log()}")
 
-    def require_running(self) -> None:
-        """Raise ``NotServingError`` if it has ended; ``UntriedError`` on another platform."""
-        state = self.container.state()
+    def require_running(self, within: float = 0.0) -> None:
+        """Raise ``NotServingError`` if it ends within so many seconds; ``UntriedError`` on another
+        platform."""
+        until = time.monotonic() + within
+        while (state := self.container.state()).running and time.monotonic() < until:
+            time.sleep(PAUSE)
         if not state.running and "exec format error" in self.container.log():
             raise UntriedError("the engine cannot run programs of the image's platform")
         if state.out_of_memory:

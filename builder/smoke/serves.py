@@ -13,7 +13,7 @@ from builder.recipes.schema import Recipe, Serve
 from builder.servers import test_model
 from builder.servers.api_flavor import Tokenizer
 from builder.servers.client import UnansweredError, piece_of
-from builder.servers.server import NotServingError, Server, ServeSpec, launched
+from builder.servers.server import ENDING, NotServingError, Server, ServeSpec, launched
 from builder.smoke.verdict import Check
 from builder.tools.docker.containers import NotRunnableError
 
@@ -92,7 +92,7 @@ def answered(server: Server, subject: str, expected: str, send: Callable[[], str
         if not isinstance(error, UnansweredError):
             found = f"the answer has an unexpected format: {type(error).__name__}: {error}"
         try:
-            server.require_running()
+            server.require_running(ENDING)
         except NotServingError as ended:
             found = f"{found}; the server {ended}"
         return Check("serves", subject, expected, found, False)
