@@ -27,6 +27,7 @@ pytest_plugins = [
     "support.patch_bench",
     "support.patch_wards",
     "support.simulators",
+    "support.shaped_card",
 ]
 
 

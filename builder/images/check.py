@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +16,14 @@ from builder.images.names import BASE_DIGEST, BASE_NAME
 from builder.images.session import ActiveBuild, BuildOptions, Reporter, Timings
 from builder.images.stages import extended_image
 from builder.plan.rendered import EngineImage
+from builder.presets.catalog import of_recipe
+from builder.presets.schema import Preset
 from builder.publish.remote_image import CREATED
-from builder.recipes.schema import Recipe
 from builder.records import record
 from builder.records.record import Record
 from builder.settings import Settings
+from builder.simulator import cards
+from builder.simulator.cards import Card
 from builder.smoke.check import CHECKS_VERSION, Subject, check_image
 from builder.smoke.device import DeviceTest, card_for
 from builder.smoke.verdict import Check, Verdict
@@ -42,11 +45,31 @@ class Candidate:
     """The image that it extends, where it is known."""
 
 
-def contract_of(recipe: Recipe) -> str:
-    """sha256 (hex) over the checks that an image of a recipe must pass."""
+def contract_of(image: EngineImage) -> str:
+    """sha256 (hex) over the checks that an image must pass: its recipe's, and its presets'.
+
+    Raises ``RecipeError`` where a preset is invalid.
+    """
     parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artifact"}
-    contract = recipe.model_dump(mode="json", include=parts) | {"checks": CHECKS_VERSION}
+    contract = image.plan.recipe.model_dump(mode="json", include=parts)
+    contract["checks"] = CHECKS_VERSION
+    contract["presets"] = {name: each.identity for name, each in _presets(image).items()}
     return hashlib.sha256(json.dumps(contract, sort_keys=True).encode()).hexdigest()
+
+
+def _presets(image: EngineImage) -> dict[str, Preset]:
+    return of_recipe(_root(image), image.plan.name)
+
+
+def _cards(root: Path, presets: Iterable[Preset]) -> dict[str, Card]:
+    """The cards of presets that are known, by the name of their file."""
+    wanted = {preset.card for preset in presets} & {*cards.names(root)}
+    return {name: cards.load(root, name) for name in wanted}
+
+
+def _root(image: EngineImage) -> Path:
+    """The farm that has the recipe."""
+    return image.plan.file.parents[1]
 
 
 def subject_of(
@@ -54,10 +77,12 @@ def subject_of(
 ) -> Subject:
     """An image of the engine and all that its recipe asks of it.
 
-    Raises like ``extended_image`` and ``card_for``.
+    Raises like ``extended_image``, ``card_for`` and ``contract_of``.
     """
     recipe = image.plan.recipe
-    card = card_for(image.plan.file.parents[1], recipe, options.card)
+    card = card_for(_root(image), recipe, options.card)
+    presets = _presets(image)
+    theirs = _cards(_root(image), presets.values())
     return Subject(
         candidate.reference,
         candidate.digest,
@@ -65,9 +90,10 @@ def subject_of(
         image.labels,
         image.base.references.get("devel"),
         options.gpu_test,
-        DeviceTest(card, options.settings.cache_dir, log),
+        DeviceTest(card, options.settings.cache_dir, log, theirs),
         extended_image(image, candidate.base),
         options.settings.cache_dir,
+        presets,
     )
 
 
@@ -86,7 +112,7 @@ def check(image: EngineImage, candidate: Candidate, active: ActiveBuild, work: P
     return Record(
         recipe=name,
         key=image.key,
-        contract=contract_of(image.plan.recipe),
+        contract=contract_of(image),
         references=image.references,
         digest=verdict.digest,
         verdict=verdict,
@@ -151,7 +177,7 @@ def find_verified(
         return None
     if found.labels.get(LABEL_KEY) != image.key:
         return None
-    current = (contract_of(image.plan.recipe), image.references)
+    current = (contract_of(image), image.references)
     return kept if (kept.contract, kept.references) == current else None
 
 

@@ -64,7 +64,7 @@ def find_published(
 
 def _recorded(session: BuildSession, image: EngineImage, digest: str) -> Record | None:
     """This machine's record of a good verdict on exactly that image, for today's contract."""
-    contract = contract_of(image.plan.recipe)
+    contract = contract_of(image)
     for apart in ("", digest):
         kept = record.read(session.settings.state_dir, image.plan.name, image.key, apart)
         if kept and kept.verdict.good and (kept.digest, kept.contract) == (digest, contract):
@@ -78,7 +78,7 @@ def _is_signed(
     trust = trust_of(session.settings, work)
     if not (trust.signing or trust.trusted):
         return False
-    contract = contract_of(image.plan.recipe)
+    contract = contract_of(image)
     entries = referrers(repository, digest)
     return any(map(trust.is_trusted, attached_verdicts(entries, digest, image.key, contract)))
 

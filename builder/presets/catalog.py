@@ -98,6 +98,21 @@ def load(catalog: Catalog) -> Presets:
     )
 
 
+def of_recipe(root: Path, recipe: str) -> dict[str, Preset]:
+    """The presets of a recipe by name; only their files are read, in the farm at ``root``.
+
+    Raises ``RecipeError`` where one of them is invalid by itself.
+    """
+    found = {}
+    for path in sorted((root / "presets").glob("*.toml")):
+        file, preset, problems = _read(path)
+        if preset is not None and preset.recipe == recipe:
+            found[file.name] = preset
+        elif preset is None and f'"{recipe}"' in file.text:
+            raise RecipeError(f"the preset {file.name} is invalid", problems=problems)
+    return found
+
+
 def _read(file: Path) -> tuple[CatalogFile, Preset | None, tuple[Problem, ...]]:
     try:
         text = read_text(file)

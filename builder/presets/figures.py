@@ -14,6 +14,9 @@ Positive = Annotated[float, Field(gt=0)]
 Level = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
+UNITS = {"MB": 10**6, "MiB": 1 << 20, "GB": 10**9, "GiB": 1 << 30}
+"""Bytes of the units of sources."""
+
 
 class Memory(Model):
     """Memory of the card as the source gives it."""
@@ -32,6 +35,19 @@ class Memory(Model):
         if self.total is not None and sum(self.kinds.values()) > self.total * (1 + ROUNDING):
             raise ValueError("its kinds sum up to more than total")
         return self
+
+    def bytes_of(self, size: float) -> int:
+        """A size of the source in bytes."""
+        return round(size * UNITS[self.unit])
+
+    @property
+    def whole(self) -> int | None:
+        """All of it in bytes; None where the source gives parts without weights or KV cache."""
+        if self.total is not None:
+            return self.bytes_of(self.total)
+        if {"weights", "KV cache"} <= self.kinds.keys():
+            return self.bytes_of(sum(self.kinds.values()))
+        return None
 
 
 class Figures(Model):

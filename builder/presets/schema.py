@@ -6,11 +6,13 @@ and named in ``[unverified]``.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from builder.presets.figures import Count, Memory, Method, Result
+from builder.presets.figures import UNITS, Count, Memory, Method, Result
 from builder.recipes.schema.fields import (
     HUB_FILE,
     HUB_REPOSITORY,
@@ -75,6 +77,17 @@ class ModelFile(Model):
         if self.file is None and (self.sha256 or self.size):
             raise ValueError("sha256 and size are those of a file: give file as well")
         return self
+
+    @property
+    def known_size(self) -> int | None:
+        """Its size in bytes, as exactly as it is known: "14.5 GB" is 14500000000."""
+        if self.size is not None or self.published_size is None:
+            return self.size
+        number, _, unit = self.published_size.partition(" ")
+        try:
+            return round(float(number) * UNITS[unit])
+        except (ValueError, KeyError):
+            return None
 
     @property
     def whole(self) -> bool:
@@ -165,6 +178,16 @@ class Preset(Model):
     caveat: list[Caveat] = []
     unverified: dict[Text, Text] = {}
     """Keys, such as "model.repository", whose value nobody confirmed, and why."""
+
+    @property
+    def identity(self) -> str:
+        """sha256 (hex) over how the server is started, with which models, and on which cards.
+
+        Checks of the preset hold for one identity; its figures and caveats are no part of it.
+        """
+        decides = {"recipe", "card", "cards", "model", "drafter", "mmproj", "serve", "memory"}
+        text = json.dumps(self.model_dump(mode="json", include=decides), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def published(self) -> Result | None:

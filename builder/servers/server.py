@@ -123,7 +123,8 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
         volumes={**_volumes(spec), **mounts.volumes},
         writable=mounts.writable,
         memory=serve.memory if spec.limited else None,
-        locks_memory=LOCK in command,
+        # The simulator's libraries make mlock do nothing.
+        locks_memory=LOCK in command and spec.simulator is None,
         driver_stub=spec.driver_stub,
         gpus=spec.gpus,
     )

@@ -41,12 +41,13 @@ class Sandbox:
             driver_stub=self.driver_stub,
         )
 
-    def help(self, entrypoint: tuple[str, ...]) -> str:
+    def help(self, entrypoint: tuple[str, ...], option: str = "--help") -> str:
         """The output of ``--help``; raises ``UntriedError``."""
-        if entrypoint not in self._helps:
-            program, *arguments = entrypoint
-            self._helps[entrypoint] = self.run(program, [*arguments, "--help"]).output
-        return self._helps[entrypoint]
+        asked = (*entrypoint, option)
+        if asked not in self._helps:
+            program, *arguments = asked
+            self._helps[asked] = self.run(program, arguments).output
+        return self._helps[asked]
 
 
 def excerpt(text: str, limit: int = 300) -> str:
@@ -112,14 +113,14 @@ def check_option(probe: OptionProbe, recipe: Recipe, sandbox: Sandbox) -> Iterat
     values = help_text.values(text or "")
     shown = ", ".join(sorted(values)) if values else excerpt(text or "")
     for value in probe.has:
-        yield Check("option", subject, f"has {value}", shown, _has(text, values, value))
+        yield Check("option", subject, f"has {value}", shown, has_value(text, values, value))
     for value in probe.missing:
         yield Check(
-            "option", subject, f"does not have {value}", shown, not _has(text, values, value)
+            "option", subject, f"does not have {value}", shown, not has_value(text, values, value)
         )
 
 
-def _has(text: str | None, values: frozenset[str] | None, value: str) -> bool:
+def has_value(text: str | None, values: frozenset[str] | None, value: str) -> bool:
     """Whether a value is listed; without a list, whether the option's text has the word."""
     if values is not None:
         return value in values

@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from builder.errors import UntriedError
 from builder.families.layout import LAYOUT
 from builder.kernels.selection import Capability
 from builder.kernels.summary import KernelSummary, summary
+from builder.presets.schema import Preset
 from builder.recipes.schema import (
     Budget,
     FileProbe,
@@ -34,6 +36,8 @@ from builder.smoke import (
     leftovers,
     loads,
     permissions,
+    preset_options,
+    preset_trial,
     reading,
     serves,
     sizes,
@@ -46,7 +50,7 @@ from builder.smoke.wanted import Wanted, WantedCode
 from builder.tools.docker import containers
 from builder.tools.docker.blobs import blobs_of
 
-CHECKS_VERSION = 6
+CHECKS_VERSION = 7
 """Raised when checks are added: images whose verdict has fewer are smoke-tested again."""
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 ARCHITECTURES = ("120",)
@@ -74,6 +78,8 @@ class Subject:
     """The published image that it extends; its own files are not checked."""
     cache: Path | None = None
     """The cache directory, which keeps scans of layers; None: they are not kept."""
+    presets: Mapping[str, Preset] = field(default_factory=dict)
+    """The presets of the recipe, by name."""
 
 
 def check_image(subject: Subject, work: Path) -> Verdict:
@@ -89,14 +95,19 @@ def check_image(subject: Subject, work: Path) -> Verdict:
     seconds = round(time.monotonic() - started, 3)
     checks = [Check("image", "its layers", "can be read", found, True, seconds)]
     checks += timed(_static(subject, contents))
-    use = None
+    use, uses = None, {}
     if subject.recipe is not None:
         checks += timed(_dynamic(subject.recipe, subject, contents, work))
         result = _on_device(subject.recipe, subject, contents, work)
         checks += result.checks
         use = result.use
+        presets = _on_their_cards(subject.recipe, subject, contents, work)
+        checks += [check for each in presets.values() for check in each.checks]
+        uses = {name: each.use for name, each in presets.items() if each.use is not None}
     sizes = contents.download_size, contents.unpacked_size
-    return Verdict(subject.digest, tuple(checks), *sizes, _kernels(subject.recipe, contents), use)
+    return Verdict(
+        subject.digest, tuple(checks), *sizes, _kernels(subject.recipe, contents), use, uses
+    )
 
 
 def _kernels(recipe: Recipe | None, contents: Contents) -> KernelSummary | None:
@@ -214,6 +225,7 @@ def _dynamic(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -
         yield from _guarded(
             entry.check(recipe, subject.reference, contents), entry.KIND, "a start without a card"
         )
+    yield from _preset_options(recipe, subject, sandbox)
     steps = starts.check(recipe, subject.reference, contents, subject.extended)
     yield from _guarded(steps, "start", "the steps before the engine")
     yield from _guarded(
@@ -225,14 +237,42 @@ def _dynamic(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -
         yield from gpu.check(recipe, subject.reference, subject.gpu_test, driver, work)
 
 
+def _preset_options(recipe: Recipe, subject: Subject, sandbox: answers.Sandbox) -> Iterator[Check]:
+    """The options of the recipe's presets."""
+    before = subject.extended.config if subject.extended else {}
+    starts = recipe.image.entrypoint or before.get("Entrypoint") or []
+    for name, preset in subject.presets.items():
+        checks = preset_options.check(name, preset, recipe, sandbox, starts)
+        yield from _guarded(checks, "preset", name)
+
+
 def _on_device(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -> device.Result:
     """The checks on a simulated card."""
     if subject.device_test is None:
         return device.Result(())
     folder = work / "device"
     folder.mkdir()
-    tried = device.Tried(subject.reference, recipe, contents, subject.devel, subject.extended)
-    return device.check(tried, subject.device_test, folder)
+    return device.check(_tried(recipe, subject, contents), subject.device_test, folder)
+
+
+def _tried(recipe: Recipe, subject: Subject, contents: Contents) -> device.Tried:
+    return device.Tried(subject.reference, recipe, contents, subject.devel, subject.extended)
+
+
+def _on_their_cards(
+    recipe: Recipe, subject: Subject, contents: Contents, work: Path
+) -> dict[str, preset_trial.Result]:
+    """The presets of the recipe, each on its own simulated card."""
+    test = subject.device_test
+    if test is None:
+        return {}
+    found = {}
+    for name, preset in subject.presets.items():
+        with TemporaryDirectory(dir=work) as folder:
+            Path(folder).chmod(0o755)  # the image's own user reads the models
+            tried = _tried(recipe, subject, contents)
+            found[name] = preset_trial.check(name, preset, tried, test, Path(folder))
+    return found
 
 
 def _of_patch(name: str, checks: Iterator[Check]) -> Iterator[Check]:

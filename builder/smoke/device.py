@@ -5,19 +5,21 @@ The server runs its own CUDA code on libraries that stand in for CUDA's (``build
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.errors import BuilderError, RecipeError
 from builder.kernels.code_table import code_table
 from builder.models import gguf
+from builder.models.gguf import Header
 from builder.recipes.schema import Recipe, Serve
 from builder.servers import test_model
 from builder.servers.server import ServeSpec, launched
 from builder.simulator import build, cards, config, run
 from builder.simulator.cards import Card
+from builder.simulator.run import Simulation
 from builder.smoke import gpu
 from builder.smoke.contents import Contents, ExtendedImage
 from builder.smoke.device_trial import DeviceTrial
@@ -38,6 +40,8 @@ class DeviceTest:
     """None: no card that is known runs the recipe's code."""
     cache: Path
     log: Log
+    cards: Mapping[str, Card] = field(default_factory=dict)
+    """The cards of the recipe's presets, by the name of their file; unknown ones are absent."""
 
 
 def card_for(root: Path, recipe: Recipe, name: str | None) -> Card | None:
@@ -73,7 +77,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class _Start:
+class Start:
     """What a server needs to start on a card."""
 
     serve: Serve
@@ -108,7 +112,8 @@ def check(subject: Tried, device: DeviceTest, work: Path) -> Result:
     ``work`` is an empty directory.  Where the server cannot be tried, the only check states the
     reason; it counts as passed.
     """
-    started = _start_of(subject, device)
+    lacking = f"no card is known for {' '.join(subject.recipe.cuda.arch)}"
+    started = start_of(subject, device.card, lacking)
     if isinstance(started, str):
         # A kind of its own, so that no count of passed checks takes it for one on a device.
         return Result((Check("not tried", "a simulated card", "the reason", started, True),))
@@ -119,7 +124,7 @@ def check(subject: Tried, device: DeviceTest, work: Path) -> Result:
 
 def _checks(
     subject: Tried,
-    start: _Start,
+    start: Start,
     device: DeviceTest,
     work: Path,
     on_use: Callable[[DeviceUse | None], None],
@@ -135,9 +140,9 @@ def _checks(
         yield Check("device", "a server on a simulated card", "starts", str(error), None)
 
 
-def _start_of(subject: Tried, device: DeviceTest) -> _Start | str:
-    """How the server starts; or why it cannot run on a simulated card."""
-    recipe, serve, port = subject.recipe, subject.recipe.serve, subject.recipe.image.port
+def start_of(subject: Tried, card: Card | None, lacking: str) -> Start | str:
+    """How the server starts on a card; or why it cannot: without a card, that is ``lacking``."""
+    serve, port = subject.recipe.serve, subject.recipe.image.port
     if serve is None or port is None:
         return "the recipe describes no server"
     if serve.no_device is not None:
@@ -148,14 +153,14 @@ def _start_of(subject: Tried, device: DeviceTest) -> _Start | str:
         return "the base has no image to compile in"
     if not any(parsed.soname == run.RUNTIME for _, parsed in subject.contents.elves()):
         return f"the image has no {run.RUNTIME}"
-    if device.card is None:
-        return f"no card is known for {' '.join(recipe.cuda.arch)}"
-    return _Start(serve, port, subject.devel, device.card)
+    if card is None:
+        return lacking
+    return Start(serve, port, subject.devel, card)
 
 
 @contextmanager
 def _launched(
-    subject: Tried, start: _Start, device: DeviceTest, work: Path
+    subject: Tried, start: Start, device: DeviceTest, work: Path
 ) -> Iterator[DeviceTrial]:
     """The image's server, started on the card with the test model.  Raises ``BuilderError``."""
     model = work / f"{test_model.NAME}.gguf"
@@ -163,16 +168,23 @@ def _launched(
     model.chmod(0o644)  # the image's own user reads it
     with model.open("rb") as stream:
         header = gguf.read(stream)
-    simulation = run.prepare(
+    simulation = simulated(subject, start, device, header, work)
+    spec = ServeSpec(model, CONTEXT, simulator=simulation.mounts, verbose=True)
+    with launched(subject.reference, start.serve, start.port, spec) as server:
+        yield DeviceTrial(server, start.serve, simulation, start.card)
+
+
+def simulated(
+    subject: Tried, start: Start, device: DeviceTest, model: Header, work: Path, count: int = 1
+) -> Simulation:
+    """What the server gets to run on ``count`` of the cards.  Raises ``BuilderError``."""
+    return run.prepare(
         build.libraries(device.cache, start.devel, device.log),
-        config.files([start.card], header, code_of(subject.contents)),
+        config.files([start.card] * count, model, code_of(subject.contents)),
         work / "simulator",
         search_path=search_path(subject.contents, start.serve),
         preload=needs_preload(subject.contents),
     )
-    spec = ServeSpec(model, CONTEXT, simulator=simulation.mounts, verbose=True)
-    with launched(subject.reference, start.serve, start.port, spec) as server:
-        yield DeviceTrial(server, start.serve, simulation, start.card)
 
 
 def code_of(contents: Contents) -> str:

@@ -170,17 +170,23 @@ def check_kernels(report: Report) -> Check:
     return Check("device", "kernels", expected, found, bool(report.launches) and not compiled)
 
 
-def _refusals(report: Report, stacks: Stacks) -> Iterator[Check]:
-    """What the card, or the simulator, refused."""
-    refused = [
-        f"{function_of(each.kernel)}: {each.why} ({each.error})" for each in report.violations
-    ]
-    yield _none("launches", "the card refuses none", refused)
-    failed = [
+def refused(report: Report) -> list[str]:
+    """The launches that the card refused."""
+    return [f"{function_of(each.kernel)}: {each.why} ({each.error})" for each in report.violations]
+
+
+def lacked_room(report: Report, stacks: Stacks) -> list[str]:
+    """The allocations that the card had no room for."""
+    return [
         f"{mib(each.requested)} by {frames.caller_of(stacks[each.stack])}, {mib(each.free)} free"
         for each in report.failed
     ]
-    yield _none("allocations", "the card has room for all", failed)
+
+
+def _refusals(report: Report, stacks: Stacks) -> Iterator[Check]:
+    """What the card, or the simulator, refused."""
+    yield _none("launches", "the card refuses none", refused(report))
+    yield _none("allocations", "the card has room for all", lacked_room(report, stacks))
     lacking = [
         f"{each.function} by {frames.caller_of(stacks[each.stack])}" for each in report.unsupported
     ]

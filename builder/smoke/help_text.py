@@ -13,6 +13,10 @@ import re
 OPTION_LINE = re.compile(r"^\s{0,8}-{1,2}[A-Za-z0-9]|^-{3,} ")  # an option, or a section's title
 # A name with its placeholder; a comma leads to the next name of the same option.
 NAME = re.compile(r"\s*(--?[A-Za-z0-9][\w-]*)(?: [^\s,-][^\s,]*)?(,)?")
+# The end of the names of an option: its description follows behind two spaces.
+END = re.compile(r"(?<![,\s])\s{2,}")
+PLACEHOLDER = re.compile(r"--?[A-Za-z0-9][\w-]* ([^\s,-]\S*)")
+REMOVED = "argument has been removed"  # llama.cpp, common/arg.cpp
 BRACKETED = re.compile(r"[\[{<]([\w.+-]+(?:\s*[|,]\s*[\w.+-]+)+)[\]}>]")
 BARE = re.compile(r"--?[A-Za-z0-9][\w-]* ([\w.+-]+(?:,[\w.+-]+)+)(?:\s|$)")
 BELOW = re.compile(r"(?:allowed values|possible values|one of|choices)\s*(?:are)?\s*:", re.I)
@@ -43,6 +47,23 @@ def _names(line: str) -> list[str]:
             break
         at = match.end()
     return names
+
+
+def lists_options(help_text: str) -> bool:
+    """Whether it has an option at all."""
+    return any(_names(line) for line in help_text.splitlines() if OPTION_LINE.match(line))
+
+
+def placeholder(text: str) -> str:
+    """What stands for the value in an option's text: ``N`` of ``--threads N``; empty for none."""
+    signature = END.split(text.split("\n", 1)[0].strip(), maxsplit=1)[0]
+    found = PLACEHOLDER.search(signature)
+    return found[1].rstrip(",") if found is not None else ""
+
+
+def is_removed(text: str) -> bool:
+    """Whether an option's text says that the engine refuses it."""
+    return REMOVED in text
 
 
 def values(text: str) -> frozenset[str] | None:

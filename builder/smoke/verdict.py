@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from builder.kernels.summary import KernelSummary
 from builder.simulator.figures import mib
@@ -70,6 +70,25 @@ class DeviceUse:
 
 
 @dataclass(frozen=True, slots=True)
+class PresetUse:
+    """What the server of a preset took of its simulated card; sizes are bytes."""
+
+    identity: str
+    """``Preset.identity`` of the preset that was tried."""
+    context: int
+    """Tokens; 0: the engine's default."""
+    card: str
+    cards: int
+    memory: int
+    """Of all cards."""
+    peak: int
+    own: int
+    """The memory of the CUDA contexts, part of the peak."""
+    by_kind: Mapping[str, int]
+    """Memory at the peak: weights, KV cache, compute, projector, other."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """All checks of one image, with its sizes."""
 
@@ -83,6 +102,8 @@ class Verdict:
     """The engine's own kernels; None: it has none, or an older builder made the verdict."""
     device: DeviceUse | None = None
     """What the server did with a simulated card; None: it was not started on one."""
+    presets: Mapping[str, PresetUse] = field(default_factory=dict)
+    """The presets whose server ran on a simulated card, by name."""
 
     @property
     def good(self) -> bool:

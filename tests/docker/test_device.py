@@ -12,88 +12,25 @@ from typing import Any
 
 import pytest
 
-from builder.families import llama_cpp
-from builder.families.layout import LAYOUT
-from builder.kernels.selection import Capability
-from builder.recipes.schema import Recipe
 from builder.simulator import build, cards
 from builder.smoke import reading
 from builder.smoke.contents import Contents
 from builder.smoke.device import DeviceTest, Result, Tried, check, check_absent
 from builder.smoke.verdict import Check
-from builder.smoke.wanted import Wanted, WantedCode
 from builder.tools.docker.blobs import blobs_of
 from support.commands import Builder
 from support.environment import REPOSITORY, SHARED_CACHE
-from support.smoke_tests import docker, hello_recipe
+from support.shaped_card import TREES, recipe_of
+from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
-TREES = REPOSITORY / "tests/data/trees"
-SHAPED = "builder-test/shaped-card:1"
-FLAGS = [
-    *("GGML_CUDA=ON", "GGML_CUDA_NO_VMM=ON", "GGML_NATIVE=OFF", "GGML_CUDA_NCCL=OFF"),
-    *("LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_EXAMPLES=OFF", "LLAMA_BUILD_UI=OFF"),
-    *("LLAMA_OPENSSL=OFF", "CMAKE_UNITY_BUILD=ON", "LLAMA_BUILD_NUMBER=1", "LLAMA_BUILD_COMMIT=x"),
-    *("CMAKE_BUILD_WITH_INSTALL_RPATH=ON", "CMAKE_INSTALL_RPATH=\\$ORIGIN"),
-]
-# The library with the kernels three times: machine code for 12.0, for 9.0, and PTX for 9.0.
-DOCKERFILE = """
-FROM {devel} AS build
-COPY . /src
-COPY --from=faulty fattn.cu /src/ggml/src/ggml-cuda/
-RUN --network=none cmake -S /src -B /b {flags} -DCMAKE_CUDA_ARCHITECTURES=120 \
- && cmake --build /b --target llama-server --parallel && cp -r /b/bin /out
-RUN --network=none for arch in 90-real 90-virtual; do \
- cmake -S /src -B /b -DCMAKE_CUDA_ARCHITECTURES=$arch && cmake --build /b --target ggml-cuda \
- && mkdir /out/$arch && cp -a /b/bin/libggml-cuda.so* /out/$arch/ || exit 1; done
-FROM {runtime}
-COPY --from=build /out /opt/engine/bin
-ENV LLAMA_ARG_HOST=0.0.0.0 LLAMA_ARG_PORT=8080
-EXPOSE 8080
-USER 10001:10001
-ENTRYPOINT ["/opt/engine/bin/llama-server"]
-"""
 TryServer = Callable[..., tuple[Result, dict[str, Check]]]
-
-
-@pytest.fixture(scope="module")
-def bases(hello: dict[str, Any]) -> dict[str, str]:
-    key = hello["plan"]["base"]["key"][:12]
-    return {stage: f"builder-base/cuda-13.0:{stage}-{key}" for stage in ("devel", "runtime")}
-
-
-@pytest.fixture(scope="module")
-def shaped(bases: dict[str, str], made: set[str]) -> str:
-    made.add(SHAPED)
-    flags = " ".join(f"-D{flag}" for flag in FLAGS)
-    docker(
-        *("buildx", "build", "--provenance=false", f"--tag={SHAPED}", "--file=-"),
-        f"--build-context=faulty={TREES / 'faulty_card'}",
-        str(TREES / "llama_shaped"),
-        text=DOCKERFILE.format(flags=flags, **bases),
-    )
-    return SHAPED
-
-
-@pytest.fixture(scope="module")
-def contents(shaped: str, tmp_path_factory: pytest.TempPathFactory) -> Contents:
-    work = tmp_path_factory.mktemp("shaped")
-    code = WantedCode(Capability(12, 0), outside=LAYOUT.cuda)
-    return reading.read(blobs_of(shaped, work), work, Wanted(code=code), SHARED_CACHE)
-
-
-def recipe_of(env: Mapping[str, str], gpu: list[str] | None = None) -> Recipe:
-    """A recipe of the shaped server, which gets these variables."""
-    serve = llama_cpp.SERVE.model_copy(update={"env": dict(env), "seconds": 20})
-    if gpu is not None:
-        serve = serve.model_copy(update={"gpu": gpu})
-    return hello_recipe().model_copy(update={"serve": serve})
 
 
 @pytest.fixture
 def try_server(
-    shaped: str, contents: Contents, bases: dict[str, str], tmp_path: Path
+    shaped: str, shaped_contents: Contents, cuda_base: dict[str, str], tmp_path: Path
 ) -> Iterator[TryServer]:
     """The result of a server on a simulated card, and its checks by subject."""
     card = cards.load(REPOSITORY, "5060-ti-16gb")
@@ -102,7 +39,7 @@ def try_server(
     def run(
         gpu: list[str] | None = None, reference: str = shaped, **env: str
     ) -> tuple[Result, dict[str, Check]]:
-        tried = Tried(reference, recipe_of(env, gpu), contents, bases["devel"], None)
+        tried = Tried(reference, recipe_of(env, gpu), shaped_contents, cuda_base["devel"], None)
         work = tmp_path / "device"
         work.mkdir()
         result = check(tried, device, work)
@@ -198,10 +135,14 @@ def test_a_log_that_the_launches_do_not_confirm_fails(
 
 
 def test_an_image_with_the_simulators_libraries_fails(
-    bases: dict[str, str], small_root: str, contents: Contents, tmp_path: Path, made: set[str]
+    cuda_base: dict[str, str],
+    small_root: str,
+    shaped_contents: Contents,
+    tmp_path: Path,
+    made: set[str],
 ) -> None:
-    assert check_absent(contents).passed
-    libraries = build.libraries(SHARED_CACHE, bases["devel"], lambda _: None)
+    assert check_absent(shaped_contents).passed
+    libraries = build.libraries(SHARED_CACHE, cuda_base["devel"], lambda _: None)
     name = "builder-test/small:simulated"
     made.add(name)
     dockerfile = f"FROM {small_root}\nCOPY --from=libraries libcudart.so.13 /opt/engine/lib/\n"

@@ -7,6 +7,7 @@ with --engine.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,41 @@ def test_it_is_measured_and_compared(builder: Builder, catalog: Path, tmp_path: 
     done = builder("bench", "compare", tmp_path / "first.json", tmp_path / "second.json", "--json")
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["rows"]) == 2
+
+
+def test_a_published_preset_fits_and_lies_fail(builder: Builder, catalog: Path) -> None:
+    """A published run of 35B-A3B with 262K of context, one with four times that in a larger cache,
+    and one of another fork."""
+    (catalog / "recipes" / "llama-cpp-sdist.toml").write_text(RECIPE)
+    shutil.copytree(REPOSITORY / "cards", catalog / "cards")
+    presets = catalog / "presets"
+    presets.mkdir()
+
+    def shipped(name: str) -> str:
+        text = (REPOSITORY / "presets" / f"{name}.toml").read_text()
+        return re.sub(r"(?m)^recipe .*$", 'recipe = "llama-cpp-sdist"', text)
+
+    good = shipped("qwen3.6-35b-a3b-mtp@5090-laptop")
+    (presets / "good@5090-laptop.toml").write_text(good)
+    done = builder("build", "llama-cpp-sdist", "--catalog", catalog, "--json", timeout=5400)
+    assert done.returncode == 0, done.stderr
+    use = json.loads(done.stdout)["verdict"]["presets"]["good@5090-laptop"]
+    assert abs(use["peak"] - 21.9e9) < 0.1 * 21.9e9  # as published
+    large = good.replace('"q4_0"', '"f16"').replace("262144", "1048576")
+    (presets / "large@5090-laptop.toml").write_text(large)
+    (presets / "fork@5090-laptop.toml").write_text(shipped("qwen3.6-27b-dflash@5090-laptop"))
+    done = builder("smoke", "llama-cpp-sdist", "--catalog", catalog, "--json")
+    assert done.returncode == 7
+    checks = json.loads(done.stdout)["verdict"]["checks"]
+    failed = {check["subject"]: check["found"] for check in checks if not check["passed"]}
+    assert failed.keys() == {
+        "large@5090-laptop: model",
+        "fork@5090-laptop: options",
+        "fork@5090-laptop: starts",
+    }
+    assert re.fullmatch(r"offloaded \d+/42 layers to GPU", failed["large@5090-laptop: model"])
+    assert "--spec-dflash-cross-ctx is not listed" in failed["fork@5090-laptop: options"]
+    assert "--cache-type-k does not have turbo3" in failed["fork@5090-laptop: options"]
 
 
 class Fitted:

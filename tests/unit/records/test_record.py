@@ -38,6 +38,18 @@ RECORD: dict[str, Any] = {
         "unpacked_size": 20,
         "kernels": None,
         "device": None,
+        "presets": {
+            "m@5090": {
+                "identity": "1" * 64,
+                "context": 4096,
+                "card": "NVIDIA GeForce RTX 5090",
+                "cards": 1,
+                "memory": 4000,
+                "peak": 3000,
+                "own": 100,
+                "by_kind": {"weights": 2000},
+            },
+        },
     },
     "created": "2026-11-20T03:10:00+00:00",
     "seconds": {"plan": 1, "smoke": 2.5},
@@ -132,3 +144,11 @@ def test_the_figures_of_a_card_are_kept_with_the_newest_good_record(tmp_path: Pa
 def test_another_shape_is_no_record(tmp_path: Path, change: dict[str, Any]) -> None:
     stored(tmp_path, RECORD | change)
     assert record.read(tmp_path, "x-1", KEY) is None
+
+
+def test_a_record_from_before_presets_were_tried_is_read(tmp_path: Path) -> None:
+    verdict = {name: value for name, value in RECORD["verdict"].items() if name != "presets"}
+    stored(tmp_path, RECORD | {"verdict": verdict})
+    found = record.read(tmp_path, "x-1", KEY)
+    assert found is not None
+    assert found.verdict.presets == {}

@@ -1,0 +1,128 @@
+"""Presets on simulated cards: one that fits, and each lie that a preset may tell of its card.
+
+The server is the good one of ``shaped_card``; it does not read its model.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.presets.schema import Preset
+from builder.simulator import cards
+from builder.simulator.cards import Card
+from builder.smoke.contents import Contents
+from builder.smoke.device import DeviceTest, Tried
+from builder.smoke.preset_trial import Result, check
+from builder.smoke.verdict import Check
+from support.environment import REPOSITORY, SHARED_CACHE
+from support.shaped_card import recipe_of
+
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
+
+CARD = cards.load(REPOSITORY, "5060-ti-16gb")
+PRESET = """
+recipe  = "shaped"
+summary = "a run"
+card    = "5060-ti-16gb"
+model   = { name = "M", repository = "unsloth/Qwen3.5-0.8B-GGUF", published_size = "0.6 GB" }
+serve   = { arguments = ["-ngl", "99"], context = 4096 }
+memory  = { total = 0.5 }
+"""
+TryPreset = Callable[..., tuple[Result, dict[str, Check]]]
+
+
+@pytest.fixture
+def try_preset(
+    shaped: str, shaped_contents: Contents, cuda_base: dict[str, str], tmp_path: Path
+) -> TryPreset:
+    """The result of a preset with these changes, and its checks by subject."""
+
+    def run(simulated: Card = CARD, **changes: Any) -> tuple[Result, dict[str, Check]]:
+        preset = Preset.model_validate(tomllib.loads(PRESET) | changes)
+        test = DeviceTest(None, SHARED_CACHE, lambda _: None, {"5060-ti-16gb": simulated})
+        tried = Tried(shaped, recipe_of({}), shaped_contents, cuda_base["devel"], None)
+        work = tmp_path / "preset"
+        work.mkdir()
+        result = check("m", preset, tried, test, work)
+        return result, {each.subject: each for each in result.checks}
+
+    return run
+
+
+def failed(found: dict[str, Check]) -> set[str]:
+    return {subject for subject, each in found.items() if not each.passed}
+
+
+def test_a_preset_that_fits_has_its_memory_in_the_verdict(try_preset: TryPreset) -> None:
+    result, found = try_preset()
+    assert list(found) == ["m: starts", "m: model", "m: answers", "m: memory"]
+    assert failed(found) == set(), found
+    assert {each.kind for each in result.checks} == {"preset"}
+    use = result.use
+    assert use is not None
+    assert (use.card, use.cards, use.context) == (CARD.name, 1, 4096)
+    assert use.own < use.peak < use.memory == CARD.memory
+    assert len(use.identity) == 64
+
+
+def test_two_cards_have_their_memory_added_up(try_preset: TryPreset) -> None:
+    result, found = try_preset(cards=2)
+    assert failed(found) == set(), found
+    assert result.use is not None
+    assert result.use.memory == 2 * CARD.memory
+
+
+def test_more_memory_than_published_is_named(try_preset: TryPreset) -> None:
+    _, found = try_preset(memory={"total": 0.05})
+    assert failed(found) == {"m: memory"}
+    assert found["m: memory"].found.startswith("it takes ")
+    assert "MiB more than published" in found["m: memory"].found
+    assert "48 MiB as published and 10% more" in found["m: memory"].expected
+
+
+def test_a_card_without_room_is_named(try_preset: TryPreset) -> None:
+    small = CARD.model_copy(update={"memory": CARD.context + 4096})
+    _, found = try_preset(simulated=small)
+    assert "no room: " in "; ".join(each.found for each in found.values() if not each.passed)
+
+
+def test_layers_on_the_cpu_fail(try_preset: TryPreset) -> None:
+    result, found = try_preset(serve={"arguments": ["-ngl", "0"], "context": 4096})
+    assert failed(found) == {"m: model"}
+    assert found["m: model"].found == "offloaded 0/1 layers to GPU"
+    assert result.use is None
+
+
+def test_an_option_that_the_engine_refuses_fails(try_preset: TryPreset) -> None:
+    _, found = try_preset(serve={"arguments": ["--spec-type", "dflash"]})
+    assert failed(found) == {"m: starts"}
+    assert "ended with exit status 1" in found["m: starts"].found
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": {"name": "M"}}, "the shape of M is not known"),
+        (
+            {"model": {"name": "M", "repository": "unsloth/Qwen3.5-0.8B-GGUF"}},
+            "the size of unsloth/Qwen3.5-0.8B-GGUF is not known",
+        ),
+        ({"card": "a100-80gb"}, "there are no figures of the a100-80gb in cards/"),
+    ],
+)
+def test_a_preset_that_cannot_be_tried_says_why(
+    try_preset: TryPreset, changes: dict[str, Any], reason: str
+) -> None:
+    _, found = try_preset(**changes)
+    assert (found["m"].kind, found["m"].passed) == ("not tried", True)
+    assert found["m"].found == reason
+
+
+def test_a_card_that_the_image_has_no_code_for_is_not_tried(try_preset: TryPreset) -> None:
+    _, found = try_preset(simulated=cards.load(REPOSITORY, "3090"))
+    assert "no code for compute capability 8.6" in found["m"].found
