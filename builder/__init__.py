@@ -20,7 +20,7 @@ sbom       bills of materials and provenance
 publish    push, tags and their history, attachments, the Docker Hub page, prune
 upstream   the newest of upstream; pins, patches and locks moved to it
 nightly    channels that follow upstream;  bisect finds the commit that broke an engine
-fit        how much context of a model fits on a card
+fit        how much context of a model fits on a card;  choose finds the presets that run on one
 ci         the matrix of a workflow;  bake writes a bake file;  host prepares a machine
 cli        the only place that prints and exits
 tools      docker, git, registries, the web, Python packages: nothing of recipes

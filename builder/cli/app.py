@@ -18,6 +18,7 @@ from builder.cli import (
     bench,
     bisect,
     build,
+    choose,
     ci,
     doctor,
     fit,
@@ -48,6 +49,7 @@ Command = Callable[..., None] | typer.Typer
 EVERYDAY: dict[str, Command] = {
     "list": show.list_recipes,
     "show": show.show,
+    "choose": choose.choose,
     "build": build.build,
     "smoke": smoke.smoke,
     "push": push.push,

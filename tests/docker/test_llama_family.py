@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,11 @@ from typing import Any
 
 import pytest
 
+from builder.families import load_catalog
+from builder.plan.resolve import complete
+from builder.presets.schema import Preset
+from builder.smoke import preset_options
+from builder.smoke.answers import Sandbox
 from support import upstreams
 from support.commands import Builder
 from support.environment import REPOSITORY
@@ -80,6 +86,18 @@ base  = "{base}"
 head  = "{head}"
 why   = "heads of 512 abort"
 probe = {{ run = ["llama-server", "--version"], contains = ["heads up to 512"] }}
+"""
+
+PRESET = """
+recipe  = "shaped-patched"
+summary = "options that the tree has"
+card    = "5090"
+model   = { name = "M", repository = "unsloth/Qwen3.5-0.8B-GGUF", published_size = "0.6 GB" }
+
+[serve]
+arguments   = ["-ngl", "99", "--spec-type", "draft-mtp", "-ctk", "q8_0"]
+environment = { LLAMA_ARG_PORT = "8080" }
+context     = 4096
 """
 
 UNPATCHED = """
@@ -167,6 +185,8 @@ def test_a_pull_request_and_a_moved_submodule(
     builder: Builder, catalog: Path, upstream: Shaped
 ) -> None:
     patch = PATCH.format(base=upstream.base, head=upstream.head)
+    (catalog / "presets").mkdir()
+    (catalog / "presets" / "m@5090.toml").write_text(PRESET)
     result = build(builder, catalog, upstream.recipe("patched", "false") + patch, "patched")
     assert result["built"] is True
     short = upstream.commit[:9]  # both wordings that the trees have for it
@@ -181,8 +201,12 @@ def test_a_pull_request_and_a_moved_submodule(
         ("option", "has draft-mtp"),
         ("option", "does not have mtp"),
         ("option", "has q8_0"),
+        ("preset", "each is in --help and takes its value"),
+        ("preset", "healthy within 600 s on the simulated 5090"),
     }
     image = result["references"][0]
+    check_lies(catalog, image)
+    check_choice(builder, catalog, result)
     found = labels(image)
     assert found["builder.patches"] == "pull 7"
     assert found["org.opencontainers.image.revision"] == upstream.commit
@@ -220,6 +244,52 @@ def test_the_tree_fails_without_the_flags_of_the_family(
     done = builder("build", "shaped-bare", "--catalog", catalog)
     assert done.returncode == 6, done.stderr
     assert "LLAMA_BUILD_TESTS=ON would download files" in done.stderr
+
+
+LIES = [
+    (
+        '"-ctk", "q8_0"',
+        '"--spec-dflash-cross-ctx", "1024"',
+        "--spec-dflash-cross-ctx is not listed",
+    ),
+    ('"draft-mtp"', '"dflash"', "--spec-type does not have dflash, only draft-mtp"),
+    ('"q8_0"', '"turbo3"', "-ctk does not have turbo3, only "),
+    ("LLAMA_ARG_PORT", "LLAMA_ARG_PORTS", "LLAMA_ARG_PORTS is the variable of no option"),
+]
+
+
+def check_lies(catalog: Path, image: str) -> None:
+    """Presets with options of other forks, and with values that this build does not know."""
+    recipe = complete(load_catalog(catalog).engine("shaped-patched").recipe)
+    sandbox = Sandbox(image, None)
+    for told, lie, expected in LIES:
+        text = PRESET.replace(told, lie)
+        assert text != PRESET
+        preset = Preset.model_validate(tomllib.loads(text))
+        entrypoint = recipe.image.entrypoint
+        (check,) = preset_options.check("m@5090", preset, recipe, sandbox, entrypoint)
+        assert not check.passed
+        assert check.found.startswith(expected)
+
+
+def check_choice(builder: Builder, catalog: Path, result: Any) -> None:
+    """`choose` has the memory of the trial, until the preset changes."""
+    use = result["verdict"]["presets"]["m@5090"]
+    chosen = ("choose", "--card", "5090-laptop", "--json", "--catalog", catalog)
+    (found,) = json.loads(builder(*chosen).stdout)["fits"]
+    assert (found["image"], found["digest"]) == (f"{REPOSITORY_NAME}:patched", result["digest"])
+    assert found["memory"] == {
+        "by": "trial",
+        "size": use["peak"],
+        "kinds": use["by_kind"],
+        "own": use["own"],
+    }
+    preset = catalog / "presets" / "m@5090.toml"
+    preset.write_text(preset.read_text().replace("4096", "8192"))
+    done = builder(*chosen)
+    assert done.returncode == 15
+    (lost,) = json.loads(done.stdout)["excluded"]
+    assert lost["why"][0].startswith("its memory is not known; it ran with ")
 
 
 def check_links(image: str) -> None:

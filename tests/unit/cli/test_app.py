@@ -19,7 +19,8 @@ from support.commands import Builder
 from support.environment import REPOSITORY
 
 EVERYDAY = [
-    *("list", "show", "build", "smoke", "push", "nightly", "status", "bench", "fit", "bisect"),
+    *("list", "show", "choose", "build", "smoke", "push", "nightly", "status", "bench", "fit"),
+    "bisect",
 ]
 GROUPS = {
     "recipe": ["check", "explain", "export", "schema"],
@@ -96,7 +97,8 @@ def test_an_option_name_has_one_meaning() -> None:
     assert kinds["--reason"] == {"TEXT"}
     several = {flag for flag, found in kinds.items() if flag.startswith("--") and len(found) > 1}
     # What a pin or a tag is moved to: a ref, an image.  A model: a file, or one that is elsewhere.
-    assert several == {"--to", "--model", "--draft"}
+    # The context: one size, or several.
+    assert several == {"--to", "--model", "--draft", "--context"}
 
 
 ENGINES = ["git", "requests", "tenacity", "python_on_whales", "elftools", "pypi_simple", "jinja2"]

@@ -1,0 +1,1 @@
+"""Which presets run on a card: by its compute capability, its driver and its memory."""

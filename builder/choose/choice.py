@@ -1,0 +1,204 @@
+"""The presets that run on a machine, the fastest first, and why the others do not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from builder.choose import needs
+from builder.choose.machine import HostCard, Machine
+from builder.choose.needs import MemoryNeed
+from builder.presets.catalog import PresetEntry
+from builder.presets.figures import Result
+from builder.presets.schema import Preset
+from builder.recipes.catalog import Catalog
+from builder.smoke.contract import version_numbers
+
+Trials = Callable[[PresetEntry], MemoryNeed | None]
+"""The memory of a preset by its recorded trial; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """A preset that runs on the machine."""
+
+    preset: str
+    recipe: str
+    context: int
+    """Tokens; 0: the engine's own default."""
+    tokens_per_second: float | None
+    """As published; None: it was not."""
+    figure_context: int
+    """The context of that figure; 0: not known."""
+    measured_on: str
+    """The card of that figure: a file of ``cards/``."""
+    measured_cards: int
+    memory: MemoryNeed | None
+    """None: not known; the machine has as much as the one that it was published for."""
+    driver: str
+    """The oldest driver; empty: not known."""
+    caveats: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A preset that does not run on the machine."""
+
+    preset: str
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """All presets that were asked for."""
+
+    machine: Machine
+    fits: tuple[Fitting, ...]
+    """The fastest first."""
+    excluded: tuple[Excluded, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is looked for, and what is known of it."""
+
+    machine: Machine
+    catalog: Catalog
+    memory_of: Mapping[str, int]
+    """Bytes of the cards of ``cards/``, by their file's name."""
+    context: int = 0
+    """The least context in tokens."""
+    trials: Trials = field(default=lambda _: None)
+
+
+def matching(entries: Sequence[PresetEntry], text: str) -> list[PresetEntry]:
+    """The presets whose name or model has every word of ``text``, in any case."""
+    words = _words(text)
+    return [entry for entry in entries if all(word in _described(entry) for word in words)]
+
+
+def _words(text: str) -> list[str]:
+    return re.sub(r"[-_/:@\s]+", " ", text.lower()).split()
+
+
+def _described(entry: PresetEntry) -> str:
+    model = entry.preset.model
+    parts = (entry.name, model.name, model.repository, model.file, model.quantization)
+    return " ".join(_words(" ".join(filter(None, parts))))
+
+
+def choose(entries: Sequence[PresetEntry], question: Question) -> Choice:
+    """The presets that run on the machine, and the reasons of those that do not."""
+    answers = [_answer(entry, question) for entry in entries]
+    fits = [each for each in answers if isinstance(each, Fitting)]
+    fits.sort(key=lambda each: (-(each.tokens_per_second or 0), each.preset))
+    excluded = tuple(each for each in answers if isinstance(each, Excluded))
+    return Choice(question.machine, tuple(fits), excluded)
+
+
+def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
+    preset = entry.preset
+    recipe = question.catalog.engine(preset.recipe).recipe
+    able = [card for card in question.machine.cards if needs.runs_on(recipe, card)]
+    cards = sorted(able, key=lambda card: -card.memory)[: preset.cards]
+    driver = needs.oldest_driver(recipe, question.catalog)
+    why = [*_no_code(preset, able, question), *_old_driver(driver, question.machine)]
+    wide = [each for each in _contexts(preset) if each[0] >= question.context]
+    if not wide:
+        why.append(_too_short(preset, question.context))
+    if why:
+        return Excluded(entry.name, tuple(why))
+    trial = question.trials(entry)
+    # The least context that is wide enough, where one is asked for; else the largest that fits.
+    tried = reversed(wide) if question.context else wide
+    lacks = ""
+    for context, result in tried:
+        need = trial or needs.told(preset, context, result)
+        fault = _no_room(need, preset, cards, question)
+        if not fault:
+            return _fitting(entry, context, result, need, driver)
+        lacks = fault  # the last is that of the smallest context, or of the widest asked for
+    return Excluded(entry.name, (lacks,))
+
+
+def _fitting(
+    entry: PresetEntry, context: int, result: Result | None, need: MemoryNeed | None, driver: str
+) -> Fitting:
+    preset = entry.preset
+    figure = result or preset.published
+    slower = [f"{preset.loses_to} is faster on the same card"] if preset.loses_to else []
+    if figure is not None and figure.loses:
+        slower.append(f"without speculation it was {figure.baseline:g} tokens/s")
+    return Fitting(
+        preset=entry.name,
+        recipe=preset.recipe,
+        context=context,
+        tokens_per_second=round(figure.tokens_per_second.middle, 2) if figure else None,
+        figure_context=preset.context_of(figure) if figure else 0,
+        measured_on=preset.card,
+        measured_cards=preset.cards,
+        memory=need,
+        driver=driver,
+        caveats=(*slower, *(each.text for each in preset.caveat)),
+    )
+
+
+def _contexts(preset: Preset) -> list[tuple[int, Result | None]]:
+    """The contexts that the preset was published with, and the figure of each; largest first."""
+    found: dict[int, Result | None] = {preset.serve.context or 0: None}
+    for result in preset.result:
+        if result.of_preset and found.get(preset.context_of(result)) is None:
+            found[preset.context_of(result)] = result
+    return sorted(found.items(), key=lambda each: -each[0])
+
+
+def _too_short(preset: Preset, wanted: int) -> str:
+    largest = _contexts(preset)[0][0]
+    if not largest:
+        return f"its context is not known, {wanted} tokens are asked for"
+    return f"its context is {largest} tokens, {wanted} are asked for"
+
+
+def _no_code(preset: Preset, able: Sequence[HostCard], question: Question) -> list[str]:
+    cards = question.machine.cards
+    if not able:
+        known = " and ".join(sorted({str(card.capability) for card in cards}))
+        recipe = question.catalog.engine(preset.recipe).recipe
+        built = ", ".join(needs.codes_of(recipe))
+        return [f"its image has no code for compute capability {known}, only {built}"]
+    if len(able) < preset.cards:
+        return [f"it needs {preset.cards} cards, this machine has {len(able)} for it"]
+    return []
+
+
+def _old_driver(needed: str, machine: Machine) -> list[str]:
+    if not (needed and machine.driver):
+        return []
+    if version_numbers(machine.driver) >= version_numbers(needed):
+        return []
+    return [f"the driver {machine.driver} is too old: it needs {needed} or newer"]
+
+
+def _no_room(
+    need: MemoryNeed | None, preset: Preset, cards: Sequence[HostCard], question: Question
+) -> str:
+    """Why the cards do not have enough memory; empty where they do."""
+    there = sum(card.memory for card in cards)
+    if need is None:
+        before = question.memory_of.get(preset.card, 0) * preset.cards
+        if not before:
+            return f"its memory is not known, nor that of the {preset.card}"
+        if there >= before:
+            return ""
+        return f"its memory is not known; it ran with {_gb(before)}, and here are {_gb(there)}"
+    size = need.on(cards)
+    if size <= there:
+        return ""
+    source = "as published" if need.by == "source" else "as tried"
+    lacking = _gb(size - there)
+    return f"it takes {_gb(size)} ({source}), and here are {_gb(there)}: {lacking} too little"
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

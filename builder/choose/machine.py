@@ -1,0 +1,97 @@
+"""The cards of a machine, and its driver: as a user names them, or as nvidia-smi lists them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import BuilderError, UntriedError, WorldError
+from builder.kernels.selection import Capability
+from builder.simulator import cards
+from builder.simulator.cards import Card
+from builder.tools.docker import gpus
+
+SAME = 0.05  # share by which nvidia-smi's memory of a card may exceed what CUDA can allocate
+TIMEOUT = 60.0  # seconds: the first call may start the driver
+DRIVER = re.compile(r"\d{3}(\.\d+){0,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class HostCard:
+    """A card of a machine."""
+
+    name: str
+    capability: Capability
+    memory: int
+    """Bytes."""
+    context: int
+    """Bytes of a process's CUDA context; 0: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The cards of a machine; ``driver`` is empty where it is not known."""
+
+    cards: tuple[HostCard, ...]
+    driver: str = ""
+
+
+def named(root: Path, names: Sequence[str], driver: str = "") -> Machine:
+    """A machine with these cards of ``cards/``, each as often as it is named.
+
+    Raises ``RecipeError`` for an unknown name.
+    """
+    return Machine(tuple(_host_card(cards.load(root, name)) for name in names), driver)
+
+
+def present(root: Path) -> Machine:
+    """This machine, by its own nvidia-smi.  Raises ``WorldError`` where it lists no card."""
+    hint = f"name a card: `builder choose --card {'|'.join(cards.names(root))}`"
+    if shutil.which(gpus.COMMAND[0]) is None:
+        raise WorldError("this machine has no NVIDIA GPU", "there is no nvidia-smi", hint)
+    try:
+        done = subprocess.run(
+            gpus.COMMAND, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise WorldError("nvidia-smi does not answer", str(error), hint) from error
+    if done.returncode != 0:
+        why = (done.stderr or done.stdout).strip()
+        raise WorldError("nvidia-smi finds no GPU", why, hint)
+    try:
+        return machine_of(root, done.stdout)
+    except BuilderError as error:
+        raise WorldError(error.what, error.why, hint) from error
+
+
+def machine_of(root: Path, table: str) -> Machine:
+    """The machine that the output of nvidia-smi describes (``gpus.COMMAND``).
+
+    A card that is in ``cards/`` has the memory that CUDA can allocate, which is less.  Raises
+    ``UntriedError`` for another text, ``WorldError`` for an empty one, ``RecipeError`` where a file
+    of ``cards/`` is invalid.
+    """
+    known = [cards.load(root, name) for name in cards.names(root)]
+    found = gpus.read(table)
+    if not found:
+        raise WorldError("nvidia-smi lists no GPU")
+    try:
+        return Machine(tuple(_known(gpu, known) for gpu in found), found[0].driver)
+    except ValueError as error:
+        raise UntriedError("nvidia-smi knows no compute capability", str(error)) from error
+
+
+def _known(gpu: gpus.Gpu, known: Sequence[Card]) -> HostCard:
+    memory = gpu.memory << 20
+    for card in known:
+        if card.name == gpu.name and card.memory <= memory <= card.memory * (1 + SAME):
+            return _host_card(card)
+    return HostCard(gpu.name, Capability.parse(gpu.capability), memory, 0)
+
+
+def _host_card(card: Card) -> HostCard:
+    return HostCard(card.name, Capability.parse(card.capability), card.memory, card.context)

@@ -1,0 +1,81 @@
+"""What a preset needs of a machine: code for the card, a driver, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from builder.choose.machine import HostCard
+from builder.families import ENGINES, entrypoint
+from builder.kernels import selection
+from builder.presets.figures import Memory, Result
+from builder.presets.schema import Preset
+from builder.recipes.catalog import Catalog
+from builder.recipes.schema import Recipe
+from builder.tools.fatbin import Code
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """Memory that a run takes on all its cards."""
+
+    size: int
+    """Bytes."""
+    by: Literal["trial", "source"]
+    """The recorded trial on a simulated card, or the source of the preset."""
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by kind, where they are known."""
+    own: int = 0
+    """Bytes of the CUDA contexts of the card of the trial, part of ``size``."""
+
+    def on(self, cards: Sequence[HostCard]) -> int:
+        """Bytes on these cards, whose CUDA contexts may be larger or smaller."""
+        contexts = sum(card.context for card in cards)
+        return self.size - self.own + contexts if self.own and contexts else self.size
+
+
+def told(preset: Preset, context: int, result: Result | None) -> MemoryNeed | None:
+    """The memory that the source states for a context, or for a larger one; else None."""
+    stated = result.memory if result is not None else None
+    if stated is not None and stated.whole is not None:
+        return _need(stated, stated.whole)
+    own = preset.memory
+    within = context <= (preset.serve.context or context)
+    if own is not None and own.whole is not None and within:
+        return _need(own, own.whole)
+    return None
+
+
+def _need(memory: Memory, whole: int) -> MemoryNeed:
+    kinds = {name: memory.bytes_of(size) for name, size in memory.kinds.items()}
+    return MemoryNeed(whole, "source", kinds)
+
+
+def codes_of(recipe: Recipe) -> list[str]:
+    """The code of a recipe's image, such as ``sm_120a``.
+
+    Where its family does not know it, as for published images, it is that which the recipe names.
+    """
+    return list(ENGINES[recipe.family].machine_code(recipe)) or entrypoint.machine_code(recipe)
+
+
+def runs_on(recipe: Recipe, card: HostCard) -> bool:
+    """Whether a card takes code of a recipe's image, as ``selection.runs`` decides."""
+    return any(selection.runs(_code(name), card.capability) for name in codes_of(recipe))
+
+
+def _code(name: str) -> Code:
+    """``sm_120a``, and for PTX ``compute_120``, as nvcc names code."""
+    prefix, _, arch = name.partition("_")
+    digits = arch.rstrip("af")
+    suffix: Literal["", "a", "f"] = "a" if arch.endswith("a") else "f" if arch != digits else ""
+    return Code("ptx" if prefix == "compute" else "elf", int(digits), suffix)
+
+
+def oldest_driver(recipe: Recipe, catalog: Catalog) -> str:
+    """The oldest driver that a recipe's image runs with; empty where it is not known."""
+    bases = (catalog.base(name).recipe for name in catalog.chain(recipe.base))
+    version = next((base.cuda for base in bases if base.cuda), "0")
+    major = int(version.partition(".")[0])
+    return recipe.cuda.driver or entrypoint.OLDEST_DRIVERS.get(major, "")

@@ -1,0 +1,230 @@
+"""``builder choose``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from builder.cli.options import CatalogOption, JsonOption, catalog_at
+from builder.cli.tables import counted, filled, pairs, paragraph, size, table
+from builder.cli.terminal import line, log, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from builder.choose.choice import Choice, Fitting
+    from builder.choose.machine import Machine
+    from builder.choose.needs import MemoryNeed
+    from builder.presets.catalog import PresetEntry, Presets
+    from builder.recipes.catalog import Catalog
+    from builder.records.record import Record
+
+CONTEXT = re.compile(r"\s*([1-9]\d{0,7})\s*([kK]?)\s*")
+HEADER = ("preset", "tokens/s", "measured on", "context", "memory", "driver", "image")
+
+
+def _checked_driver(value: str | None) -> str | None:
+    from builder.choose.machine import DRIVER
+
+    if value is not None and not DRIVER.fullmatch(value):
+        raise typer.BadParameter(f"{value!r} is no version of NVIDIA's driver such as 580.65.06")
+    return value
+
+
+def _checked_context(value: str | None) -> str | None:
+    if value is not None and not CONTEXT.fullmatch(value):
+        raise typer.BadParameter(f"{value!r} is not a number of tokens such as 65536 or 64K")
+    return value
+
+
+def choose(
+    card: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--card",
+            metavar="CARD",
+            help="Card of cards/: 5090, 5090-laptop, ... Twice: two cards. Default: the cards of "
+            "this machine, by nvidia-smi.",
+        ),
+    ] = None,
+    driver: Annotated[
+        str | None,
+        typer.Option(
+            "--driver",
+            metavar="VERSION",
+            callback=_checked_driver,
+            help="Version of NVIDIA's driver: 580.65.06. Default: that of this machine; with "
+            "--card, drivers are not compared.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="TEXT",
+            help="Only presets whose name or model has each of these words: 'qwen3.6 27b'.",
+        ),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="TOKENS",
+            callback=_checked_context,
+            help="The least context: 65536, or 64K for 64000 and more.",
+        ),
+    ] = None,
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the presets that run on a card, the fastest first, and why the others do not.
+
+    A preset runs where its image has code for the card, the driver is new enough, and the memory
+    suffices: by the recorded trial of its image on a simulated card, else as its source states it,
+    else as much as the machine had that it was published for.
+    Speeds are the published ones, of the card that is named beside them; they are no prediction
+    for another card.
+
+    The exit code is 15 if no preset runs.
+    """
+    from builder.choose import choice, machine
+    from builder.errors import FitError
+    from builder.presets import catalog as preset_files
+
+    recipes = catalog_at(catalog)
+    presets = preset_files.load(recipes)
+    entries = _wanted(presets, model)
+    if card:
+        here = machine.named(recipes.root, card, driver or "")
+    else:
+        found = machine.present(recipes.root)
+        here = machine.Machine(found.cards, driver or found.driver)
+    records = _records(entries)
+    question = choice.Question(
+        here,
+        recipes,
+        _memories(recipes.root),
+        _tokens(context),
+        lambda entry: _trial(entry, records.get(entry.preset.recipe)),
+    )
+    answer = choice.choose(entries, question)
+    images = {each.recipe: _image(recipes, each.recipe) for each in answer.fits}
+    if as_json:
+        digests = {name: kept.digest for name, kept in records.items()}
+        print_json(_as_json(answer, images, digests))
+    else:
+        _print(answer, images)
+    if not answer.fits:
+        raise FitError(f"no preset runs on {_shown(here)}", hint=_next_step(answer))
+
+
+def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:
+    """The valid presets, of the model that was asked for; raises ``RecipeError`` if none is."""
+    from builder.choose.choice import matching
+    from builder.errors import RecipeError
+
+    broken = len(presets.entries) - len(presets.valid())
+    if broken:
+        log(f"{counted(broken, 'preset')} left out as invalid: see `builder recipe check`")
+    found = matching(presets.valid(), model or "")
+    if not found:
+        known = sorted({entry.preset.model.name for entry in presets.valid()})
+        what = f"no preset is of a model {model}" if model else "there are no presets"
+        raise RecipeError(what, f"the models: {', '.join(known)}" if known else "")
+    return found
+
+
+def _tokens(context: str | None) -> int:
+    """A checked size of the context in tokens; K is 1000: sources round 65536 and 64000 alike."""
+    match = CONTEXT.fullmatch(context or "")
+    return int(match[1]) * (1000 if match[2] else 1) if match else 0
+
+
+def _memories(root: Path) -> dict[str, int]:
+    from builder.simulator import cards
+
+    return {name: cards.load(root, name).memory for name in cards.names(root)}
+
+
+def _records(entries: list[PresetEntry]) -> dict[str, Record]:
+    """The records of the newest verified image of each recipe that has one."""
+    from builder import settings
+    from builder.records import record
+
+    state = settings.load().state_dir
+    names = {entry.preset.recipe for entry in entries}
+    found = {name: record.newest_good(state, name) for name in names}
+    return {name: kept for name, kept in found.items() if kept is not None}
+
+
+def _trial(entry: PresetEntry, kept: Record | None) -> MemoryNeed | None:
+    """The memory by the trial of that image, where the preset is still the one that was tried."""
+    from builder.choose.needs import MemoryNeed
+
+    use = kept.verdict.presets.get(entry.name) if kept is not None else None
+    if use is None or use.identity != entry.preset.identity:
+        return None
+    return MemoryNeed(use.peak, "trial", use.by_kind, use.own)
+
+
+def _image(recipes: Catalog, name: str) -> str:
+    """The name of a recipe's image, with the user's namespace."""
+    from builder import settings
+
+    image = recipes.engine(name).recipe.image
+    return f"{settings.load().repository(image.repository)}:{image.tags[0]}"
+
+
+def _shown(machine: Machine) -> str:
+    names = [f"{card.name} ({card.capability}, {size(card.memory)})" for card in machine.cards]
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    return f"{' and '.join(names)}{driver}"
+
+
+def _next_step(answer: Choice) -> str:
+    if any("asked for" in why for each in answer.excluded for why in each.why):
+        return "ask for less --context; `builder fit` tries other models and sizes"
+    return "`builder fit` tries other models and smaller contexts"
+
+
+def _as_json(
+    answer: Choice, images: Mapping[str, str], digests: Mapping[str, str]
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    cards = [{**asdict(card), "capability": str(card.capability)} for card in answer.machine.cards]
+    fits = [
+        {**asdict(each), "image": images[each.recipe], "digest": digests.get(each.recipe, "")}
+        for each in answer.fits
+    ]
+    excluded = [asdict(each) for each in answer.excluded]
+    return {"cards": cards, "driver": answer.machine.driver, "fits": fits, "excluded": excluded}
+
+
+def _print(answer: Choice, images: Mapping[str, str]) -> None:
+    pairs(filled({"machine": _shown(answer.machine)}))
+    if answer.fits:
+        line("")
+        table(HEADER, [_row(each, images[each.recipe]) for each in answer.fits])
+        caveats = [f"{each.preset}: {text}" for each in answer.fits for text in each.caveats]
+        paragraph("Caveats", caveats)
+    if answer.excluded:
+        line("\nDoes not run here")
+        table(("preset", "why"), [(each.preset, "; ".join(each.why)) for each in answer.excluded])
+
+
+def _row(each: Fitting, image: str) -> tuple[str, ...]:
+    speed = "not published" if each.tokens_per_second is None else f"{each.tokens_per_second:g}"
+    if each.figure_context and each.figure_context != each.context:
+        speed += f" at {each.figure_context}"
+    count = f"{each.measured_cards} x " if each.measured_cards > 1 else ""
+    need = each.memory
+    memory = "not known"
+    if need is not None:
+        memory = f"{size(need.size)} ({'tried' if need.by == 'trial' else 'published'})"
+    context = str(each.context) if each.context else "the model's"
+    driver = f"{each.driver} or newer" if each.driver else "not known"
+    return each.preset, speed, f"{count}{each.measured_on}", context, memory, driver, image

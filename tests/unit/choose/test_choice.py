@@ -1,0 +1,201 @@
+"""Presets on a machine: those that run, the fastest first, and why the others do not."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from builder.choose import machine, needs
+from builder.choose.choice import Choice, Question, choose, matching
+from builder.choose.needs import MemoryNeed
+from builder.families import load_catalog
+from builder.kernels.selection import Capability
+from builder.presets.catalog import PresetEntry
+from builder.presets.schema import Preset
+from builder.simulator import cards
+from support.environment import REPOSITORY
+
+RECIPES = load_catalog(REPOSITORY)
+MEMORY = {name: cards.load(REPOSITORY, name).memory for name in cards.names(REPOSITORY)}
+HERE = f"here are {MEMORY['5080'] / 1e9:.1f} GB"
+
+
+def lacking(size: float) -> str:
+    """How much more an RTX 5080 would need for ``size`` GB."""
+    return f"{HERE}: {size - MEMORY['5080'] / 1e9:.1f} GB too little"
+
+
+HEAD = """
+recipe  = "{recipe}"
+summary = "a run"
+card    = "5090-laptop"
+model   = {{ name = "Qwen3.6 27B", repository = "unsloth/Qwen3.6-27B-GGUF" }}
+"""
+SWEEP = """
+serve = { context = 131072 }
+result = [
+    { context = 32768, tokens_per_second = { mean = 90 }, memory = { total = 12 } },
+    { tokens_per_second = { mean = 80 }, memory = { total = 20 } },
+]
+"""
+UNTOLD = "serve = { context = 32768 }\nresult = [{ tokens_per_second = { runs = [70, 72] } }]"
+
+
+def preset(
+    name: str, text: str = UNTOLD, recipe: str = "beellama-0.1.1", **keys: object
+) -> PresetEntry:
+    known = tomllib.loads(HEAD.format(recipe=recipe) + text)
+    return PresetEntry(name, Path(f"{name}.toml"), "", Preset.model_validate(known | keys))
+
+
+def chosen(
+    entries: list[PresetEntry],
+    *names: str,
+    driver: str = "",
+    context: int = 0,
+    trial: MemoryNeed | None = None,
+) -> Choice:
+    here = machine.named(REPOSITORY, names or ("5090",), driver)
+    return choose(entries, Question(here, RECIPES, MEMORY, context, lambda _: trial))
+
+
+def why_not(found: Choice) -> str:
+    assert not found.fits
+    return "; ".join(reason for each in found.excluded for reason in each.why)
+
+
+def test_the_fastest_is_first_and_one_without_a_figure_last() -> None:
+    entries = [
+        preset("none", "serve = { context = 4096 }"),
+        preset("slow", UNTOLD),
+        preset("fast", SWEEP),
+    ]
+    found = chosen(entries)
+    assert [(each.preset, each.tokens_per_second) for each in found.fits] == [
+        ("fast", 80),
+        ("slow", 71),
+        ("none", None),
+    ]
+    assert {each.measured_on for each in found.fits} == {"5090-laptop"}
+    assert not found.excluded
+
+
+def test_the_largest_published_context_that_fits_is_taken() -> None:
+    (wide,) = chosen([preset("sweep", SWEEP)], "5090-laptop").fits
+    assert (wide.context, wide.tokens_per_second) == (131072, 80)
+    (narrow,) = chosen([preset("sweep", SWEEP)], "5080").fits
+    assert (narrow.context, narrow.tokens_per_second) == (32768, 90)
+    assert narrow.memory == MemoryNeed(12 * 10**9, "source")
+
+
+def test_the_context_that_is_asked_for_decides() -> None:
+    (enough,) = chosen([preset("sweep", SWEEP)], context=32000).fits
+    assert (enough.context, enough.tokens_per_second) == (32768, 90)
+    reason = why_not(chosen([preset("sweep", SWEEP)], "5080", context=64000))
+    assert reason == f"it takes 20.0 GB (as published), and {lacking(20)}"
+    reason = why_not(chosen([preset("sweep", SWEEP)], context=200000))
+    assert reason == "its context is 131072 tokens, 200000 are asked for"
+    reason = why_not(chosen([preset("own", "result = []")], context=1000))
+    assert reason == "its context is not known, 1000 tokens are asked for"
+
+
+def test_without_a_stated_memory_the_card_of_the_run_decides() -> None:
+    (found,) = chosen([preset("untold")], "5090").fits
+    assert found.memory is None
+    assert why_not(chosen([preset("untold")], "5080")) == (
+        f"its memory is not known; it ran with {MEMORY['5090-laptop'] / 1e9:.1f} GB, and {HERE}"
+    )
+    elsewhere = preset("elsewhere", card="a100-80gb")
+    assert why_not(chosen([elsewhere])) == "its memory is not known, nor that of the a100-80gb"
+
+
+def test_memory_by_kind_counts_where_it_is_all_of_it() -> None:
+    kinds = "[memory]\nunit = 'GiB'\nkinds = { weights = 15, 'KV cache' = 1 }"
+    assert why_not(chosen([preset("kinds", kinds)], "5080")) == (
+        f"it takes 17.2 GB (as published), and {lacking(16 * 2**30 / 1e9)}"
+    )
+    part = "serve = { context = 4096 }\n[memory]\nkinds = { 'KV cache' = 1 }"
+    assert "its memory is not known" in why_not(chosen([preset("part", part)], "5080"))
+
+
+def test_a_trial_counts_before_the_source() -> None:
+    trial = MemoryNeed(25 * 10**9, "trial", own=258_998_272)
+    reason = why_not(chosen([preset("sweep", SWEEP)], "5080", trial=trial))
+    assert "it takes 25.0 GB (as tried)" in reason
+    (found,) = chosen([preset("sweep", SWEEP)], "5090-laptop", trial=trial).fits
+    assert found.memory == trial
+
+
+def test_the_context_of_cuda_is_that_of_the_card() -> None:
+    laptop, large = (machine.named(REPOSITORY, [name]).cards for name in ("5090-laptop", "5090"))
+    trial = MemoryNeed(10**10, "trial", own=laptop[0].context)
+    assert trial.on(laptop) == 10**10
+    assert trial.on(large) == 10**10 + large[0].context - laptop[0].context
+
+
+def test_an_old_driver_is_named_with_both_versions() -> None:
+    assert why_not(chosen([preset("untold")], driver="570.172.08")) == (
+        "the driver 570.172.08 is too old: it needs 580 or newer"
+    )
+    (found,) = chosen([preset("untold")], driver="580.65").fits
+    assert found.driver == "580"
+    # Its base is a published image, whose toolkit the recipe does not name.
+    (unknown,) = chosen([preset("untold", recipe="vllm-0.22.0")], driver="570.172.08").fits
+    assert unknown.driver == ""
+
+
+def test_a_card_without_code_is_named_by_its_compute_capability() -> None:
+    assert why_not(chosen([preset("untold")], "3090")) == (
+        "its image has no code for compute capability 8.6, only sm_120a"
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "capability", "runs"),
+    [
+        ("beellama-0.1.1", (12, 0), True),
+        ("beellama-0.1.1", (12, 1), False),  # ggml's cmake makes 120a of 120
+        ("hello-sm120-0.1.0", (12, 1), True),
+        ("hello-sm120-0.1.0", (13, 0), True),  # the driver compiles its PTX
+        ("hello-sm120-0.1.0", (10, 0), False),
+        ("vllm-0.22.0", (12, 0), True),
+    ],
+)
+def test_the_code_of_an_image_decides(recipe: str, capability: tuple[int, int], runs: bool) -> None:
+    card = machine.HostCard("a card", Capability(*capability), 1, 0)
+    assert needs.runs_on(RECIPES.engine(recipe).recipe, card) is runs
+
+
+def test_a_preset_of_two_cards_needs_two() -> None:
+    both = preset("both", cards=2)
+    assert why_not(chosen([both])) == "it needs 2 cards, this machine has 1 for it"
+    assert why_not(chosen([both], "5090", "3090")) == "it needs 2 cards, this machine has 1 for it"
+    (found,) = chosen([both], "5090", "5090-laptop").fits
+    assert found.measured_cards == 2
+
+
+def test_all_reasons_are_named() -> None:
+    found = chosen([preset("both", cards=2)], driver="560.1", context=64000)
+    assert len(found.excluded[0].why) == 3
+
+
+def test_a_preset_that_loses_says_so() -> None:
+    slower = "loses_to = 'other'\ncaveat = [{ text = 'It is slow.' }]\n" + UNTOLD.replace(
+        "{ tokens", "{ baseline = 139.9, tokens"
+    )
+    (found,) = chosen([preset("slower", slower)]).fits
+    assert found.caveats == (
+        "other is faster on the same card",
+        "without speculation it was 139.9 tokens/s",
+        "It is slow.",
+    )
+
+
+def test_models_are_found_by_their_words() -> None:
+    entries = [preset("qwen3.6-27b-mtp@5090"), preset("gemma@5090", model={"name": "Gemma 4 E2B"})]
+    for text in ("qwen3.6 27b", "Qwen3.6-27B", "unsloth/qwen", "27b mtp", ""):
+        assert matching(entries, text)[0] == entries[0], text
+    assert matching(entries, "gemma 4") == entries[1:]
+    assert not matching(entries, "llama")

@@ -1,0 +1,54 @@
+"""`choose`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.commands import Builder
+
+
+def test_choose_lists_what_runs_and_what_does_not(builder: Builder) -> None:
+    done = builder("choose", "--card", "5060-ti-16gb", "--driver", "580.65.06")
+    assert done.returncode == 0, done.stderr
+    runs, _, not_here = done.stdout.partition("Does not run here")
+    assert "gemma-4-e4b-mtp@5090-laptop\t178.6\t5090-laptop\t32000\t8.00 GB (published)" in runs
+    lost = [row for row in not_here.splitlines() if row.startswith("qwen3.6-35b-a3b-mtp@5090")]
+    assert lost[0].split("\t")[1].startswith("it takes 21.9 GB (as published)")
+
+
+def test_choose_as_json(builder: Builder) -> None:
+    done = builder(
+        "choose", "--card", "5090", "--model", "35b-a3b mtp", "--context", "64K", "--json"
+    )
+    found = json.loads(done.stdout)
+    assert found["cards"][0]["capability"] == "12.0"
+    best = next(each for each in found["fits"] if each["recipe"] == "llama-cpp-b9261")
+    assert (best["image"], best["context"]) == ("llama-cpp:b9261", 65536)
+    assert best["tokens_per_second"] == 252.64
+    assert best["memory"]["by"] == "source"
+
+
+def test_nothing_that_runs_is_an_error(builder: Builder) -> None:
+    done = builder("choose", "--card", "3090")
+    assert done.returncode == 15
+    assert "no preset runs on NVIDIA GeForce RTX 3090" in done.stderr
+    assert "no code for compute capability 8.6" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("--card", "5091"), 3, "no card is named 5091; did you mean 5090?"),
+        (("--card", "5090", "--model", "llama 4"), 3, "no preset is of a model llama 4"),
+        (("--card", "5090", "--context", "much"), 2, "such as 65536 or 64K"),
+        (("--card", "5090", "--driver", "new"), 2, "such as 580.65.06"),
+    ],
+)
+def test_a_mistake_is_named(
+    builder: Builder, words: tuple[str, ...], status: int, message: str
+) -> None:
+    done = builder("choose", *words)
+    assert done.returncode == status
+    assert message in " ".join(done.stderr.replace("│", " ").split())
