@@ -13,6 +13,7 @@ servers    how an engine's server is started and asked; the test model
 models     GGUF headers, near or far; files with holes for the weights, of any file or by shape
 simulator  cards that answer without a GPU
 presets    published runs: model, options, card, figures
+exports    a service of a preset as docker run, compose, ...
 smoke      the image checked against its recipe: the verdict
 bench      speed, run by run
 records    the record of a build; JUnit and Markdown
@@ -21,6 +22,7 @@ publish    push, tags and their history, attachments, the Docker Hub page, prune
 upstream   the newest of upstream; pins, patches and locks moved to it
 nightly    channels that follow upstream;  bisect finds the commit that broke an engine
 fit        how much context of a model fits on a card;  choose finds the presets that run on one
+launch     a preset run on this machine, or written down for another one
 ci         the matrix of a workflow;  bake writes a bake file;  host prepares a machine
 cli        the only place that prints and exits
 tools      docker, git, registries, the web, Python packages: nothing of recipes

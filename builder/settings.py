@@ -79,6 +79,8 @@ class Settings(BaseSettings):
     """Directory for downloads, work directories and locks."""
     state_dir: Path = Field(default_factory=lambda: user_state_path("builder"))
     """Directory for records and logs."""
+    models_dir: Path = Path("models")
+    """Directory of models for ``builder run``: OWNER/NAME/FILE, as on the Hugging Face Hub."""
 
     github_api: Annotated[str, StringConstraints(pattern=API)] = "https://api.github.com"
     """URL of GitHub's REST API; GitHub Enterprise has its own."""

@@ -21,6 +21,7 @@ from builder.cli import (
     choose,
     ci,
     doctor,
+    export,
     fit,
     hub,
     kernels,
@@ -57,6 +58,7 @@ EVERYDAY: dict[str, Command] = {
     "status": nightly.status,
     "bench": bench.group,
     "fit": fit.fit,
+    "export": export.export,
     "bisect": bisect.bisect,
     "doctor": doctor.doctor,
 }

@@ -27,7 +27,12 @@ ENGINE_LOG = Path("/var/log/dockerd.log")
 PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "containerd")
 # bookworm's docker.io is 20.10 and has no buildx. These four of trixie need no newer libc.
 NEWER_SUITE = "trixie"
-NEWER_TOOL = "cosign"  # not in bookworm
+NEWER_TOOLS = ("cosign", "docker-compose")  # bookworm has no cosign, and the old Compose
+PROGRAMS = {
+    "docker-compose": "/usr/libexec/docker/cli-plugins/docker-compose",
+    "docker-compose-v2": "/usr/libexec/docker/cli-plugins/docker-compose",
+}
+"""The program of a package that does not have its name."""
 PID_FILES = {
     "dockerd": Path("/var/run/docker.pid"),
     "containerd": Path("/var/run/docker/containerd/containerd.pid"),
@@ -202,7 +207,7 @@ def start_engine() -> None:
 def set_up(for_tests: bool) -> None:
     """Install and start the engine; install git and mmdebstrap where possible.
 
-    ``for_tests`` adds the programs that only the tests need: docker-registry and cosign.
+    ``for_tests`` adds what only the tests need: docker-registry, cosign and Docker Compose.
     """
     distribution = _may_install()
     if not has_buildx():
@@ -230,16 +235,17 @@ def set_up(for_tests: bool) -> None:
 def _install_tools(distribution: str, for_tests: bool) -> None:
     """Install missing programs, each from the package of the same name."""
     tools = ["git", "mmdebstrap", *(["docker-registry"] if for_tests else [])]
-    if for_tests and distribution == "debian":  # not in Ubuntu
-        tools.append(NEWER_TOOL)
-    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if for_tests:  # Ubuntu has no cosign
+        tools += NEWER_TOOLS if distribution == "debian" else ["docker-compose-v2"]
+    missing = [tool for tool in tools if shutil.which(PROGRAMS.get(tool, tool)) is None]
     if not missing:
         return
     log(f"installing {' '.join(missing)}")
     run(["apt-get", "-qq", "update"], "apt-get update")
-    if NEWER_TOOL in missing and apt.os_release().get("VERSION_CODENAME", "") == "bookworm":
-        missing.remove(NEWER_TOOL)
-        _install_newer(NEWER_SUITE, [NEWER_TOOL])
+    newer = [tool for tool in missing if tool in NEWER_TOOLS]
+    if newer and apt.os_release().get("VERSION_CODENAME", "") == "bookworm":
+        missing = [tool for tool in missing if tool not in newer]
+        _install_newer(NEWER_SUITE, newer)
     if missing:
         run([*INSTALL, *missing, "debian-archive-keyring"], f"installing {missing[0]}")
 

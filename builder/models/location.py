@@ -78,8 +78,8 @@ class Location:
         import requests
 
         with requests.Session() as session:
-            if token := _token(self.place):
-                session.auth = _bearer(token)
+            if token := token_for(self.place):
+                session.auth = bearer(token)
             try:
                 file = RemoteFile(session, self.place, forwards=True)
                 yield Opened(io.BufferedReader(file, 1 << 20), file.size)
@@ -90,7 +90,7 @@ class Location:
                     "download the file, and name it: --model FILE",
                 ) from error
             except requests.RequestException as error:
-                raise _refused(self, error) from error
+                raise refused(self, error) from error
 
 
 def is_url(text: str) -> bool:
@@ -134,7 +134,7 @@ def _local(location: Location) -> Iterator[Opened]:
         raise FetchError(f"cannot read {location.shown}", error.strerror or str(error)) from error
 
 
-def _token(url: str) -> str:
+def token_for(url: str) -> str:
     """The user's token for the Hub; empty for other servers, and where there is none."""
     if not url.startswith(f"{endpoint()}/"):
         return ""
@@ -149,7 +149,7 @@ def _token(url: str) -> str:
         return ""
 
 
-def _bearer(token: str) -> AuthBase:
+def bearer(token: str) -> AuthBase:
     """Authentication with a token; ``requests`` drops it where another host is redirected to."""
     from requests.auth import AuthBase
 
@@ -161,7 +161,7 @@ def _bearer(token: str) -> AuthBase:
     return Bearer()
 
 
-def _refused(location: Location, error: Exception) -> FetchError:
+def refused(location: Location, error: Exception) -> FetchError:
     """The error of a response, with the Hub's own reason (X-Error-Message) and the next step."""
     response: Response | None = getattr(error, "response", None)
     why, hint = cause(error), ""

@@ -167,12 +167,12 @@ def _filled(argument: str, places: dict[str, str]) -> str:
 
 def _volumes(spec: ServeSpec) -> dict[str, Path]:
     """The mounts of the models, links followed: model caches link to files elsewhere."""
-    volumes = _parts("/model", spec.model)
-    volumes |= _parts("/draft", spec.draft) if spec.draft else {}
-    return volumes | (_parts("/projector", spec.projector) if spec.projector else {})
+    volumes = mounts_of("/model", spec.model)
+    volumes |= mounts_of("/draft", spec.draft) if spec.draft else {}
+    return volumes | (mounts_of("/projector", spec.projector) if spec.projector else {})
 
 
-def _parts(folder: str, file: Path) -> dict[str, Path]:
+def mounts_of(folder: str, file: Path) -> dict[str, Path]:
     """The mounts of a model; of a split model, all its parts."""
     split = SPLIT.search(file.name)
     pattern = f"{file.name[: split.start()]}-*-of-{split[2]}.gguf" if split else file.name

@@ -20,7 +20,7 @@ from support.environment import REPOSITORY
 
 EVERYDAY = [
     *("list", "show", "choose", "build", "smoke", "push", "nightly", "status", "bench", "fit"),
-    "bisect",
+    *("export", "bisect"),
 ]
 GROUPS = {
     "recipe": ["check", "explain", "export", "schema"],
@@ -98,7 +98,8 @@ def test_an_option_name_has_one_meaning() -> None:
     several = {flag for flag, found in kinds.items() if flag.startswith("--") and len(found) > 1}
     # What a pin or a tag is moved to: a ref, an image.  A model: a file, or one that is elsewhere.
     # The context: one size, or several.
-    assert several == {"--to", "--model", "--draft", "--context"}
+    models = {"--model", "--draft", "--mmproj"}
+    assert several == {"--to", *models, "--context"}
 
 
 ENGINES = ["git", "requests", "tenacity", "python_on_whales", "elftools", "pypi_simple", "jinja2"]

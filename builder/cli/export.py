@@ -1,0 +1,90 @@
+"""``builder export``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from builder.cli.options import CatalogOption, catalog_at
+from builder.cli.run_options import (
+    ContextOption,
+    DraftOption,
+    ModelOption,
+    PortOption,
+    ProjectorOption,
+    Target,
+    wanted,
+)
+from builder.cli.terminal import log
+
+
+class Format(StrEnum):
+    """The formats of ``exports.formats``, which are not loaded for the help of a command."""
+
+    DOCKER_RUN = "docker-run"
+    COMPOSE = "compose"
+
+
+def export(
+    target: Target,
+    model: ModelOption = None,
+    draft: DraftOption = None,
+    mmproj: ProjectorOption = None,
+    context: ContextOption = None,
+    port: PortOption = None,
+    form: Annotated[
+        Format,
+        typer.Option("--format", help="A shell script, or a file for Docker Compose."),
+    ] = Format.DOCKER_RUN,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            file_okay=False,
+            help="Write the files to this directory. Default: a single file is printed.",
+        ),
+    ] = None,
+    catalog: CatalogOption = None,
+) -> None:
+    """Write files that start a preset: for compose, Podman, Kubernetes and others.
+
+    They have the image by digest, the health check, the GPU, the models directory
+    (BUILDER_MODELS_DIR, else ./models) and the reason for each option as a comment. Nothing is
+    started or downloaded; the Hub is asked for file names that the preset does not give.
+    """
+    from builder import settings
+    from builder.exports.formats import FORMATS
+    from builder.launch.described import described
+
+    service = described(
+        catalog_at(catalog),
+        wanted(target, model, draft, mmproj, context, port),
+        settings.load(),
+        log,
+    )
+    chosen = FORMATS[form]
+    files = chosen.files(service)
+    if output is None:
+        if len(files) > 1:
+            raise typer.BadParameter(f"{form} has several files: give --output DIR")
+        typer.echo("".join(files.values()), nl=False)
+        return
+    _write(files, output)
+    log(f"written to {output}: {', '.join(sorted(files))}")
+    log(f"next: {chosen.usage.format(name=service.name)}")
+
+
+def _write(files: Mapping[str, str], output: Path) -> None:
+    from builder.tools.files import atomic_write, require_writable
+
+    require_writable(output, "name another directory: --output DIR")
+    for name, text in files.items():
+        file = output / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(file) as temporary:
+            temporary.write_text(text, "utf-8")

@@ -1,0 +1,51 @@
+"""``docker run``: the command line that starts a service."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from builder.exports.comments import reasons
+from builder.presets.service import HOST, Service
+
+
+def words(service: Service) -> list[str]:
+    """The arguments of ``docker``: ``run``, its options, the image, the engine's arguments."""
+    return [word for line in _lines(service) for word in line]
+
+
+def line(service: Service) -> str:
+    """The command for a shell, an option a line."""
+    first, *others = _lines(service)
+    return " \\\n    ".join(shlex.join(each) for each in (["docker", *first], *others))
+
+
+def document(service: Service) -> str:
+    """A shell script: the reasons as comments, and the command."""
+    comments = "".join(f"# {each}\n" for each in reasons(service))
+    return f"#!/bin/sh\n{comments}exec {line(service)}\n"
+
+
+def _lines(service: Service) -> Iterator[list[str]]:
+    container = service.container
+    yield ["run", "--detach", "--name", service.name]
+    if service.restart:
+        yield [f"--restart={service.restart}"]
+    if service.cards:
+        yield [f"--gpus={service.cards}"]
+    yield [f"--publish={HOST}:{service.published}:{service.port}"]
+    for mount in service.mounts:
+        yield [f"--volume={mount.source}:{mount.target}:ro"]
+    if container.ipc:
+        yield [f"--ipc={container.ipc}"]
+    if container.shm_size:
+        yield [f"--shm-size={container.shm_size}"]
+    if container.memlock:
+        yield ["--ulimit=memlock=-1"]
+    for name in container.capabilities:
+        yield [f"--cap-add={name}"]
+    for variable in service.environment:
+        yield [f"--env={variable.name}={variable.value}"]
+    yield [service.image]
+    for option in service.arguments:
+        yield list(option.words)

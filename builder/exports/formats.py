@@ -1,0 +1,37 @@
+"""The formats of ``builder export``, and the files of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from builder.exports import compose, docker_run
+from builder.presets.service import Service
+
+Files = Mapping[str, str]
+"""Texts by their path below the output directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: how its files are written, and how they are used."""
+
+    files: Callable[[Service], Files]
+    usage: str
+    """The command that uses the files, with ``{name}`` for the name of the service."""
+
+
+def _single(name: str, document: Callable[[Service], str]) -> Callable[[Service], Files]:
+    return lambda service: {name.format(name=service.name): document(service)}
+
+
+FORMATS: Mapping[str, Format] = {
+    "compose": Format(
+        _single("compose.yaml", compose.document),
+        "docker compose up --detach",
+    ),
+    "docker-run": Format(
+        _single("{name}.sh", docker_run.document),
+        "sh {name}.sh",
+    ),
+}

@@ -1,0 +1,118 @@
+"""Services that are written down: for ``builder export``, and ``builder run --print``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from builder.errors import FetchError, WorldError
+from builder.images import reference
+from builder.models import hub
+from builder.presets import catalog as presets
+from builder.presets import model_files
+from builder.presets.schema import ModelFile
+from builder.presets.service import Files, Mount, Run, Service, service
+from builder.recipes.catalog import Catalog
+from builder.recipes.schema import Recipe
+from builder.servers.server import mounts_of
+from builder.settings import Settings
+from builder.tools.log import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asks for."""
+
+    target: str
+    """A preset, or a recipe."""
+    given: Mapping[str, Path] = field(default_factory=dict)
+    """Files of this machine, by ``model``, ``draft`` and ``mmproj``."""
+    context: int | None = None
+    port: int | None = None
+    """On the host; default: that of the image."""
+
+
+def find_run(catalog: Catalog, wanted: Wanted) -> Run:
+    """The preset or the recipe of that name; raises ``RecipeError``."""
+    if not presets.is_preset(wanted.target):
+        entry = catalog.engine(wanted.target)
+        return Run(entry.name, entry.recipe, None, wanted.context)
+    found = presets.load(catalog).preset(wanted.target)
+    recipe = catalog.engine(found.preset.recipe).recipe
+    return Run(found.name, recipe, found.preset, wanted.context)
+
+
+def described(catalog: Catalog, wanted: Wanted, settings: Settings, log: Log) -> Service:
+    """The service of a preset or a recipe, whether its models are here or not.
+
+    The Hub is asked for the names of files that the preset does not give.  Raises ``RecipeError``,
+    ``FetchError`` where a given file does not exist.
+    """
+    run = find_run(catalog, wanted)
+    image = _image(run.recipe, settings, log)
+    files = given_files(wanted.given)
+    others = {
+        place: file
+        for place, file in (model_files.of_preset(run.preset) if run.preset else {}).items()
+        if place not in wanted.given
+    }
+    directory = settings.models_dir.expanduser().absolute()
+    names = {place: _name_of(file, directory, log) for place, file in others.items()}
+    files = joined(files, model_files.mounted(others, str(directory), names))
+    return service(run, image, files, published=wanted.port)
+
+
+def given_files(given: Mapping[str, Path]) -> Files:
+    """Files or directories that the user named, each mounted under its own name.
+
+    Raises ``FetchError`` where one does not exist.
+    """
+    places, mounts = {}, []
+    for place, path in given.items():
+        file = path.expanduser().absolute()
+        if not file.exists():
+            raise FetchError(
+                f"there is no file {path}", hint=f"name an existing one: --{place} FILE"
+            )
+        places[place] = f"/{place}/{file.name}"
+        mounts += [
+            Mount(str(host), inside) for inside, host in mounts_of(f"/{place}", file).items()
+        ]
+    return Files(places, tuple(mounts))
+
+
+def joined(*groups: Files) -> Files:
+    """All files together."""
+    places = {place: path for each in groups for place, path in each.places.items()}
+    mounts = tuple(dict.fromkeys(mount for each in groups for mount in each.mounts))
+    return Files(places, mounts, tuple(line for each in groups for line in each.missing))
+
+
+def _name_of(file: ModelFile, directory: Path, log: Log) -> str:
+    """The path of a file in its repository, from the models directory or the Hub; empty: neither
+    knows it."""
+    if file.repository is None or file.whole or file.file is not None:
+        return file.file or ""
+    found = model_files.chosen(file, model_files.names_below(directory / file.repository))
+    if found:
+        return found[0]
+    try:
+        names = [each.path for each in hub.files(file.repository, file.revision)]
+    except FetchError as error:
+        log(f"{error.what}: {error.why}; {model_files.UNKNOWN} stands for its file")
+        return ""
+    return next(iter(model_files.chosen(file, names)), "")
+
+
+def _image(recipe: Recipe, settings: Settings, log: Log) -> str:
+    """The image by digest, from the registry or the engine; by tag where neither has it."""
+    try:
+        found = reference.published(recipe, settings) or reference.in_engine(recipe, settings)
+    except WorldError as error:
+        log(error.what)
+        found = None
+    name = reference.tagged(recipe, settings)
+    if found is None:
+        log(f"{name} is neither published nor built here: its digest is not known")
+    return found or name

@@ -1,0 +1,104 @@
+"""The models of a preset as files: in the models directory, on the Hub, and in a container.
+
+The models directory has the paths of the Hub: ``OWNER/NAME/FILE``, as
+``hf download OWNER/NAME FILE --local-dir DIRECTORY/OWNER/NAME`` writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from builder.models.location import PART
+from builder.presets.schema import ModelFile, Preset
+from builder.presets.service import Files, Mount
+
+DIRECTORY = "/models"
+"""The models directory in a container."""
+UNKNOWN = "MODEL.gguf"
+"""Stands for a file whose name nobody knows yet."""
+TABLES = {"model": "model", "draft": "drafter", "mmproj": "mmproj"}
+"""The tables of a preset, by what stands for their files in arguments."""
+
+
+def of_preset(preset: Preset) -> dict[str, ModelFile]:
+    """The files of a preset by ``model``, ``draft`` and ``mmproj``."""
+    found = {place: getattr(preset, table) for place, table in TABLES.items()}
+    return {place: file for place, file in found.items() if file is not None}
+
+
+def chosen(file: ModelFile, names: Iterable[str]) -> list[str]:
+    """Of the paths in a repository, those of a model: all parts of a split one, in order.
+
+    Empty where none is the model.  A whole repository has all of them.
+    """
+    known = sorted(names)
+    if file.whole:
+        return known
+    if file.file is not None:
+        first = [file.file] if file.file in known else []
+    else:
+        first = _of_quantization(file.quantization or "", known)[:1]
+    return [part for name in first for part in _parts(name, known)]
+
+
+def _of_quantization(quantization: str, names: list[str]) -> list[str]:
+    """The GGUFs of a quantization; those whose names end with it, and nothing more, are first.
+
+    ``Q4_K_M`` is also the end of ``UD-Q4_K_M``, which comes after it.
+    """
+    exact = re.compile(rf"(?<![A-Za-z0-9_]){re.escape(quantization)}(?![A-Za-z0-9_])", re.I)
+    found = [
+        name
+        for name in names
+        if name.endswith(".gguf") and "mmproj" not in name and exact.search(name.split("/")[-1])
+    ]
+    other = re.compile(rf"UD-{re.escape(quantization)}", re.I)
+    return sorted(found, key=lambda name: (other.search(name) is not None, len(name), name))
+
+
+def _parts(name: str, names: list[str]) -> list[str]:
+    split = PART.search(name)
+    if split is None:
+        return [name]
+    pattern = re.compile(rf"{re.escape(name[: split.start()])}-\d{{5}}-of-{split[2]}\.gguf")
+    return [each for each in names if pattern.fullmatch(each)]
+
+
+def names_below(folder: Path) -> list[str]:
+    """The paths of the files below a directory; empty where it is none."""
+    if not folder.is_dir():
+        return []
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+
+
+def in_directory(file: ModelFile, directory: Path) -> Path | None:
+    """A model in the models directory: its (first) file, or its repository's folder."""
+    if file.repository is None:
+        return None
+    folder = directory / file.repository
+    found = chosen(file, names_below(folder))
+    if not found:
+        return None
+    return folder if file.whole else folder / found[0]
+
+
+def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, str]) -> Files:
+    """Models under the models directory, which is mounted as a whole.
+
+    ``names`` are the paths in their repositories that were found; where one is not known, a name
+    stands for it.  ``missing`` says what has to be in the directory.
+    """
+    places, missing = {}, []
+    for place, file in files.items():
+        name = names.get(place) or file.file
+        path = "/".join(filter(None, (file.repository, None if file.whole else name or UNKNOWN)))
+        places[place] = f"{DIRECTORY}/{path}"
+        known = file.whole or name is not None
+        there = f"{directory}/{path}"
+        missing.append(
+            f"Needs {file.shown} at {there}" if known else f"Put {file.shown} in place of {there}"
+        )
+    mounts = (Mount(directory, DIRECTORY),) if places else ()
+    return Files(places, mounts, tuple(missing))

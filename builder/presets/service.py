@@ -1,0 +1,227 @@
+"""A service: all that a container needs to serve a preset, or a recipe with a model.
+
+Everything that starts or describes such a container is written from it: ``builder run``, and the
+formats of ``builder export``.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from builder import families
+from builder.errors import RecipeError
+from builder.families.layout import LAYOUT
+from builder.presets import command
+from builder.presets.schema import Container, Preset
+from builder.recipes.schema import Recipe
+
+HOST = "127.0.0.1"
+"""The address that a service is published on: an engine asks for no password."""
+LOADING = 900
+"""Seconds to load the weights of a model."""
+RESTART = "unless-stopped"
+OPTIONS_OF_PLACES = {"model": "--model", "draft": "--draft", "mmproj": "--mmproj"}
+"""The options of ``builder run`` that name the files of a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option with its values, and the reason for it; empty where no source gives one."""
+
+    words: tuple[str, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An environment variable, and the reason for it."""
+
+    name: str
+    value: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or directory of the host, read-only in the container."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The models as the container sees them: paths by ``model``, ``draft`` and ``mmproj``."""
+
+    places: Mapping[str, str]
+    mounts: tuple[Mount, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Sentences on what has to be put in place: a file whose name is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A container that serves a model, with the reason for each of its settings."""
+
+    name: str
+    """Name of the container: letters, digits and - alone, at most 63 (a DNS label)."""
+    title: str
+    """What it serves, in one line."""
+    image: str
+    """Reference, by digest where that is known."""
+    arguments: tuple[Option, ...]
+    """After the image's entrypoint."""
+    port: int
+    """Port of the server in the container."""
+    published: int
+    """Port of the host's loopback address."""
+    health: str
+    """Path of its health page, with the leading slash."""
+    environment: tuple[Variable, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    cards: int = 1
+    """Number of NVIDIA GPUs; 0: none."""
+    container: Container = field(default_factory=Container)
+    """IPC namespace, shared memory, locked memory, capabilities."""
+    restart: str | None = RESTART
+    """Restart policy; None: it stays stopped."""
+    loading: int = LOADING
+    """Seconds until the server must be healthy."""
+    notes: tuple[str, ...] = ()
+    """Caveats: known problems of the run."""
+    missing: tuple[str, ...] = ()
+    """What has to be put in place first."""
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments as one list."""
+        return [word for option in self.arguments for word in option.words]
+
+    @property
+    def health_check(self) -> list[str]:
+        """The command of its health check, which each of our images contains."""
+        return [LAYOUT.healthcheck, str(self.port), self.health.removeprefix("/")]
+
+    @property
+    def url(self) -> str:
+        """The address of the server on the host."""
+        return f"http://{HOST}:{self.published}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A named run: that of a preset, or, without one, of a recipe."""
+
+    name: str
+    recipe: Recipe
+    preset: Preset | None = None
+    context: int | None = None
+    """Size of the context in tokens; default: the preset's, else the engine's."""
+
+
+def service(run: Run, image: str, files: Files, *, published: int | None = None) -> Service:
+    """The service of a run whose models are ``files``.
+
+    Raises ``RecipeError`` where the recipe is no server, or does not take one of the files.
+    """
+    recipe = families.ENGINES[run.recipe.family].complete(run.recipe)
+    port = recipe.image.port
+    if port is None:
+        raise RecipeError(f"{recipe.name} is no server: its image has no port")
+    preset = run.preset
+    environment = preset.serve.environment if preset else {}
+    return Service(
+        name=container_name(run.name),
+        title=preset.summary if preset else recipe.summary,
+        image=image,
+        arguments=tuple(_options(run, recipe, files)),
+        port=port,
+        published=published or port,
+        health=f"/{recipe.image.health or ''}",
+        environment=tuple(
+            Variable(name, value, _reasons()["variable"].get(name, ""))
+            for name, value in environment.items()
+        ),
+        mounts=files.mounts,
+        cards=preset.cards if preset else 1,
+        container=preset.container if preset else Container(),
+        notes=tuple(_notes(preset)) if preset else (),
+        missing=files.missing,
+    )
+
+
+def container_name(run: str) -> str:
+    """``builder-qwen3-6-27b-5090-laptop``: a name for containers, and a label in DNS (RFC 1035)."""
+    plain = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
+    return f"builder-{plain}"[:63].rstrip("-")
+
+
+def container_needs(container: Container) -> Iterator[tuple[str, str, str]]:
+    """What a container needs beside GPU and models: key of the preset, value, reason."""
+    reasons = _reasons()["container"]
+    if container.ipc:
+        yield "ipc", container.ipc, reasons["ipc"]
+    if container.shm_size:
+        yield "shm_size", container.shm_size, reasons["shm_size"]
+    if container.memlock:
+        yield "memlock", "-1", reasons["memlock"]
+    if container.capabilities:
+        yield "capabilities", ", ".join(container.capabilities), reasons["capabilities"]
+
+
+def _options(run: Run, recipe: Recipe, files: Files) -> Iterator[Option]:
+    """The arguments in groups: each option with its values."""
+    preset = run.preset
+    if preset is not None:
+        words = command.arguments(preset, recipe, files.places, run.context)
+    else:
+        words = list(_words_of_recipe(run, recipe, files))
+    for group in command.groups(words):
+        yield Option(tuple(group), _reason(group, run, files))
+
+
+def _words_of_recipe(run: Run, recipe: Recipe, files: Files) -> Iterator[str]:
+    known = command.known_options(recipe)
+    values = {f"{{{name}}}": place for name, place in files.places.items()}
+    for name in files.places:
+        if f"{{{name}}}" not in known:
+            raise RecipeError(f"{recipe.name} takes no {OPTIONS_OF_PLACES[name]}")
+    if run.context is not None:
+        values["{context}"] = str(run.context)
+    given = {place: group for place, group in known.items() if place in values}
+    for place, group in given.items():
+        yield from (word.replace(place, values[place]) for word in group)
+    yield from recipe.serve.gpu if recipe.serve else ()
+
+
+def _reason(group: Sequence[str], run: Run, files: Files) -> str:
+    """Why an option is given: its meaning, the file that it names, and the caveats on it."""
+    name = command.option_of(group[0])
+    parts = [_reasons()["option"].get(name, "")]
+    for place, path in files.places.items():
+        whole = re.compile(rf"{re.escape(path)}(?![\w./-])")
+        if any(whole.search(word) for word in group):
+            parts.append(_shown(place, run.preset))
+    notes = run.preset.caveat if run.preset else []
+    parts += [note.text for note in notes if name and name in note.text.split()]
+    return "; ".join(filter(None, parts))
+
+
+def _shown(place: str, preset: Preset | None) -> str:
+    file = getattr(preset, "drafter" if place == "draft" else place, None)
+    return str(file.shown) if file is not None else ""
+
+
+def _notes(preset: Preset) -> Iterator[str]:
+    for caveat in preset.caveat:
+        yield f"{caveat.text} ({caveat.thread})" if caveat.thread else caveat.text
+
+
+@cache
+def _reasons() -> dict[str, dict[str, str]]:
+    return tomllib.loads(Path(__file__).with_name("reasons.toml").read_text("utf-8"))

@@ -1,0 +1,116 @@
+"""Exported files, read by the programs that they are for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from builder.exports import compose
+from builder.presets import schema
+from builder.presets.service import Mount, Option, Service, Variable
+from builder.servers.api_flavor import API_FLAVORS
+from builder.servers.client import Client
+from builder.servers.server import Server
+from builder.tools.docker.containers import Container
+from builder.tools.docker.engine import executable
+from support.services import BASE, HOSTILE, catalog, free_port, published, services
+
+pytestmark = pytest.mark.docker
+SERVICES = published(catalog())
+few = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+ALL_HOSTILE = replace(
+    BASE,
+    arguments=tuple(Option((text, "--option"), text) for text in HOSTILE),
+    environment=(Variable("A_VARIABLE", "".join(HOSTILE)),),
+    mounts=(Mount("/srv/$models", "/models"),),
+)
+
+
+def composed(text: str, folder: Path) -> dict[str, Any]:
+    """The service as Docker Compose reads it: `config` prints it with doubled dollar signs."""
+    (folder / "compose.yaml").write_text(text)
+    command = [executable(), "compose", "--file", str(folder / "compose.yaml")]
+    done = subprocess.run(
+        [*command, "config", "--format", "json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{done.stderr}\n{text}"
+    assert done.stderr == ""  # it warns of variables that are not set
+    found: dict[str, Any] = json.loads(done.stdout.replace("$$", "$"))["services"]["server"]
+    return found
+
+
+def assert_composed(found: dict[str, Any], service: Service) -> None:
+    assert (found["command"] or []) == service.words
+    variables = {each.name: each.value for each in service.environment}
+    assert (found.get("environment") or {}) == variables
+    assert found["image"] == service.image
+    assert [(each["source"], each["target"]) for each in found.get("volumes", [])] == [
+        (mount.source, mount.target) for mount in service.mounts
+    ]
+
+
+@few
+@given(service=services())
+def test_any_argument_reaches_compose_as_it_is(service: Service, tmp_path: Path) -> None:
+    assert_composed(composed(compose.document(service), tmp_path), service)
+
+
+def test_hostile_arguments_reach_compose_as_they_are(tmp_path: Path) -> None:
+    assert_composed(composed(compose.document(ALL_HOSTILE), tmp_path), ALL_HOSTILE)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_compose_reads_a_published_preset(name: str, tmp_path: Path) -> None:
+    service = SERVICES[name]
+    found = composed(compose.document(service), tmp_path)
+    assert_composed(found, service)
+    (device,) = found["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": service.cards, "capabilities": ["gpu"]}
+    assert found["healthcheck"]["test"] == ["CMD", *service.health_check]
+    (port,) = found["ports"]
+    assert (port["host_ip"], port["published"]) == ("127.0.0.1", str(service.published))
+
+
+def test_compose_reads_what_the_container_needs(tmp_path: Path) -> None:
+    needs = schema.Container(
+        ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK", "NICE"]
+    )
+    found = composed(compose.document(replace(BASE, container=needs, cards=0)), tmp_path)
+    assert found["ipc"] == "host"
+    assert found["shm_size"] == str(16 << 30)
+    assert found["ulimits"] == {"memlock": -1}
+    assert found["cap_add"] == ["IPC_LOCK", "NICE"]
+    assert "deploy" not in found
+    assert found["restart"] == "unless-stopped"
+
+
+def test_compose_starts_the_server(hello: dict[str, Any], tmp_path: Path) -> None:
+    """hello-sm120 on the CPU: a real GPU is not reserved."""
+    service = replace(
+        BASE,
+        name="builder-test-compose",
+        image=hello["references"][0],
+        arguments=(Option(("--device", "cpu"), "there is no GPU"),),
+        environment=(Variable("BUILDER_CPU", "1"),),
+        published=free_port(),
+        cards=0,
+    )
+    (tmp_path / "compose.yaml").write_text(compose.document(service))
+    command = [executable(), "compose", "--file", str(tmp_path / "compose.yaml")]
+    try:
+        subprocess.run([*command, "up", "--detach"], check=True, capture_output=True)
+        container = Container(service.name)
+        server = Server(container, Client(service.url), API_FLAVORS["hello"])
+        server.wait(30)
+        health = container.execute(service.health_check, 30)
+        assert health.status == 0, health.output
+    finally:
+        subprocess.run([*command, "down"], check=True, capture_output=True)

@@ -1,0 +1,75 @@
+"""Services with arguments that break naive quoting, and the published presets as services."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from builder.families import load_catalog
+from builder.presets import catalog as presets
+from builder.presets import model_files
+from builder.presets.service import HOST, Mount, Option, Run, Service, Variable, service
+from builder.recipes.catalog import Catalog
+from support.environment import REPOSITORY
+
+HOSTILE = (
+    *("", " ", "'", '"', "\\", "$", "$$", "$(id)", "${HOME}", "%n", "%%", "{{ .Values }}", "{%"),
+    *("#", " #", "- a", ": b", "\n", "a\nb", "\\n", "\t", "`id`", "!x", "*", "?", "~", "null"),
+    *("yes", "0x1", "é", "\U0001f600", "\u2028", "<<EOF", "|", ">", "&&", ";", "--", "${PORT}"),
+)
+text = st.one_of(
+    st.sampled_from(HOSTILE),
+    st.lists(st.sampled_from(HOSTILE), min_size=2, max_size=4).map("".join),
+    st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=12),
+)
+BASE = Service(
+    name="builder-a",
+    title="a",
+    image="me/a:1@sha256:" + "0" * 64,
+    arguments=(),
+    port=8080,
+    published=8081,
+    health="/health",
+)
+
+
+@st.composite
+def services(draw: st.DrawFn) -> Service:
+    """A service with any arguments, values of variables, and reasons."""
+    words = st.lists(text, min_size=1, max_size=3).map(tuple)
+    arguments = draw(st.lists(st.builds(Option, words, text), max_size=4))
+    variables = draw(st.lists(st.builds(Variable, st.just("A_VARIABLE"), text, text), max_size=1))
+    notes = draw(st.lists(text, max_size=2))
+    return replace(
+        BASE,
+        title=draw(text),
+        arguments=tuple(arguments),
+        environment=tuple(variables),
+        mounts=(Mount("/srv/models", "/models"),),
+        notes=tuple(notes),
+        missing=tuple(notes),
+    )
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.create_server((HOST, 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def catalog() -> Catalog:
+    """The recipes of the repository."""
+    return load_catalog(REPOSITORY)
+
+
+def published(found: Catalog) -> dict[str, Service]:
+    """The service of each preset of the repository, by its name."""
+    services = {}
+    for entry in presets.load(found).valid():
+        recipe = found.engine(entry.preset.recipe).recipe
+        files = model_files.mounted(model_files.of_preset(entry.preset), "/srv/models", {})
+        run = Run(entry.name, recipe, entry.preset)
+        services[entry.name] = service(run, f"me/image:1@sha256:{'0' * 64}", files)
+    return services

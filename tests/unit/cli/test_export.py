@@ -1,0 +1,74 @@
+"""``builder export``: files on standard output or in a directory, and faults."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from builder.cli.export import Format
+from builder.exports.formats import FORMATS
+from support.commands import Builder
+
+PRESET = "qwen3.6-27b-dflash@5090-laptop"
+NAME = "builder-qwen3-6-27b-dflash-5090-laptop"
+
+
+@pytest.fixture(autouse=True)
+def _no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+
+
+def test_a_file_is_named_by_the_models_directory(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILDER_MODELS_DIR", str(tmp_path / "models"))
+    done = builder("export", PRESET)
+    assert done.returncode == 0, done.stderr
+    assert "--model /models/unsloth/Qwen3.6-27B-GGUF/MODEL.gguf" in done.stdout
+    assert "MODEL.gguf stands for its file" in done.stderr
+    file = tmp_path / "models" / "unsloth" / "Qwen3.6-27B-GGUF" / "Qwen3.6-27B-UD-Q3_K_XL.gguf"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    done = builder("export", PRESET, "--context", "96K", "--port", "9000")
+    assert f"--model /models/unsloth/Qwen3.6-27B-GGUF/{file.name} \\\n" in done.stdout
+    assert f"--volume={tmp_path}/models:/models:ro" in done.stdout
+    assert "--ctx-size 98304 \\\n" in done.stdout
+    assert "--publish=127.0.0.1:9000:8080" in done.stdout
+    assert "stands for its file" not in done.stderr
+
+
+def test_files_are_written_to_a_directory(builder: Builder, tmp_path: Path) -> None:
+    (drafter := tmp_path / "draft.gguf").touch()
+    (model := tmp_path / "a-00001-of-00002.gguf").touch()
+    (tmp_path / "a-00002-of-00002.gguf").touch()
+    files = ("--model", model, "--draft", drafter)
+    done = builder("export", PRESET, *files, "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert f"next: sh {NAME}.sh" in done.stderr
+    text = (tmp_path / "out" / f"{NAME}.sh").read_text()
+    assert "--model /model/a-00001-of-00002.gguf" in text
+    assert f"--volume={tmp_path}/a-00002-of-00002.gguf:/model/a-00002-of-00002.gguf:ro" in text
+    assert "--model-draft /draft/draft.gguf" in text
+    assert ":/models:ro" not in text
+
+
+def test_every_format_can_be_named() -> None:
+    assert {each.value for each in Format} == {*FORMATS}
+
+
+def test_faults_of_the_command_line(builder: Builder, tmp_path: Path) -> None:
+    absent = builder("export", PRESET, "--model", tmp_path / "absent.gguf")
+    assert absent.returncode == 5
+    assert "there is no file" in absent.stderr
+    unknown = builder("export", PRESET, "--format", "compost")
+    assert unknown.returncode == 2
+    assert "'compost' is not one of" in unknown.stderr
+    size = builder("export", PRESET, "--context", "32M")
+    assert size.returncode == 2
+    preset = builder("export", "qwen3.6-27b-dflash@5090")
+    assert preset.returncode == 3
+    assert "did you mean qwen3.6-27b-dflash@5090-laptop?" in preset.stderr
+    if os.geteuid() != 0:
+        assert builder("export", PRESET, "--output", "/proc/no").returncode == 4

@@ -1,0 +1,78 @@
+"""The models of a preset: which files of a repository they are, and where they are expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.presets.model_files import chosen, in_directory, mounted, names_below
+from builder.presets.schema import ModelFile
+from builder.presets.service import Mount
+
+NAMES = [
+    ".gitattributes",
+    "A-Q4_K_M.gguf",
+    "A-UD-Q4_K_M.gguf",
+    "A-UD-Q4_K_XL.gguf",
+    "BF16/A-BF16-00001-of-00002.gguf",
+    "BF16/A-BF16-00002-of-00002.gguf",
+    "mmproj-BF16.gguf",
+]
+
+
+def model(**keys: object) -> ModelFile:
+    return ModelFile.model_validate({"repository": "me/A-GGUF"} | keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"quantization": "Q4_K_M"}, ["A-Q4_K_M.gguf"]),
+        ({"quantization": "UD-Q4_K_M"}, ["A-UD-Q4_K_M.gguf"]),
+        ({"quantization": "Q4_K_XL"}, ["A-UD-Q4_K_XL.gguf"]),
+        ({"quantization": "Q4_K"}, []),
+        ({"quantization": "BF16"}, [name for name in NAMES if name.startswith("BF16/")]),
+        ({"file": "A-UD-Q4_K_M.gguf"}, ["A-UD-Q4_K_M.gguf"]),
+        ({"file": "absent.gguf"}, []),
+        ({}, NAMES),
+    ],
+)
+def test_the_files_of_a_model(keys: dict[str, object], expected: list[str]) -> None:
+    assert chosen(model(**keys), reversed(NAMES)) == expected
+
+
+def test_a_model_is_found_in_the_models_directory(tmp_path: Path) -> None:
+    assert names_below(tmp_path / "absent") == []
+    assert in_directory(model(quantization="Q4_K_M"), tmp_path) is None
+    for name in NAMES:
+        file = tmp_path / "me" / "A-GGUF" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    folder = tmp_path / "me" / "A-GGUF"
+    assert in_directory(model(quantization="Q4_K_M"), tmp_path) == folder / "A-Q4_K_M.gguf"
+    assert in_directory(model(), tmp_path) == folder
+    assert in_directory(ModelFile(name="A"), tmp_path) is None
+
+
+def test_a_file_whose_name_is_not_known_is_marked() -> None:
+    files = {
+        "model": model(quantization="Q4_K_M"),
+        "draft": model(file="d.gguf"),
+        "mmproj": ModelFile(name="A projector"),
+    }
+    found = mounted(files, "/srv/models", {})
+    assert found.places == {
+        "model": "/models/me/A-GGUF/MODEL.gguf",
+        "draft": "/models/me/A-GGUF/d.gguf",
+        "mmproj": "/models/MODEL.gguf",
+    }
+    assert found.mounts == (Mount("/srv/models", "/models"),)
+    assert found.missing == (
+        "Put me/A-GGUF Q4_K_M in place of /srv/models/me/A-GGUF/MODEL.gguf",
+        "Needs me/A-GGUF:d.gguf at /srv/models/me/A-GGUF/d.gguf",
+        "Put A projector in place of /srv/models/MODEL.gguf",
+    )
+    named = mounted(files, "/srv/models", {"model": "A-Q4_K_M.gguf"})
+    assert named.places["model"] == "/models/me/A-GGUF/A-Q4_K_M.gguf"
+    assert mounted({}, "/srv/models", {}).mounts == ()
