@@ -14,6 +14,7 @@ from builder.cli.run_options import (
     ContextOption,
     DraftOption,
     ModelOption,
+    Options,
     PortOption,
     ProjectorOption,
     Target,
@@ -31,6 +32,8 @@ class Format(StrEnum):
 
 def export(
     target: Target,
+    options: Options = None,
+    *,
     model: ModelOption = None,
     draft: DraftOption = None,
     mmproj: ProjectorOption = None,
@@ -63,7 +66,7 @@ def export(
 
     service = described(
         catalog_at(catalog),
-        wanted(target, model, draft, mmproj, context, port),
+        wanted(target, model, draft, mmproj, context, port, options),
         settings.load(),
         log,
     )

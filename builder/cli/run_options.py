@@ -18,6 +18,13 @@ Target = Annotated[
         metavar="PRESET|RECIPE", help="A preset (see `builder list --presets`), or a recipe."
     ),
 ]
+Options = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="OPTION",
+        help="More options for the engine, after --; they replace the same ones of the preset.",
+    ),
+]
 ModelOption = Annotated[
     Path | None,
     typer.Option(
@@ -56,6 +63,7 @@ def wanted(
     mmproj: Path | None,
     context: str | None,
     port: int | None,
+    options: list[str] | None,
 ) -> Wanted:
     """What the options ask for."""
     from builder.fit.contexts import ContextError, contexts_of
@@ -69,4 +77,4 @@ def wanted(
     if len(sizes) > 1:
         raise typer.BadParameter("give one size", param_hint="--context")
     named = {place: file for place, file in given.items() if file is not None}
-    return Wanted(target, named, sizes[0], port)
+    return Wanted(target, named, sizes[0], port, tuple(options or ()))

@@ -31,8 +31,7 @@ def _lines(service: Service) -> Iterator[list[str]]:
     yield ["run", "--detach", "--name", service.name]
     if service.restart:
         yield [f"--restart={service.restart}"]
-    if service.cards:
-        yield [f"--gpus={service.cards}"]
+    yield from ([each] for each in _gpus(service))
     yield [f"--publish={HOST}:{service.published}:{service.port}"]
     for mount in service.mounts:
         yield [f"--volume={mount.source}:{mount.target}:ro"]
@@ -49,3 +48,16 @@ def _lines(service: Service) -> Iterator[list[str]]:
     yield [service.image]
     for option in service.arguments:
         yield list(option.words)
+
+
+def _gpus(service: Service) -> Iterator[str]:
+    """The options for the GPUs: ``--gpus`` takes a CSV line, so several numbers are quoted."""
+    if service.cdi:
+        names = service.devices or range(service.cards)
+        yield from (f"--device=nvidia.com/gpu={name}" for name in names)
+    elif len(service.devices) > 1:
+        yield f'--gpus="device={",".join(map(str, service.devices))}"'
+    elif service.devices:
+        yield f"--gpus=device={service.devices[0]}"
+    elif service.cards:
+        yield f"--gpus={service.cards}"

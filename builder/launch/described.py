@@ -11,6 +11,7 @@ from builder.images import reference
 from builder.models import hub
 from builder.presets import catalog as presets
 from builder.presets import model_files
+from builder.presets.catalog import PresetEntry
 from builder.presets.schema import ModelFile
 from builder.presets.service import Files, Mount, Run, Service, service
 from builder.recipes.catalog import Catalog
@@ -31,16 +32,24 @@ class Wanted:
     context: int | None = None
     port: int | None = None
     """On the host; default: that of the image."""
+    options: tuple[str, ...] = ()
+    """More options of the engine."""
+
+
+def find_entry(catalog: Catalog, wanted: Wanted) -> PresetEntry | None:
+    """The preset of that name; None for a recipe.  Raises ``RecipeError``."""
+    if not presets.is_preset(wanted.target):
+        return None
+    return presets.load(catalog).preset(wanted.target)
 
 
 def find_run(catalog: Catalog, wanted: Wanted) -> Run:
     """The preset or the recipe of that name; raises ``RecipeError``."""
-    if not presets.is_preset(wanted.target):
-        entry = catalog.engine(wanted.target)
-        return Run(entry.name, entry.recipe, None, wanted.context)
-    found = presets.load(catalog).preset(wanted.target)
-    recipe = catalog.engine(found.preset.recipe).recipe
-    return Run(found.name, recipe, found.preset, wanted.context)
+    found = find_entry(catalog, wanted)
+    entry = catalog.engine(found.preset.recipe if found else wanted.target)
+    preset = found.preset if found else None
+    name = found.name if found else entry.name
+    return Run(name, entry.recipe, preset, wanted.context, wanted.options)
 
 
 def described(catalog: Catalog, wanted: Wanted, settings: Settings, log: Log) -> Service:
@@ -58,7 +67,7 @@ def described(catalog: Catalog, wanted: Wanted, settings: Settings, log: Log) ->
         if place not in wanted.given
     }
     directory = settings.models_dir.expanduser().absolute()
-    names = {place: _name_of(file, directory, log) for place, file in others.items()}
+    names = {place: _name_of(place, file, directory, log) for place, file in others.items()}
     files = joined(files, model_files.mounted(others, str(directory), names))
     return service(run, image, files, published=wanted.port)
 
@@ -89,7 +98,7 @@ def joined(*groups: Files) -> Files:
     return Files(places, mounts, tuple(line for each in groups for line in each.missing))
 
 
-def _name_of(file: ModelFile, directory: Path, log: Log) -> str:
+def _name_of(place: str, file: ModelFile, directory: Path, log: Log) -> str:
     """The path of a file in its repository, from the models directory or the Hub; empty: neither
     knows it."""
     if file.repository is None or file.whole or file.file is not None:
@@ -100,7 +109,7 @@ def _name_of(file: ModelFile, directory: Path, log: Log) -> str:
     try:
         names = [each.path for each in hub.files(file.repository, file.revision)]
     except FetchError as error:
-        log(f"{error.what}: {error.why}; {model_files.UNKNOWN} stands for its file")
+        log(f"{error.what}: {error.why}; {model_files.UNKNOWN[place]} stands for its file")
         return ""
     return next(iter(model_files.chosen(file, names)), "")
 

@@ -16,8 +16,8 @@ from builder.presets.service import Files, Mount
 
 DIRECTORY = "/models"
 """The models directory in a container."""
-UNKNOWN = "MODEL.gguf"
-"""Stands for a file whose name nobody knows yet."""
+UNKNOWN = {"model": "MODEL.gguf", "draft": "DRAFT.gguf", "mmproj": "MMPROJ.gguf"}
+"""Stand for files whose names nobody knows yet."""
 TABLES = {"model": "model", "draft": "drafter", "mmproj": "mmproj"}
 """The tables of a preset, by what stands for their files in arguments."""
 
@@ -93,7 +93,9 @@ def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, 
     places, missing = {}, []
     for place, file in files.items():
         name = names.get(place) or file.file
-        path = "/".join(filter(None, (file.repository, None if file.whole else name or UNKNOWN)))
+        path = "/".join(
+            filter(None, (file.repository, None if file.whole else name or UNKNOWN[place]))
+        )
         places[place] = f"{DIRECTORY}/{path}"
         known = file.whole or name is not None
         there = f"{directory}/{path}"

@@ -86,6 +86,10 @@ class Service:
     mounts: tuple[Mount, ...] = ()
     cards: int = 1
     """Number of NVIDIA GPUs; 0: none."""
+    devices: tuple[int, ...] = ()
+    """Numbers of these GPUs, as nvidia-smi counts them; empty: any."""
+    cdi: bool = False
+    """Whether the engine has its GPUs by CDI, without NVIDIA's runtime."""
     container: Container = field(default_factory=Container)
     """IPC namespace, shared memory, locked memory, capabilities."""
     restart: str | None = RESTART
@@ -122,6 +126,8 @@ class Run:
     preset: Preset | None = None
     context: int | None = None
     """Size of the context in tokens; default: the preset's, else the engine's."""
+    options: tuple[str, ...] = ()
+    """More options of the engine, which replace the same ones of the preset."""
 
 
 def service(run: Run, image: str, files: Files, *, published: int | None = None) -> Service:
@@ -178,7 +184,7 @@ def _options(run: Run, recipe: Recipe, files: Files) -> Iterator[Option]:
     """The arguments in groups: each option with its values."""
     preset = run.preset
     if preset is not None:
-        words = command.arguments(preset, recipe, files.places, run.context)
+        words = command.arguments(preset, recipe, files.places, run.context, run.options)
     else:
         words = list(_words_of_recipe(run, recipe, files))
     for group in command.groups(words):
@@ -197,6 +203,7 @@ def _words_of_recipe(run: Run, recipe: Recipe, files: Files) -> Iterator[str]:
     for place, group in given.items():
         yield from (word.replace(place, values[place]) for word in group)
     yield from recipe.serve.gpu if recipe.serve else ()
+    yield from run.options
 
 
 def _reason(group: Sequence[str], run: Run, files: Files) -> str:

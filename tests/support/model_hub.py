@@ -2,10 +2,13 @@
 
 ``/OWNER/NAME/resolve/main/FILE`` redirects to another host, which answers range requests
 (huggingface_hub, ``file_download.hf_hub_url`` and ``_request_wrapper``; errors by X-Error-Code).
+``/api/models/OWNER/NAME/tree/main`` lists the files (``HfApi.list_repo_tree``).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -28,6 +31,12 @@ class Hub:
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     """Host, path and authorization of each request."""
     sent: int = 0
+    cuts: list[int] = field(default_factory=list)
+    """Bytes after which the next responses end."""
+    whole: bool = False
+    """Whether a response without a range has the file, and not its beginning alone."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """The sha256 of files where the list names another one than their own."""
 
     @property
     def endpoint(self) -> str:
@@ -41,6 +50,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         host = self.headers["Host"].split(":")[0]
         self.hub.requests.append((host, self.path, self.headers.get("Authorization")))
+        if listed := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/main\?.*", self.path):
+            self.list_files(self.hub.folder / listed[1])
+            return
         resolve = re.fullmatch(r"/([^/]+/[^/]+)/resolve/main/(.+)", self.path)
         if resolve is None:
             self.deliver(self.hub.folder / self.path.removeprefix("/cdn/").partition("?")[0])
@@ -56,6 +68,26 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
 
+    def list_files(self, folder: Path) -> None:
+        if not folder.is_dir():
+            self.refuse(404, "RepoNotFound", "Repository not found")
+            return
+        content = json.dumps([self.listed(file, folder) for file in sorted(folder.rglob("*"))])
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content.encode())
+
+    def listed(self, file: Path, folder: Path) -> dict[str, object]:
+        path = file.relative_to(folder).as_posix()
+        if file.is_dir():
+            return {"type": "directory", "oid": "0" * 40, "size": 0, "path": path}
+        size = file.stat().st_size
+        digest = self.hub.digests.get(path) or hashlib.sha256(file.read_bytes()).hexdigest()
+        lfs = {"oid": digest, "size": size, "pointerSize": 134}
+        return {"type": "file", "oid": "0" * 40, "size": size, "path": path, "lfs": lfs}
+
     def refuse(self, status: int, code: str, message: str) -> None:
         self.send_response(status)
         self.send_header("X-Error-Code", code)
@@ -65,15 +97,18 @@ class Handler(BaseHTTPRequestHandler):
 
     def deliver(self, file: Path) -> None:
         size = file.stat().st_size
-        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if wanted is None or not self.hub.ranges:
             self.send_response(200)
             self.send_header("Content-Length", str(size))
             self.end_headers()
+            if self.hub.whole:
+                self.wfile.write(file.read_bytes())
+                return
             self.wfile.write(b"GGUF")  # as much as a client reads that does not want all
             self.close_connection = True
             return
-        start, end = int(wanted[1]), min(int(wanted[2]) + 1, size)
+        start, end = int(wanted[1]), min(int(wanted[2] or size) + 1, size)
         if start >= size:
             self.send_response(416)
             self.send_header("Content-Range", f"bytes */{size}")
@@ -88,6 +123,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
+        if self.hub.cuts:
+            self.wfile.write(content[: self.hub.cuts.pop(0)])
+            self.close_connection = True
+            return
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:

@@ -108,10 +108,11 @@ def remove_orphans() -> None:
         host, _, rest = of.partition(":")
         process, _, start = rest.partition(":")
         if host == socket.gethostname() and process.isdigit() and _start_of(int(process)) != start:
-            _remove(container)
+            remove(container)
 
 
-def _remove(name: str) -> None:
+def remove(name: str) -> None:
+    """Remove a container, also one that runs; absence is no error."""
     from python_on_whales.exceptions import DockerException
 
     with suppress(DockerException):  # it may be gone
@@ -156,7 +157,7 @@ def run(
         ) from error
     finally:
         if not removed:
-            _remove(name)
+            remove(name)
     if done.status == ENGINE_FAILED:
         raise UntriedError("the engine cannot start a container", done.output.strip())
     if done.status != 0 and "exec format error" in done.output:
@@ -211,7 +212,7 @@ def copy_all_out(reference: str, targets: Mapping[str, Path]) -> None:
             if done.status != 0:
                 raise UntriedError(f"cannot read {path} of {reference}", done.output.strip())
     finally:
-        _remove(name)
+        remove(name)
 
 
 class Container:
@@ -300,4 +301,4 @@ def started(reference: str, start: Start) -> Iterator[Container]:
     except subprocess.TimeoutExpired as error:
         raise UntriedError("the engine did not start a container in time") from error
     finally:
-        _remove(name)
+        remove(name)

@@ -47,6 +47,8 @@ class Engine:
     driver: str
     runtimes: tuple[str, ...]
     containerd_store: bool
+    cdi: tuple[Path, ...] = ()
+    """Directories with specifications of devices (CDI); empty where that is not enabled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ def _properties(info: SystemInfo) -> Engine:
         driver=info.driver or "",
         runtimes=tuple(sorted(info.runtimes or {})),
         containerd_store=status.get("driver-type", "").startswith("io.containerd.snapshotter"),
+        cdi=tuple(Path(each) for each in _info(executable()).get("CDISpecDirs") or []),
     )
 
 

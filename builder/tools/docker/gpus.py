@@ -32,6 +32,17 @@ def has_runtime() -> bool:
     return "nvidia" in docker.engine().runtimes
 
 
+def has_cdi() -> bool:
+    """Whether the engine's CDI directories describe GPUs of NVIDIA's.
+
+    ``docker info`` names the directories where CDI is enabled (docs.docker.com, "Container Device
+    Interface"); nvidia-ctk writes ``nvidia.yaml`` there.  Raises ``WorldError`` where the engine
+    does not answer.
+    """
+    folders = docker.engine().cdi
+    return any(any(folder.glob("nvidia*")) for folder in folders)
+
+
 def visible_in(container: Container) -> tuple[Gpu, ...]:
     """The GPUs that a container sees.  Raises ``UntriedError`` where nvidia-smi fails in it."""
     done = container.execute(COMMAND, TIMEOUT)

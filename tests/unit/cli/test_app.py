@@ -20,7 +20,7 @@ from support.environment import REPOSITORY
 
 EVERYDAY = [
     *("list", "show", "choose", "build", "smoke", "push", "nightly", "status", "bench", "fit"),
-    *("export", "bisect"),
+    *("run", "export", "bisect"),
 ]
 GROUPS = {
     "recipe": ["check", "explain", "export", "schema"],

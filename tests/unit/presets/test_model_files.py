@@ -65,13 +65,13 @@ def test_a_file_whose_name_is_not_known_is_marked() -> None:
     assert found.places == {
         "model": "/models/me/A-GGUF/MODEL.gguf",
         "draft": "/models/me/A-GGUF/d.gguf",
-        "mmproj": "/models/MODEL.gguf",
+        "mmproj": "/models/MMPROJ.gguf",
     }
     assert found.mounts == (Mount("/srv/models", "/models"),)
     assert found.missing == (
         "Put me/A-GGUF Q4_K_M in place of /srv/models/me/A-GGUF/MODEL.gguf",
         "Needs me/A-GGUF:d.gguf at /srv/models/me/A-GGUF/d.gguf",
-        "Put A projector in place of /srv/models/MODEL.gguf",
+        "Put A projector in place of /srv/models/MMPROJ.gguf",
     )
     named = mounted(files, "/srv/models", {"model": "A-Q4_K_M.gguf"})
     assert named.places["model"] == "/models/me/A-GGUF/A-Q4_K_M.gguf"

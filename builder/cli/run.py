@@ -1,0 +1,147 @@
+"""``builder run``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.cli.options import CatalogOption, catalog_at
+from builder.cli.run_options import (
+    ContextOption,
+    DraftOption,
+    ModelOption,
+    Options,
+    PortOption,
+    ProjectorOption,
+    Target,
+    wanted,
+)
+from builder.cli.terminal import err, line, log
+
+if TYPE_CHECKING:
+    from builder.launch.download import Progress
+    from builder.launch.run import Running
+
+
+def run(
+    target: Target,
+    options: Options = None,
+    *,
+    model: ModelOption = None,
+    draft: DraftOption = None,
+    mmproj: ProjectorOption = None,
+    context: ContextOption = None,
+    card: Annotated[
+        str,
+        typer.Option(
+            "--card",
+            metavar="CARD",
+            help="Card of this machine: 5090-laptop, ... Default: the first that suffices.",
+        ),
+    ] = "auto",
+    port: PortOption = None,
+    download: Annotated[
+        bool,
+        typer.Option(
+            "--download",
+            help="Download missing models to the models directory; a download that was cut "
+            "continues.",
+        ),
+    ] = False,
+    printed: Annotated[
+        bool, typer.Option("--print", help="Print the `docker run` command, and start nothing.")
+    ] = False,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", metavar="SECONDS", min=1, help="Time limit until it is healthy."),
+    ] = 900,
+    catalog: CatalogOption = None,
+) -> None:
+    """Run a preset on this machine: a server with its model, options and GPU.
+
+    First the GPU, its driver and memory, the engine, the image, the models and the port are
+    checked. Then the container starts; its log is shown until the server is healthy. It runs on in
+    the background, published on 127.0.0.1. Nothing is downloaded without --download.
+
+    The exit code is 4 if the machine lacks something, and 8 if the server does not start.
+    """
+    from builder import settings
+    from builder.exports import docker_run
+    from builder.launch import described
+    from builder.launch import run as runs
+    from builder.launch.files import located
+
+    asked = wanted(target, model, draft, mmproj, context, port, options)
+    job = runs.Launch(catalog_at(catalog), asked, settings.load(), log)
+    if printed:
+        found = described.find_run(job.catalog, asked)
+        directory = job.settings.models_dir.absolute()
+        if download:
+            _, missing = located(found, directory, asked.given)
+            with _progress() as progress:
+                runs.fetched(job, found, missing, progress)
+        service = described.described(job.catalog, asked, job.settings, log)
+        for each in service.missing:
+            log(each)
+        typer.echo(docker_run.line(replace(service, restart=None)))
+        return
+    with _progress() as progress:
+        started = runs.launch(job, card, seconds, progress if download else None)
+    _print(started)
+
+
+def _print(started: Running) -> None:
+    """The address, a request, and how to stop it."""
+    service, flavor = started.service, started.flavor
+    if started.seconds is None:
+        log(f"{service.name} runs already")
+    else:
+        log(f"healthy after {started.seconds:.1f} s")
+    body = '{"messages": [{"role": "user", "content": "Hello"}]}'
+    line(f"{service.url}{flavor.chat.removesuffix('/chat/completions')}")
+    line(
+        f"  ask    curl {service.url}{flavor.chat} -H 'Content-Type: application/json' -d '{body}'"
+    )
+    line(f"  log    docker logs --follow {service.name}")
+    line(f"  stop   docker rm --force {service.name}")
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar on a terminal; elsewhere a line for each file."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    tasks: dict[str, TaskID] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    bars = Progress(
+        *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=err(), transient=True
+    )
+    live = err().is_terminal
+
+    def show(name: str, done: int, size: int) -> None:
+        if live and name not in tasks:
+            tasks[name] = bars.add_task(name, total=size)
+        if live:
+            bars.update(tasks[name], completed=done)
+        elif done == size:
+            log(f"  {name}: {size / 1e6:.1f} MB")
+
+    if live:
+        bars.start()
+    try:
+        yield show
+    finally:
+        if live:
+            bars.stop()

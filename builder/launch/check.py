@@ -1,0 +1,163 @@
+"""What stands in the way of a run on this machine: all of it at once, the GPU first."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.choose import choice, machine, needs
+from builder.choose.machine import HostCard, Machine
+from builder.errors import BuilderError, WorldError
+from builder.images import reference
+from builder.launch.files import Missing
+from builder.presets.catalog import PresetEntry
+from builder.presets.service import HOST, Run, Service
+from builder.recipes.catalog import Catalog
+from builder.settings import Settings
+from builder.simulator import cards
+from builder.smoke.contract import version_numbers
+from builder.tools.docker import gpus
+from builder.tools.docker.containers import TOOLKIT
+
+KERNEL_MODULE = Path("/proc/driver/nvidia/version")
+"""Exists where the kernel has NVIDIA's driver (its README, "The /proc interface")."""
+ELSEWHERE = "run it on the machine with the card; `builder export` writes files for it"
+AUTO = "auto"
+NAMES = {"model": "model", "draft": "draft model", "mmproj": "projector"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong, and the next step."""
+
+    what: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The cards of this machine for a run, or why there are none."""
+
+    devices: tuple[int, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+def require(name: str, faults: Sequence[Fault]) -> None:
+    """Raise ``WorldError`` with all faults, each with its next step, if there are any."""
+    if faults:
+        lines = [f"{each.what}\n  -> {each.hint}" if each.hint else each.what for each in faults]
+        raise WorldError(f"{name} cannot run here", "\n".join(lines))
+
+
+def choose_cards(run: Run, entry: PresetEntry | None, card: str, catalog: Catalog) -> Chosen:
+    """The first cards of this machine that suffice, or those of the name ``card``."""
+    try:
+        here = machine.present(catalog.root)
+    except WorldError as error:
+        return Chosen(faults=(_no_gpu(error),))
+    numbers = _named(here, card, catalog)
+    if not numbers:
+        have = ", ".join(each.name for each in here.cards)
+        return Chosen(faults=(Fault(f"this machine has no card {card}", f"it has: {have}"),))
+    count = run.preset.cards if run.preset else 1
+    reasons: list[str] = []
+    groups = [numbers[:count]] if count > 1 else [(number,) for number in numbers]
+    for group in groups:
+        found = tuple(here.cards[number] for number in group)
+        why = list(_unfit(run, entry, Machine(found, here.driver), catalog))
+        if not why:
+            return Chosen(group if len(here.cards) > len(group) else ())
+        reasons += [f"{found[0].name}: {each}" for each in why]
+    hint = "`builder choose` shows the presets that run on this machine"
+    return Chosen(faults=tuple(Fault(each, hint) for each in dict.fromkeys(reasons)))
+
+
+def _no_gpu(error: BuilderError) -> Fault:
+    """Without nvidia-smi nothing is known of the cards, even where the kernel has the driver."""
+    if KERNEL_MODULE.exists():
+        return Fault(
+            f"{error.what}, although NVIDIA's driver is loaded: {error.why}",
+            "install nvidia-smi, which belongs to the driver (Debian: nvidia-smi)",
+        )
+    return Fault(f"{error.what}: {error.why}", ELSEWHERE)
+
+
+def _named(here: Machine, card: str, catalog: Catalog) -> tuple[int, ...]:
+    """The numbers of the cards with a name of ``cards/``, or all of them."""
+    everything = range(len(here.cards))
+    if card == AUTO:
+        return tuple(everything)
+    wanted = cards.load(catalog.root, card).name
+    return tuple(number for number in everything if here.cards[number].name == wanted)
+
+
+def _unfit(run: Run, entry: PresetEntry | None, here: Machine, catalog: Catalog) -> Iterator[str]:
+    """Why a run does not work on these cards."""
+    if entry is None:
+        yield from _unfit_for_recipe(run, here, catalog)
+        return
+    published = entry.preset.serve.context or 0
+    memory = {name: cards.load(catalog.root, name).memory for name in cards.names(catalog.root)}
+    context = min(run.context or published, published)
+    found = choice.choose([entry], choice.Question(here, catalog, memory, context))
+    for excluded in found.excluded:
+        yield from excluded.why
+
+
+def _unfit_for_recipe(run: Run, here: Machine, catalog: Catalog) -> Iterator[str]:
+    card: HostCard = here.cards[0]
+    if not needs.runs_on(run.recipe, card):
+        built = " ".join(run.recipe.cuda.arch)
+        yield f"the image has no code for compute capability {card.capability}, only for {built}"
+    oldest = needs.oldest_driver(run.recipe, catalog, card)
+    if oldest and here.driver and version_numbers(here.driver) < version_numbers(oldest):
+        yield f"the driver {here.driver} is too old: the image needs {oldest} or newer"
+
+
+def engine_faults() -> Iterator[Fault]:
+    """Whether the engine answers, and gives GPUs to containers."""
+    try:
+        if not gpus.has_runtime() and not gpus.has_cdi():
+            yield Fault("the Docker engine has neither NVIDIA's runtime nor GPUs by CDI", TOOLKIT)
+    except WorldError as error:
+        yield Fault(": ".join(filter(None, (error.what, error.why))), error.hint)
+
+
+def image_of(run: Run, settings: Settings) -> tuple[str, Fault | None]:
+    """The image to run, from the engine or else the registry, and whether there is none."""
+    try:
+        found = reference.in_engine(run.recipe, settings)
+        found = found or reference.published(run.recipe, settings)
+    except WorldError:  # the engine's own fault is told
+        return reference.tagged(run.recipe, settings), None
+    if found is not None:
+        return found, None
+    name = reference.tagged(run.recipe, settings)
+    hint = f"build it: `builder build {run.recipe.name}`"
+    if not settings.namespace:
+        hint += ", or set BUILDER_NAMESPACE to the account that publishes it"
+    return name, Fault(f"there is no image {name}, neither in the engine nor published", hint)
+
+
+def file_faults(missing: Sequence[Missing], target: str) -> Iterator[Fault]:
+    """The models that are not here, with their size and how to get them."""
+    for each in missing:
+        size = f"; {each.size / 1e9:.2f} GB to download" if each.size else ""
+        why = f" ({each.why})" if each.why else ""
+        what = f"the {NAMES[each.place]} {each.file.shown} is not here{size}{why}"
+        yield Fault(what, each.commands(target))
+
+
+def port_faults(service: Service) -> Iterator[Fault]:
+    """Whether another program has the port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, service.published))
+        except OSError as error:
+            yield Fault(
+                f"port {service.published} of {HOST} cannot be used: {error.strerror}",
+                "choose another one: --port N",
+            )

@@ -1,0 +1,128 @@
+"""The models of a run on this machine, and what has to be downloaded."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import FetchError
+from builder.launch.described import given_files, joined
+from builder.launch.download import Fetch
+from builder.models import hub
+from builder.models.hub import HubFile
+from builder.presets import model_files
+from builder.presets.model_files import DIRECTORY
+from builder.presets.schema import ModelFile
+from builder.presets.service import OPTIONS_OF_PLACES, Files, Mount, Run
+
+CACHE = "/hub"
+"""The cache of the Hub's own client in a container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A model that is not on this machine."""
+
+    place: str
+    file: ModelFile
+    directory: Path
+    """The models directory."""
+    fetches: tuple[Fetch, ...] = ()
+    """Its files on the Hub; empty where they are not known."""
+    why: str = ""
+    """Why they are not known."""
+
+    @property
+    def size(self) -> int:
+        """Bytes to download; 0 where they are not known."""
+        return sum(each.size for each in self.fetches)
+
+    def commands(self, target: str) -> str:
+        """How to get it: the commands of builder and of the Hub's own client."""
+        option = OPTIONS_OF_PLACES[self.place]
+        if self.file.repository is None:
+            return f"the preset names no repository: give the file with {option} FILE"
+        words = ["hf", "download", self.file.repository]
+        if not self.file.whole:
+            known = [each.name for each in self.fetches] or [self.file.file or ""]
+            words += known if known[0] else ["--include", f"*{self.file.quantization}*"]
+        words += ["--local-dir", str(self.directory / self.file.repository)]
+        own = f"`builder run {target} --download`"
+        return f"{own}, or {shlex.join(words)}, or {option} FILE"
+
+
+def located(run: Run, directory: Path, given: Mapping[str, Path]) -> tuple[Files, list[Missing]]:
+    """The models of a run that are here, and those that are not.
+
+    A given file comes first, then the models directory, then the cache of the Hub's own client.
+    The Hub is asked for the files of a missing one.  Raises ``FetchError`` where a given file does
+    not exist.
+    """
+    wanted = model_files.of_preset(run.preset) if run.preset else {}
+    found = [given_files(given)]
+    missing = []
+    for place, file in wanted.items():
+        if place in given:
+            continue
+        here = _in_directory(place, file, directory) or _in_cache(place, file)
+        if here is not None:
+            found.append(here)
+        else:
+            missing.append(_missing(place, file, directory))
+    return joined(*found), missing
+
+
+def _in_directory(place: str, file: ModelFile, directory: Path) -> Files | None:
+    found = model_files.in_directory(file, directory)
+    if found is None:
+        return None
+    if not found.resolve().is_relative_to(directory.resolve()):
+        return given_files({place: found})  # a link that leads out of the mounted directory
+    path = f"{DIRECTORY}/{found.relative_to(directory).as_posix()}"
+    return Files({place: path}, (Mount(str(directory), DIRECTORY),))
+
+
+def _in_cache(place: str, file: ModelFile) -> Files | None:
+    snapshot = hub.cached(file.repository, file.revision) if file.repository else None
+    names = model_files.chosen(file, model_files.names_below(snapshot)) if snapshot else []
+    if snapshot is None or not names:
+        return None
+    if not file.whole:
+        return given_files({place: snapshot / names[0]})
+    folder = snapshot.parents[1]  # the snapshot has links to the blobs beside it
+    inside = f"{CACHE}/{folder.name}"
+    path = f"{inside}/{snapshot.relative_to(folder).as_posix()}"
+    return Files({place: path}, (Mount(str(folder), inside),))
+
+
+def _missing(place: str, file: ModelFile, directory: Path) -> Missing:
+    if file.repository is None:
+        return Missing(place, file, directory)
+    try:
+        listed = {each.path: each for each in hub.files(file.repository, file.revision)}
+        names = model_files.chosen(file, listed)
+        fetches = tuple(_fetches(file, [listed[name] for name in names], directory))
+    except FetchError as error:
+        return Missing(place, file, directory, why=f"{error.what}: {error.why}")
+    why = "" if names else f"{file.repository} does not have it"
+    return Missing(place, file, directory, fetches, why)
+
+
+def _fetches(file: ModelFile, listed: Sequence[HubFile], directory: Path) -> Iterator[Fetch]:
+    repository = file.repository or ""
+    for each in listed:
+        stated = file.sha256 if len(listed) == 1 else None
+        if stated and each.sha256 and stated != each.sha256:
+            raise FetchError(
+                f"{repository}:{each.path} is not the file of the preset",
+                f"the preset has sha256 {stated}, the Hub {each.sha256}",
+            )
+        yield Fetch(
+            hub.location(repository, each.path, file.revision),
+            each.path,
+            directory / repository / each.path,
+            each.size,
+            stated or each.sha256,
+        )

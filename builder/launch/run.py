@@ -1,0 +1,106 @@
+"""A preset, or a recipe with a model, from its name to a server that answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from builder import families
+from builder.errors import UntriedError
+from builder.launch import check
+from builder.launch.described import Wanted, find_entry, find_run
+from builder.launch.download import Progress, download
+from builder.launch.files import Missing, located
+from builder.launch.start import existing, start
+from builder.platforms import architecture
+from builder.presets.service import Files, Run, Service, service
+from builder.recipes.catalog import Catalog
+from builder.servers.api_flavor import API_FLAVORS, ApiFlavor
+from builder.settings import Settings
+from builder.tools.docker import engine as docker
+from builder.tools.docker import gpus
+from builder.tools.log import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What all steps of one command share."""
+
+    catalog: Catalog
+    wanted: Wanted
+    settings: Settings
+    log: Log
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that answers; ``seconds`` is the time until it did, None where it ran already."""
+
+    service: Service
+    flavor: ApiFlavor
+    seconds: float | None = None
+
+
+def launch(job: Launch, card: str, seconds: float, progress: Progress | None = None) -> Running:
+    """Check this machine, start the server, and wait until it is healthy.
+
+    With ``progress``, what is missing of the models is downloaded.  Raises ``WorldError`` with all
+    that is wrong, and like ``download`` and ``start``.
+    """
+    run = find_run(job.catalog, job.wanted)
+    chosen = check.choose_cards(run, find_entry(job.catalog, job.wanted), card, job.catalog)
+    image, no_image = check.image_of(run, job.settings)
+    files, missing = located(run, job.settings.models_dir.absolute(), job.wanted.given)
+    faults = [*chosen.faults, *check.engine_faults(), *([no_image] if no_image else [])]
+    if progress is not None and not faults:
+        files, missing = fetched(job, run, missing, progress)
+    ready = _service(run, image, files, missing, job.wanted.port)
+    faults += check.file_faults(missing, job.wanted.target)
+    flavor = flavor_of(run)
+    there = existing(ready.name) if not faults else None
+    if there is not None and there.running:
+        return Running(ready, flavor)
+    faults += check.port_faults(ready)
+    check.require(run.name, faults)
+    with_gpus = replace(ready, devices=chosen.devices, cdi=not gpus.has_runtime())
+    _pull(image, job.log)
+    job.log(f"starting {image}")
+    return Running(with_gpus, flavor, start(with_gpus, flavor, seconds, job.log))
+
+
+def fetched(
+    job: Launch, run: Run, missing: list[Missing], progress: Progress
+) -> tuple[Files, list[Missing]]:
+    """Download what is missing; the models that are here then.  Raises like ``download``."""
+    directory = job.settings.models_dir.absolute()
+    for each in missing:
+        size = f" ({each.size / 1e9:.2f} GB)" if each.size else ""
+        if each.fetches:
+            job.log(f"downloading {each.file.shown}{size} to {directory}")
+    download([fetch for each in missing for fetch in each.fetches], directory, progress)
+    return located(run, directory, job.wanted.given)
+
+
+def flavor_of(run: Run) -> ApiFlavor:
+    """The API of a run's server.  Raises ``UntriedError`` where the recipe does not name it."""
+    family = families.ENGINES[run.recipe.family]
+    serve = family.complete(run.recipe).serve or family.serve
+    if serve is None:
+        raise UntriedError(
+            f"{run.recipe.name} does not say which API its server has",
+            hint="name it in the recipe: api_flavor in [serve]",
+        )
+    return API_FLAVORS[serve.api_flavor]
+
+
+def _service(
+    run: Run, image: str, files: Files, missing: list[Missing], port: int | None
+) -> Service:
+    """The service; what is missing has a place, so that the other faults are told as well."""
+    places = {**files.places, **{each.place: f"/{each.place}" for each in missing}}
+    return service(run, image, replace(files, places=places), published=port)
+
+
+def _pull(image: str, log: Log) -> None:
+    if docker.image(image) is None:
+        log(f"pulling {image}")
+        docker.pull(image, f"linux/{architecture(docker.engine().architecture)}")

@@ -1,0 +1,121 @@
+"""A service started in the engine: followed until it is healthy, removed where it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from threading import Thread
+
+from builder.errors import BusyError, UntriedError
+from builder.exports import docker_run
+from builder.families.layout import LABEL_RECIPE
+from builder.presets.service import Service
+from builder.servers.api_flavor import ApiFlavor
+from builder.servers.client import Client
+from builder.servers.server import NotServingError, Server
+from builder.tools.docker import containers
+from builder.tools.docker.containers import Container
+from builder.tools.docker.engine import executable
+from builder.tools.log import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A container of that name: whether it runs, and the recipe of its image."""
+
+    running: bool
+    recipe: str
+
+
+def existing(name: str) -> Found | None:
+    """The container of that name; None where there is none."""
+    command = [executable(), "container", "inspect", "--format={{json .}}", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return None
+    found = json.loads(done.stdout)
+    labels = found["Config"].get("Labels") or {}
+    return Found(bool(found["State"]["Running"]), labels.get(LABEL_RECIPE, ""))
+
+
+def start(service: Service, flavor: ApiFlavor, seconds: float, log: Log) -> float:
+    """Start a service, and show its log until its health page answers; the seconds that it took.
+
+    It then runs on.  Raises ``UntriedError`` where the engine cannot start it, or it ends or is not
+    healthy within ``seconds``; ``BusyError`` where a container has its name.  The container is
+    removed then, and on an interrupt.
+    """
+    _remove_ended(service.name)
+    with _removed_on_failure(service.name):
+        _run(service)
+        container = Container(service.name)
+        server = Server(container, Client(service.url), replace(flavor, health=service.health))
+        with _followed(service.name, log):
+            try:
+                return server.wait(seconds)
+            except NotServingError as error:
+                raise UntriedError(
+                    f"{service.name} does not serve",
+                    str(error),
+                    "the container is removed; see the caveats: `builder show PRESET`",
+                ) from error
+
+
+def _remove_ended(name: str) -> None:
+    """Remove a container of an earlier run that has ended."""
+    found = existing(name)
+    if found is None:
+        return
+    if found.running or not found.recipe:
+        raise BusyError(
+            f"there is a container {name} already", hint=f"stop it: docker rm --force {name}"
+        )
+    containers.remove(name)
+
+
+def _run(service: Service) -> None:
+    words = docker_run.words(replace(service, restart=None))
+    done = subprocess.run([executable(), *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        no_driver = containers.NO_GPU_DRIVER in done.stderr
+        raise UntriedError(
+            "the engine cannot start the container",
+            done.stderr.strip(),
+            containers.TOOLKIT if no_driver else "",
+        )
+
+
+@contextmanager
+def _removed_on_failure(name: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:  # also an interrupt
+        containers.remove(name)
+        raise
+
+
+@contextmanager
+def _followed(name: str, log: Log) -> Iterator[None]:
+    """Pass the lines of a container's log on, while the block runs."""
+    with subprocess.Popen(
+        [executable(), "logs", "--follow", name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        reader = Thread(target=_pass_on, args=(process, log), daemon=True)
+        reader.start()
+        try:
+            yield
+        finally:
+            process.terminate()
+            reader.join()
+
+
+def _pass_on(process: subprocess.Popen[str], log: Log) -> None:
+    for line in process.stdout or ():
+        log(f"  {line.rstrip()}")

@@ -1,0 +1,90 @@
+"""Services started in the engine: hello-sm120 on the CPU, as a GPU cannot be had."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import pytest
+
+from builder.errors import BusyError, Interrupted, UntriedError
+from builder.launch.start import existing, start
+from builder.presets.service import Option, Service, Variable
+from builder.servers.api_flavor import API_FLAVORS
+from builder.servers.client import Client
+from builder.tools.docker import containers
+from support.services import BASE, free_port
+
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
+NAME = "builder-test-launch"
+HELLO = API_FLAVORS["hello"]
+
+
+@pytest.fixture
+def service(hello: dict[str, Any]) -> Iterator[Service]:
+    yield replace(
+        BASE,
+        name=NAME,
+        image=hello["references"][0],
+        arguments=(Option(("--device", "cpu")),),
+        environment=(Variable("BUILDER_CPU", "1"),),
+        published=free_port(),
+        cards=0,
+    )
+    containers.remove(NAME)
+
+
+def with_options(service: Service, *words: str) -> Service:
+    return replace(service, arguments=(*service.arguments, Option(words)))
+
+
+def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> None:
+    lines: list[str] = []
+    assert 0 < start(service, HELLO, 30, lines.append) < 30
+    assert any("listening" in line for line in lines), lines
+    assert Client(service.url).get("/v1/models", 10)["data"]
+    found = existing(NAME)
+    assert found is not None
+    assert found.running
+    assert found.recipe.startswith("hello-sm120")
+    with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
+        start(service, HELLO, 30, lines.append)
+    assert existing(NAME) == found  # it runs on
+
+
+def test_a_server_that_ends_is_told_with_its_log_and_removed(service: Service) -> None:
+    with pytest.raises(UntriedError) as caught:
+        start(with_options(service, "--no-such"), HELLO, 30, lambda _: None)
+    assert "unknown --no-such" in caught.value.why
+    assert existing(NAME) is None
+
+
+def test_a_server_that_never_answers_is_removed(service: Service) -> None:
+    with pytest.raises(UntriedError) as caught:
+        start(with_options(service, "--port", "9"), HELLO, 2, lambda _: None)
+    assert "not healthy after 2 s" in caught.value.why
+    assert existing(NAME) is None
+
+
+def test_an_interrupt_removes_it(service: Service) -> None:
+    def interrupt(*_: object) -> NoReturn:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 2)
+    try:
+        with pytest.raises(Interrupted):
+            start(with_options(service, "--port", "9"), HELLO, 60, lambda _: None)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert existing(NAME) is None
+
+
+def test_a_gpu_that_the_engine_does_not_have(service: Service) -> None:
+    with pytest.raises(UntriedError) as caught:
+        start(replace(service, cards=1), HELLO, 30, lambda _: None)
+    assert caught.value.hint == containers.TOOLKIT
+    assert existing(NAME) is None

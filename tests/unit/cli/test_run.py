@@ -1,0 +1,112 @@
+"""``builder run`` on a machine without a GPU: all that is missing, the command, downloads."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from pathlib import Path
+
+import pytest
+
+from support import model_hub
+from support.commands import Builder
+
+PRESET = "qwen3.6-27b-dflash@5090-laptop"
+MODEL = "unsloth/Qwen3.6-27B-GGUF/Qwen3.6-27B-UD-Q3_K_XL.gguf"
+DRAFT = "spiritbuun/Qwen3.6-27B-DFlash-GGUF/dflash-draft-3.6-q8_0.gguf"
+
+without_gpu = pytest.mark.skipif(
+    Path("/proc/driver/nvidia/version").exists(), reason="this machine has a GPU"
+)
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BUILDER_MODELS_DIR", str(tmp_path / "models"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    return tmp_path / "models"
+
+
+@without_gpu
+def test_all_that_is_missing_is_told_at_once_the_gpu_first(builder: Builder, models: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        done = builder("run", PRESET, "--port", str(used.getsockname()[1]))
+    assert done.returncode == 4
+    assert done.stdout == ""
+    first, second, *rest = done.stderr.splitlines()
+    assert first == f"builder: {PRESET} cannot run here"
+    assert second == "  this machine has no NVIDIA GPU: there is no nvidia-smi"
+    text = "\n".join(rest)
+    assert "no image beellama-cpp:0.1.1" in text
+    assert "`builder build beellama-0.1.1`" in text
+    assert "the model unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB) is not here" in text
+    assert f"--local-dir {models}/unsloth/Qwen3.6-27B-GGUF" in text
+    assert "the draft model spiritbuun" in text
+    assert "cannot be used: Address already in use" in text
+    assert not models.exists()
+
+
+@without_gpu
+def test_nothing_is_downloaded_for_a_machine_that_cannot_run_it(
+    builder: Builder, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_on_the_hub(tmp_path)
+    with model_hub.served(tmp_path / "hub") as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        done = builder("run", PRESET, "--download")
+    assert done.returncode == 4
+    assert "0.00 GB to download" in done.stderr
+    assert not models.exists()
+
+
+def put_on_the_hub(folder: Path) -> None:
+    for name in (MODEL, DRAFT):
+        file = folder / "hub" / name
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"GGUF" * 1000)
+
+
+def test_the_command_is_printed(builder: Builder, models: Path) -> None:
+    done = builder("run", PRESET, "--print", "--", "--parallel", "2", "--no-warmup")
+    assert done.returncode == 0, done.stderr
+    words = shlex.split(done.stdout.replace("\\\n", ""))
+    assert words[:3] == ["docker", "run", "--detach"]
+    assert "--gpus=1" in words
+    assert f"--volume={models}:/models:ro" in words
+    assert words.count("--parallel") == 1
+    assert words[-3:] == ["--parallel", "2", "--no-warmup"]
+    assert f"Put unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB) in place of {models}" in done.stderr
+    assert not any(word.startswith("--restart") for word in words)
+
+
+def test_models_are_downloaded_and_the_command_names_them(
+    builder: Builder, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_on_the_hub(tmp_path)
+    with model_hub.served(tmp_path / "hub") as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        hub.digests["dflash-draft-3.6-q8_0.gguf"] = "0" * 64
+        wrong = builder("run", PRESET, "--print", "--download")
+        assert wrong.returncode == 5
+        assert "expected sha256 0000" in wrong.stderr
+        assert (models / MODEL).exists()
+        assert list((models / DRAFT).parent.iterdir()) == []
+        del hub.digests["dflash-draft-3.6-q8_0.gguf"]
+        done = builder("run", PRESET, "--print", "--download")
+    assert done.returncode == 0, done.stderr
+    assert "downloading spiritbuun/Qwen3.6-27B-DFlash-GGUF" in done.stderr
+    assert "downloading unsloth" not in done.stderr
+    assert (models / DRAFT).read_bytes() == b"GGUF" * 1000
+    words = shlex.split(done.stdout.replace("\\\n", ""))
+    assert words[words.index("--model") + 1] == f"/models/{MODEL}"
+    assert words[words.index("--model-draft") + 1] == f"/models/{DRAFT}"
+
+
+def test_faults_of_the_command_line(builder: Builder, models: Path, tmp_path: Path) -> None:  # noqa: ARG001
+    model = builder("run", "hello-sm120", "--model", tmp_path)
+    assert model.returncode == 3
+    assert "takes no --model" in model.stderr
+    absent = builder("run", PRESET, "--model", tmp_path / "absent.gguf")
+    assert absent.returncode == 5
+    unknown = builder("run", "no-such")
+    assert unknown.returncode == 3

@@ -1,0 +1,139 @@
+"""The models of a run: found on this machine, or missing with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.errors import FetchError
+from builder.families import load_catalog
+from builder.launch.files import located
+from builder.presets.schema import Preset
+from builder.presets.service import Files, Mount, Run
+from support import model_hub
+from support.environment import REPOSITORY
+from support.model_hub import Hub
+
+RECIPE = load_catalog(REPOSITORY).engine("llama-cpp-b9261").recipe
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with model_hub.served(tmp_path / "hub") as found:
+        monkeypatch.setenv("HF_ENDPOINT", found.endpoint)
+        yield found
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    return tmp_path / "models"
+
+
+def run_of(**model: object) -> Run:
+    given = {"name": "A", "repository": "me/A-GGUF"} | model
+    keys = {"recipe": RECIPE.name, "summary": "a", "card": "5090", "model": given}
+    return Run("a@5090", RECIPE, Preset.model_validate(keys))
+
+
+def put(*names: Path) -> None:
+    for name in names:
+        name.parent.mkdir(parents=True, exist_ok=True)
+        name.write_bytes(b"GGUF")
+
+
+def test_the_models_directory_is_mounted_as_a_whole(models: Path) -> None:
+    put(models / "me" / "A-GGUF" / "a-Q8_0.gguf")
+    found, missing = located(run_of(quantization="Q8_0"), models, {})
+    assert found == Files(
+        {"model": "/models/me/A-GGUF/a-Q8_0.gguf"}, (Mount(str(models), "/models"),)
+    )
+    assert missing == []
+
+
+def test_a_link_out_of_the_directory_is_mounted_by_itself(models: Path, tmp_path: Path) -> None:
+    put(tmp_path / "disk" / "a.gguf", models / "me" / "A-GGUF" / "other")
+    (models / "me" / "A-GGUF" / "a.gguf").symlink_to(tmp_path / "disk" / "a.gguf")
+    found, _ = located(run_of(file="a.gguf"), models, {})
+    assert found.places == {"model": "/model/a.gguf"}
+    assert found.mounts == (Mount(str(tmp_path / "disk" / "a.gguf"), "/model/a.gguf"),)
+
+
+def test_a_given_file_comes_first(models: Path, tmp_path: Path) -> None:
+    put(models / "me" / "A-GGUF" / "a.gguf", tmp_path / "b-00001-of-00002.gguf")
+    put(tmp_path / "b-00002-of-00002.gguf")
+    given = {"model": tmp_path / "b-00001-of-00002.gguf"}
+    found, missing = located(run_of(file="a.gguf"), models, given)
+    assert found.places == {"model": "/model/b-00001-of-00002.gguf"}
+    assert [mount.target for mount in found.mounts] == [
+        "/model/b-00001-of-00002.gguf",
+        "/model/b-00002-of-00002.gguf",
+    ]
+    assert missing == []
+    with pytest.raises(FetchError, match="there is no file"):
+        located(run_of(file="a.gguf"), models, {"model": tmp_path / "absent"})
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"])
+def test_the_cache_of_the_hubs_client_is_used(
+    variable: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, str(tmp_path / "c"))
+    below = {"HF_HUB_CACHE": "", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}[variable]
+    repository = tmp_path / "c" / below / "models--me--A-GGUF"
+    put(repository / "blobs" / "0123")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    snapshot = repository / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "a.gguf").symlink_to("../../blobs/0123")
+
+    found, missing = located(run_of(file="a.gguf"), models, {})
+    assert found.mounts == (Mount(str(repository / "blobs" / "0123"), "/model/a.gguf"),)
+    assert missing == []
+
+    whole, _ = located(run_of(), models, {})  # its links lead to the blobs beside the snapshot
+    assert whole.places == {"model": "/hub/models--me--A-GGUF/snapshots/abc"}
+    assert whole.mounts == (Mount(str(repository), "/hub/models--me--A-GGUF"),)
+
+
+def test_a_missing_file_is_looked_up_on_the_hub(hub: Hub, models: Path) -> None:
+    put(hub.folder / "me" / "A-GGUF" / "a-Q8_0.gguf", hub.folder / "me" / "A-GGUF" / "README.md")
+    found, (missing,) = located(run_of(quantization="Q8_0"), models, {})
+    assert found.places == {}
+    assert missing.size == 4
+    assert [each.target for each in missing.fetches] == [models / "me" / "A-GGUF" / "a-Q8_0.gguf"]
+    assert missing.commands("a@5090") == (
+        "`builder run a@5090 --download`, or "
+        f"hf download me/A-GGUF a-Q8_0.gguf --local-dir {models}/me/A-GGUF, or --model FILE"
+    )
+
+
+def test_a_whole_repository_is_all_of_its_files(hub: Hub, models: Path) -> None:
+    put(hub.folder / "me" / "A-GGUF" / "a.safetensors", hub.folder / "me" / "A-GGUF" / "b" / "c")
+    _, (missing,) = located(run_of(), models, {})
+    assert [each.name for each in missing.fetches] == ["a.safetensors", "b/c"]
+    assert f"hf download me/A-GGUF --local-dir {models}/me/A-GGUF" in missing.commands("a@5090")
+
+
+def test_what_the_hub_does_not_have(hub: Hub, models: Path) -> None:
+    put(hub.folder / "me" / "A-GGUF" / "a-Q8_0.gguf")
+    _, (missing,) = located(run_of(quantization="Q4_K_M"), models, {})
+    assert missing.fetches == ()
+    assert missing.why == "me/A-GGUF does not have it"
+    assert "--include '*Q4_K_M*'" in missing.commands("a@5090")
+
+
+def test_another_file_than_that_of_the_preset(hub: Hub, models: Path) -> None:
+    put(hub.folder / "me" / "A-GGUF" / "a.gguf")
+    _, (missing,) = located(run_of(file="a.gguf", sha256="0" * 64), models, {})
+    assert missing.fetches == ()
+    assert "is not the file of the preset: the preset has sha256 0000" in missing.why
+
+
+def test_a_model_without_a_repository_has_to_be_given(models: Path) -> None:
+    _, (missing,) = located(run_of(repository=None), models, {})
+    assert missing.commands("a@5090") == (
+        "the preset names no repository: give the file with --model FILE"
+    )
