@@ -28,6 +28,7 @@ class Format(StrEnum):
 
     DOCKER_RUN = "docker-run"
     COMPOSE = "compose"
+    QUADLET = "quadlet"
 
 
 def export(
@@ -41,7 +42,10 @@ def export(
     port: PortOption = None,
     form: Annotated[
         Format,
-        typer.Option("--format", help="A shell script, or a file for Docker Compose."),
+        typer.Option(
+            "--format",
+            help="A shell script, a file for Docker Compose, or a unit for Podman.",
+        ),
     ] = Format.DOCKER_RUN,
     output: Annotated[
         Path | None,

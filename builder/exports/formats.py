@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from builder.exports import compose, docker_run
+from builder.exports import compose, docker_run, quadlet
 from builder.presets.service import Service
 
 Files = Mapping[str, str]
@@ -33,5 +33,10 @@ FORMATS: Mapping[str, Format] = {
     "docker-run": Format(
         _single("{name}.sh", docker_run.document),
         "sh {name}.sh",
+    ),
+    "quadlet": Format(
+        _single("{name}.container", quadlet.document),
+        "move {name}.container to ~/.config/containers/systemd, then systemctl --user "
+        "daemon-reload && systemctl --user start {name}",
     ),
 }

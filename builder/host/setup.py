@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from builder.errors import BuilderError, WorldError
@@ -28,7 +29,9 @@ PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "containerd")
 # bookworm's docker.io is 20.10 and has no buildx. These four of trixie need no newer libc.
 NEWER_SUITE = "trixie"
 NEWER_TOOLS = ("cosign", "docker-compose")  # bookworm has no cosign, and the old Compose
+QUADLET = Path("/usr/local/libexec/podman/quadlet")
 PROGRAMS = {
+    "podman": "/usr/libexec/podman/quadlet",
     "docker-compose": "/usr/libexec/docker/cli-plugins/docker-compose",
     "docker-compose-v2": "/usr/libexec/docker/cli-plugins/docker-compose",
 }
@@ -106,6 +109,22 @@ INSTALL = ("apt-get", "-qq", "install", "--yes", "--no-install-recommends")
 
 def _install_newer(suite: str, packages: Sequence[str]) -> None:
     """Install packages of a newer suite, without adding the suite to apt's configuration."""
+    with _downloaded(suite, packages) as debs:
+        log("installing them with their dependencies")
+        run([*INSTALL, *map(str, debs)], f"installing {packages[0]}")
+
+
+def _install_quadlet() -> None:
+    """Take Podman's generator alone: Podman itself needs a newer libc than bookworm has."""
+    with _downloaded(NEWER_SUITE, ["podman"]) as debs, tempfile.TemporaryDirectory() as folder:
+        run(["dpkg-deb", "--extract", str(debs[0]), folder], "unpacking podman")
+        QUADLET.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(f"{folder}/usr/libexec/podman/quadlet", QUADLET)
+
+
+@contextmanager
+def _downloaded(suite: str, packages: Sequence[str]) -> Iterator[list[Path]]:
+    """The files of packages of another suite."""
     sources = apt.sources_for(suite)
     if sources is None:
         raise WorldError(
@@ -135,9 +154,7 @@ def _install_newer(suite: str, packages: Sequence[str]) -> None:
             ["sh", "-c", fetch, "fetch", "apt-get", "-qq", *options, "download", *packages],
             f"downloading packages from {suite}",
         )
-        debs = [str(deb) for deb in sorted((folder / "debs").glob("*.deb"))]
-        log("installing them with their dependencies")
-        run([*INSTALL, *debs], f"installing {packages[0]}")
+        yield sorted((folder / "debs").glob("*.deb"))
 
 
 def use_containerd_store() -> None:
@@ -207,7 +224,8 @@ def start_engine() -> None:
 def set_up(for_tests: bool) -> None:
     """Install and start the engine; install git and mmdebstrap where possible.
 
-    ``for_tests`` adds what only the tests need: docker-registry, cosign and Docker Compose.
+    ``for_tests`` adds what only the tests need: docker-registry, cosign, Docker Compose and
+    Podman's Quadlet.
     """
     distribution = _may_install()
     if not has_buildx():
@@ -237,15 +255,19 @@ def _install_tools(distribution: str, for_tests: bool) -> None:
     tools = ["git", "mmdebstrap", *(["docker-registry"] if for_tests else [])]
     if for_tests:  # Ubuntu has no cosign
         tools += NEWER_TOOLS if distribution == "debian" else ["docker-compose-v2"]
+        tools += [] if QUADLET.exists() else ["podman"]
     missing = [tool for tool in tools if shutil.which(PROGRAMS.get(tool, tool)) is None]
     if not missing:
         return
     log(f"installing {' '.join(missing)}")
     run(["apt-get", "-qq", "update"], "apt-get update")
     newer = [tool for tool in missing if tool in NEWER_TOOLS]
-    if newer and apt.os_release().get("VERSION_CODENAME", "") == "bookworm":
-        missing = [tool for tool in missing if tool not in newer]
-        _install_newer(NEWER_SUITE, newer)
+    if apt.os_release().get("VERSION_CODENAME", "") == "bookworm":
+        if "podman" in missing:
+            _install_quadlet()
+        missing = [tool for tool in missing if tool not in {*newer, "podman"}]
+        if newer:
+            _install_newer(NEWER_SUITE, newer)
     if missing:
         run([*INSTALL, *missing, "debian-archive-keyring"], f"installing {missing[0]}")
 

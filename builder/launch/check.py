@@ -111,7 +111,7 @@ def _unfit_for_recipe(run: Run, here: Machine, catalog: Catalog) -> Iterator[str
     if not needs.runs_on(run.recipe, card):
         built = " ".join(run.recipe.cuda.arch)
         yield f"the image has no code for compute capability {card.capability}, only for {built}"
-    oldest = needs.oldest_driver(run.recipe, catalog, card)
+    oldest = needs.oldest_driver(run.recipe, catalog)
     if oldest and here.driver and version_numbers(here.driver) < version_numbers(oldest):
         yield f"the driver {here.driver} is too old: the image needs {oldest} or newer"
 
