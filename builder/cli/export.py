@@ -29,6 +29,7 @@ class Format(StrEnum):
     DOCKER_RUN = "docker-run"
     COMPOSE = "compose"
     QUADLET = "quadlet"
+    LLAMA_SWAP = "llama-swap"
 
 
 def export(
@@ -44,7 +45,7 @@ def export(
         Format,
         typer.Option(
             "--format",
-            help="A shell script, a file for Docker Compose, or a unit for Podman.",
+            help="A shell script, or a file for Docker Compose, Podman's Quadlet or llama-swap.",
         ),
     ] = Format.DOCKER_RUN,
     output: Annotated[

@@ -11,12 +11,12 @@ from builder.presets.service import HOST, Service
 
 def words(service: Service) -> list[str]:
     """The arguments of ``docker``: ``run``, its options, the image, the engine's arguments."""
-    return [word for line in _lines(service) for word in line]
+    return [word for each in lines(service) for word in each]
 
 
 def line(service: Service) -> str:
     """The command for a shell, an option a line."""
-    first, *others = _lines(service)
+    first, *others = lines(service)
     return " \\\n    ".join(shlex.join(each) for each in (["docker", *first], *others))
 
 
@@ -26,7 +26,12 @@ def document(service: Service) -> str:
     return f"#!/bin/sh\n{comments}exec {line(service)}\n"
 
 
-def _lines(service: Service) -> Iterator[list[str]]:
+def lines(service: Service) -> list[list[str]]:
+    """The words after ``docker``, an option a line."""
+    return list(_options(service))
+
+
+def _options(service: Service) -> Iterator[list[str]]:
     container = service.container
     yield ["run", "--detach", "--name", service.name]
     if service.restart:

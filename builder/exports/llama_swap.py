@@ -1,0 +1,59 @@
+"""A model of llama-swap, which starts the server on request and stops it for another one.
+
+Keys and macros are those of its ``docs/configuration.md`` and ``config-schema.json``
+(mostlygeek/llama-swap): ``cmd`` is split as a shell does, ``${NAME}`` is a macro everywhere in it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from builder.errors import RecipeError
+from builder.exports import docker_run
+from builder.exports.comments import comment, reasons
+from builder.exports.text import scalar
+from builder.presets.service import HOST, Service
+
+LONGEST = 1024  # characters of a description
+MACRO = "${"
+SPLIT = "$''{"
+"""``${`` that is no macro, between single quotes: they end and begin again in its middle."""
+
+
+def document(service: Service) -> str:
+    """``config.yaml``, with one model; its entry can be copied to another one.
+
+    Raises ``RecipeError`` for an argument with a line break or another control character.
+    """
+    lines = ["models:"]
+    lines += [f"  # {each}" for each in reasons(service)]
+    lines += [f"  {scalar(service.name.removeprefix('builder-'))}:", "    cmd: |"]
+    lines += [f"      {each}" for each in _command(service)]
+    lines += [f"    cmdStop: docker stop {service.name}"]
+    lines += [f'    proxy: "http://{HOST}:${{PORT}}"', f"    checkEndpoint: {service.health}"]
+    lines += [f"    description: {scalar(comment(service.title)[:LONGEST])}"]
+    lines += ["", "# Seconds until a model must be ready; it is for all models."]
+    lines += [f"healthCheckTimeout: {service.loading}"]
+    return "\n".join(lines) + "\n"
+
+
+def _command(service: Service) -> list[str]:
+    """The lines of ``cmd``: llama-swap itself starts and stops, and chooses the port."""
+    for word in service.words + [each.value for each in service.environment]:
+        if any(not (each.isprintable() or each == " ") for each in word):
+            raise RecipeError(
+                f"llama-swap cannot pass the argument {word!r} to the engine",
+                "its commands are lines of text",
+                "choose another format: --format compose",
+            )
+    options = docker_run.lines(replace(service, restart=None))
+    first = ["docker", "run", "--rm", "--init", f"--name={service.name}"]
+    published = f"--publish={HOST}:{service.published}:{service.port}"
+    port = f"--publish={HOST}:${{PORT}}:{service.port}"
+    rest = [port if each == [published] else _quoted(each) for each in options[1:]]
+    return [shlex.join(first), *rest]
+
+
+def _quoted(words: list[str]) -> str:
+    return " ".join(shlex.quote(word).replace(MACRO, SPLIT) for word in words)
