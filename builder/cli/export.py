@@ -29,6 +29,7 @@ class Format(StrEnum):
     DOCKER_RUN = "docker-run"
     COMPOSE = "compose"
     QUADLET = "quadlet"
+    KUBERNETES = "kubernetes"
     LLAMA_SWAP = "llama-swap"
 
 
@@ -45,7 +46,7 @@ def export(
         Format,
         typer.Option(
             "--format",
-            help="A shell script, or a file for Docker Compose, Podman's Quadlet or llama-swap.",
+            help="A shell script, or a file for Docker Compose, Podman, Kubernetes or llama-swap.",
         ),
     ] = Format.DOCKER_RUN,
     output: Annotated[

@@ -57,6 +57,13 @@ def choose_cards(run: Run, entry: PresetEntry | None, card: str, catalog: Catalo
         here = machine.present(catalog.root)
     except WorldError as error:
         return Chosen(faults=(_no_gpu(error),))
+    return chosen_of(here, run, entry, card, catalog)
+
+
+def chosen_of(
+    here: Machine, run: Run, entry: PresetEntry | None, card: str, catalog: Catalog
+) -> Chosen:
+    """The first cards of a machine that suffice, or why none does."""
     numbers = _named(here, card, catalog)
     if not numbers:
         have = ", ".join(each.name for each in here.cards)

@@ -1,0 +1,85 @@
+"""Which cards of a machine a run gets, and what stands in its way."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+
+import pytest
+
+from builder.choose import machine
+from builder.errors import WorldError
+from builder.launch.check import Chosen, Fault, chosen_of, port_faults, require
+from builder.launch.described import Wanted, find_entry, find_run
+from support.environment import REPOSITORY
+from support.services import BASE, catalog
+
+CATALOG = catalog()
+PRESET = "qwen3.6-35b-a3b-mtp@5090-laptop"
+TWO = "qwen3.6-35b-a3b-awq-mtp@2x3090"
+
+
+def chosen(
+    target: str, *cards: str, driver: str = "590.10", card: str = "auto", context: int | None = None
+) -> Chosen:
+    wanted = Wanted(target, context=context)
+    here = machine.named(REPOSITORY, cards, driver)
+    run, entry = find_run(CATALOG, wanted), find_entry(CATALOG, wanted)
+    return chosen_of(here, run, entry, card, CATALOG)
+
+
+def why(found: Chosen) -> str:
+    (fault,) = found.faults
+    assert found.devices == ()
+    return fault.what
+
+
+def test_the_only_card_is_not_numbered() -> None:
+    assert chosen(PRESET, "5090-laptop") == Chosen()
+
+
+def test_the_first_card_that_suffices_is_taken() -> None:
+    assert chosen(PRESET, "5080", "3090", "5090-laptop", "5090").devices == (2,)
+    assert chosen(PRESET, "5080", "5090-laptop", "5090", card="5090").devices == (2,)
+    assert chosen("hello-sm120", "3090", "5080").devices == (1,)
+
+
+def test_a_card_that_the_machine_does_not_have() -> None:
+    found = chosen(PRESET, "5090", card="5080")
+    assert why(found) == "this machine has no card 5080"
+    assert found.faults[0].hint == "it has: NVIDIA GeForce RTX 5090"
+
+
+def test_a_card_with_too_little_memory() -> None:
+    assert "RTX 5080: it takes 21.9 GB (as published), and here are" in why(chosen(PRESET, "5080"))
+
+
+@pytest.mark.parametrize("target", [PRESET, "hello-sm120"])
+def test_a_card_without_code_and_an_old_driver(target: str) -> None:
+    assert "has no code for compute capability 8.6" in why(chosen(target, "3090"))
+    assert "the driver 570.86 is too old" in why(chosen(target, "5090", driver="570.86"))
+
+
+def test_a_larger_context_than_the_preset_has_is_the_users_own_risk() -> None:
+    assert chosen(PRESET, "5090", context=300_000) == Chosen()
+
+
+def test_two_cards() -> None:
+    assert "needs 2 cards" in why(chosen(TWO, "5090"))
+    assert chosen(TWO, "5090", "5090").devices == ()
+    assert chosen(TWO, "5090", "5090", "5090").devices == (0, 1)
+
+
+def test_a_port_that_is_used() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        (fault,) = port_faults(replace(BASE, published=port))
+    assert fault.what == f"port {port} of 127.0.0.1 cannot be used: Address already in use"
+    assert list(port_faults(replace(BASE, published=port))) == []
+
+
+def test_all_faults_are_told_with_their_next_steps() -> None:
+    require("a", [])
+    with pytest.raises(WorldError) as caught:
+        require("a", [Fault("no GPU", "buy one"), Fault("no image")])
+    assert str(caught.value) == "a cannot run here\nno GPU\n  -> buy one\nno image"
