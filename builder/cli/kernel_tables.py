@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from builder.cli.tables import table
-from builder.cli.terminal import line, print_json
+from builder.cli.tables import counted, table
+from builder.cli.terminal import line, out, print_json
 
 if TYPE_CHECKING:
     from builder.kernels.compare import Change, Comparison, State, Totals
@@ -16,12 +16,18 @@ if TYPE_CHECKING:
     from builder.tools.cubin import Kernel
 
 DIGITS = 12  # of a digest
+SHOWN = 15  # kernels on a terminal: they fit on a screen with the summary below them
 FIGURES = ("registers", "spills", "local", "shared", "threads", "cluster", "size")
 STATES: tuple[State, ...] = ("added", "gone", "changed")
 
 
-def print_ledger(ledger: Ledger, launched: Launches | None, *, as_json: bool) -> None:
-    """Print the libraries and kernels of an image; with launches, only the launched kernels."""
+def print_ledger(
+    ledger: Ledger, launched: Launches | None, *, as_json: bool, everything: bool
+) -> None:
+    """Print the libraries and kernels of an image; with launches, only the launched kernels.
+
+    A terminal gets the summary last, and ``SHOWN`` kernels unless it is to have ``everything``.
+    """
     from builder.kernels.compare import library_name
 
     rows = [
@@ -35,7 +41,6 @@ def print_ledger(ledger: Ledger, launched: Launches | None, *, as_json: bool) ->
     if as_json:
         print_json(_ledger_json(ledger, rows, launched=launched is not None))
         return
-    _print_libraries(ledger)
     header: tuple[str, ...] = ("library", "kernel", *FIGURES, "digest")
     lines: list[tuple[str, ...]] = [
         (library_name(each.path), *_row(kernel)) for each, kernel, _ in rows
@@ -43,10 +48,32 @@ def print_ledger(ledger: Ledger, launched: Launches | None, *, as_json: bool) ->
     if launched is not None:
         header = ("launches", *header)
         lines = [(f"{row[2]:,}", *cells) for row, cells in zip(rows, lines, strict=True)]
-    line("")
-    table(header, lines)
+    _print_both(
+        lambda: _print_libraries(ledger),
+        lambda: _print_kernels(header, lines, everything=everything),
+    )
     if launched is not None:
         _print_launches(launched, rows)
+
+
+def _print_both(summary: Callable[[], None], kernels: Callable[[], None]) -> None:
+    """Print the summary above the kernels; on a terminal below them, where it stays in sight."""
+    first, last = (kernels, summary) if out().is_terminal else (summary, kernels)
+    first()
+    line("")
+    last()
+
+
+def _print_kernels(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, everything: bool
+) -> None:
+    """Print a line for each kernel; only the first on a terminal, unless ``everything``."""
+    if everything or not out().is_terminal:
+        table(header, rows)
+        return
+    table(header, rows[:SHOWN], single_lines=True)
+    if len(rows) > SHOWN:
+        line(f"{counted(len(rows) - SHOWN, 'more kernel')}: --all lists every kernel")
 
 
 def _print_libraries(ledger: Ledger) -> None:
@@ -58,7 +85,7 @@ def _print_libraries(ledger: Ledger) -> None:
         codes = ", ".join(f"{count} {code}" for code, count in sorted(library.codes.items()))
         rows.append((library.path, codes, *_totals(sums)))
     header = ("library", "code", "kernels", "spilling", "spills", "size")
-    table(header, rows)
+    table(header, rows, single_lines=True)
 
 
 def _print_launches(launched: Launches, rows: Sequence[tuple[Library, Kernel, int]]) -> None:
@@ -124,45 +151,53 @@ def _ledger_json(
     }
 
 
-def print_comparison(first: Ledger, second: Ledger, *, as_json: bool) -> list[Change]:
-    """Print what differs; give the kernels that spill more."""
+def print_comparison(
+    first: Ledger, second: Ledger, *, as_json: bool, everything: bool
+) -> list[Change]:
+    """Print what differs, on a terminal like ``print_ledger``; give the kernels that spill more."""
     from builder.kernels.compare import compare
 
     found = compare(first.libraries, second.libraries)
     changes = [change for each in found for change in each.changes]
     if as_json:
         print_json(_comparison_json(first, second, found))
+    elif not changes:
+        _print_comparisons(found, changes)
     else:
-        _print_changes(found, changes)
+        _print_both(
+            lambda: _print_comparisons(found, changes),
+            lambda: _print_changes(changes, everything=everything),
+        )
     return [change for change in changes if change.spills > 0]
 
 
-def _print_changes(found: Sequence[Comparison], changes: Sequence[Change]) -> None:
+def _print_comparisons(found: Sequence[Comparison], changes: Sequence[Change]) -> None:
     header = ("library", "added", "gone", "changed", "kernels", "spilling", "spills", "size")
     rows = []
     for each in found:
         pairs = zip(_totals(each.before), _totals(each.after), strict=True)
         counts = [str(each.count(state)) for state in STATES]
         rows.append((each.library, *counts, *(_between(*pair) for pair in pairs)))
-    table(header, rows)
-    if not changes:
-        line("\nno kernel differs")
-        return
-    line("\n" + _ups_and_downs(changes))
-    line("")
+    table(header, rows, single_lines=True)
+    line("\n" + (_ups_and_downs(changes) if changes else "no kernel differs"))
+
+
+def _print_changes(changes: Sequence[Change], *, everything: bool) -> None:
     cells = [
         (each.state, each.library, each.name, *(arrow(each, name) for name in FIGURES))
         for each in changes
     ]
-    table(("", "library", "kernel", *FIGURES), cells)
+    _print_kernels(("", "library", "kernel", *FIGURES), cells, everything=everything)
 
 
 def _ups_and_downs(changes: Sequence[Change]) -> str:
-    up, down = (sum(1 for each in changes if sign * each.spills > 0) for sign in (1, -1))
+    up = [each.state for each in changes if each.spills > 0]
+    down = [each.state for each in changes if each.spills < 0]
     more, fewer = (sum(1 for each in changes if sign * each.registers > 0) for sign in (1, -1))
     return (
-        f"spills: up in {up} kernels, down in {down}; "
-        f"registers: up in {more} kernels, down in {fewer}"
+        f"spills: up in {counted(len(up), 'kernel')} ({up.count('added')} of them added), "
+        f"down in {len(down)} ({down.count('gone')} of them gone); "
+        f"registers of kernels in both images: up in {more}, down in {fewer}"
     )
 
 

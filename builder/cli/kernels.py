@@ -72,6 +72,14 @@ def kernels(
             help="Exit with 7 if a kernel of the second image spills more than in the first one.",
         ),
     ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Also list on a terminal every kernel. Output to a pipe or a file, and --json, "
+            "always have all.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List every kernel of an image with its resources, or compare two images.
@@ -81,8 +89,12 @@ def kernels(
     registers to local memory and back; *shared* is the static shared memory of a block; *size* is
     the machine code in bytes. Kernels that spill most come first.
 
-    With two images, a summary of each library comes first, then every kernel that was added, is
-    gone, or changed.
+    With two images, the kernels that were added, are gone, or changed are listed.
+
+    A terminal gets the first kernels and, last, a summary of each library; `--all` lists every
+    kernel there.
+
+    The exit code is 8 if the card runs no kernel of an image.
     """
     from builder.cli.kernel_tables import arrow, print_comparison, print_ledger
     from builder.errors import SmokeError
@@ -96,12 +108,12 @@ def kernels(
         raise typer.BadParameter("--report is for one image")
     launched = launches(report) if report else None
     session = build_session(catalog)
-    first = _only(ledger_of(session, image, chosen), library)
+    first = _runnable(_only(ledger_of(session, image, chosen), library))
     if other is None:
-        print_ledger(first, launched, as_json=as_json)
+        print_ledger(first, launched, as_json=as_json, everything=everything)
         return
-    second = _only(ledger_of(session, other, chosen), library)
-    worse = print_comparison(first, second, as_json=as_json)
+    second = _runnable(_only(ledger_of(session, other, chosen), library))
+    worse = print_comparison(first, second, as_json=as_json, everything=everything)
     if fail_on is FailOn.SPILLS and worse:
         raise SmokeError(
             f"{len(worse)} kernels of {other} spill more than in {image}",
@@ -140,3 +152,17 @@ def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:
             "name one of these, by its file name or its path, with --library",
         )
     return replace(ledger, libraries=found)
+
+
+def _runnable(ledger: Ledger) -> Ledger:
+    """The same ledger; raises ``UntriedError`` where the card can run none of its code."""
+    from builder.errors import UntriedError
+
+    if any(library.kernels for library in ledger.libraries):
+        return ledger
+    code = sorted({code for library in ledger.libraries for code in library.offered})
+    raise UntriedError(
+        f"no kernel of {ledger.image} runs on a card of compute capability {ledger.card}",
+        f"its code is for {', '.join(code)}" if code else "",
+        "name the compute capability of another card with --capability",
+    )

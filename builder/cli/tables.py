@@ -9,21 +9,30 @@ from builder.cli.terminal import line, out
 from builder.errors import as_started, plain
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; on a terminal, wide cells wrap; elsewhere, tabs separate the cells."""
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, single_lines: bool = False
+) -> None:
+    """Print a table; elsewhere than on a terminal, tabs separate the cells.
+
+    On a terminal, wide cells wrap; with ``single_lines``, they are cut instead.
+    """
     if not out().is_terminal:
         for row in rows:
             cells = [" ".join(as_started(plain(cell)).split("\n")) for cell in row]
             out().file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
         return
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:
         drawn.add_column(name, overflow="fold")
     for row in rows:
-        drawn.add_row(*(escape(as_started(plain(cell))) for cell in row))
+        texts = [Text(as_started(plain(cell))) for cell in row]
+        if single_lines:
+            for text in texts:
+                text.no_wrap, text.overflow = True, "ellipsis"
+        drawn.add_row(*texts)
     out().print(drawn)
 
 

@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from builder.errors import WorldError
 from builder.kernels.compare import library_name
 
+WRITE = "write it with `builder smoke RECIPE --json`, where the server runs on a simulated card"
+"""The next step where a file has no launches."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launches:
@@ -67,7 +70,7 @@ def launches(file: Path) -> Launches:
     try:
         found = _File.model_validate_json(file.read_bytes())
     except OSError as error:
-        raise WorldError(f"cannot read {file}", error.strerror or str(error)) from error
+        raise WorldError(f"cannot read {file}", error.strerror or str(error), WRITE) from error
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -87,5 +90,5 @@ def _no_launches(file: Path, why: str) -> WorldError:
     return WorldError(
         f"{file} has no launches of a simulated card",
         why,
-        "write it with `builder smoke RECIPE --json`, where the server runs on a simulated card",
+        WRITE,
     )

@@ -34,6 +34,8 @@ class FatBinary:
     the first use; ``none``."""
     kernels: tuple[Kernel, ...] = ()
     """Those of that code.  Of PTX, only name and threads are known."""
+    offered: tuple[str, ...] = ()
+    """All its code, also what the card cannot take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class Library:
     def codes(self) -> dict[str, int]:
         """What the card takes, with the number of fat binaries."""
         return dict(Counter(binary.code for binary in self.fat_binaries))
+
+    @property
+    def offered(self) -> frozenset[str]:
+        """All code that it has, also what the card cannot take."""
+        return frozenset(code for binary in self.fat_binaries for code in binary.offered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +91,19 @@ def _fat_binary(
     stream: BinaryIO, region: fatbin.Region, address: int, card: Capability
 ) -> FatBinary:
     entry = taken(region.entries, card)
+    offered = tuple(dict.fromkeys(each.code.name for each in region.entries))
     if entry is None:
-        return FatBinary(address, NONE)
+        return FatBinary(address, NONE, offered=offered)
     payload = entry.payload(stream)
     if entry.code.kind == "ptx":
-        return FatBinary(address, entry.code.name, tuple(_of_ptx(payload)))
+        return FatBinary(address, entry.code.name, tuple(_of_ptx(payload)), offered)
     try:
         found = tuple(cubin.kernels(payload, entry.code.arch))
     except cubin.MalformedCubinError as error:
         raise MalformedElf(
             f"cubin for {entry.code.name} at byte {entry.offset:#x}: {error}"
         ) from error
-    return FatBinary(address, entry.code.name, found)
+    return FatBinary(address, entry.code.name, found, offered)
 
 
 def _of_ptx(text: bytes) -> Iterator[Kernel]:

@@ -59,5 +59,6 @@ def test_what_has_no_launches(tmp_path: Path, text: str, why: str) -> None:
 
 
 def test_a_report_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(WorldError, match="cannot read"):
+    with pytest.raises(WorldError, match="cannot read") as raised:
         launches(tmp_path / "gone.json")
+    assert "builder smoke RECIPE --json" in raised.value.hint
