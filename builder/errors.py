@@ -83,6 +83,12 @@ class Problem:
         return f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}"
 
 
+class UsageError(BuilderError):
+    """The value of an option or of an argument does not exist."""
+
+    exit_code = 2
+
+
 class RecipeError(BuilderError):
     """A recipe, or the catalog of recipes, is invalid."""
 
@@ -189,7 +195,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 EXIT_CODES: dict[int, str] = {
     0: "success, or nothing to do",
-    2: "invalid command line",
+    UsageError.exit_code: "invalid command line",
     RecipeError.exit_code: "invalid recipe",
     WorldError.exit_code: "this machine lacks something (see `builder doctor`)",
     FetchError.exit_code: "an input could not be downloaded, or differs from its pin",

@@ -130,8 +130,8 @@ def _new_candidate(
 def _require_digests(engine: docker.Engine) -> None:
     if not engine.containerd_store:
         raise WorldError(
-            "the engine keeps its images in the classic store, without manifest digests",
+            "Docker keeps its images in the classic store, without manifest digests",
             f"it uses {engine.driver}",
             'put {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and '
-            "restart the Docker engine",
+            "restart Docker",
         )

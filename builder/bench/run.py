@@ -54,7 +54,7 @@ def of_image(
     containers.remove_orphans()
     offered = gpus.has_runtime()
     if not offered:
-        log("the engine offers no GPU: measuring the CPU")
+        log("Docker offers no GPU: measuring the CPU")
     model = {"model": _described(target.model, log)}
     if target.draft is not None:
         model["draft"] = _described(target.draft, log)

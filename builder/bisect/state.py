@@ -10,12 +10,12 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from builder.errors import BuilderError
+from builder.errors import UsageError
 from builder.plan.resolve import resolve_patches
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
@@ -28,10 +28,8 @@ STRICT = ConfigDict(strict=True, extra="forbid")
 BuildFails = Literal["skip", "bad"]
 
 
-class QuestionError(BuilderError):
+class QuestionError(UsageError):
     """The question of a bisect cannot be answered as it was given."""
-
-    exit_code: ClassVar[int] = 2
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

@@ -80,7 +80,7 @@ def bisect(
         ),
     ] = None,
     keep_images: Annotated[
-        bool, typer.Option("--keep-images", help="Keep the image of every commit in the engine.")
+        bool, typer.Option("--keep-images", help="Keep the image of every commit in Docker.")
     ] = False,
     jobs: JobsOption = None,
     restart: Annotated[

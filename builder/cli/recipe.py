@@ -59,8 +59,10 @@ def check(
     loaded = catalog_at(catalog)
     presets = preset_files.load(loaded)
     named = recipes or [*loaded.engines, *presets.entries]
-    of_recipes = [lint.check(loaded, name) for name in named if not is_preset(name)]
-    chosen = {name: presets.entry(name) for name in named if is_preset(name)}
+    # The file of a preset may be misnamed: MODEL.toml.
+    theirs = {name for name in named if is_preset(name) or name in presets.entries}
+    of_recipes = [lint.check(loaded, name) for name in named if name not in theirs]
+    chosen = {name: presets.entry(name) for name in named if name in theirs}
     for each in of_recipes:
         chosen |= {entry.name: entry for entry in presets.of_recipe(each.name)}
     of_presets = [

@@ -53,8 +53,7 @@ def smoke(
         bool | None,
         typer.Option(
             "--gpu/--no-gpu",
-            help="Also run the checks that need a GPU. Default: if the engine has NVIDIA's "
-            "runtime.",
+            help="Also run the checks that need a GPU. Default: if Docker has NVIDIA's runtime.",
             rich_help_panel=GPU,
             show_default=False,
         ),

@@ -215,6 +215,6 @@ def native_lock(recipe: Recipe | BaseRecipe, lock: str, folder: Path, platforms:
         raise RecipeError(
             f"{recipe.name} cannot be cross-compiled",
             "pip installs wheels of the platform that it runs on",
-            f"build it on an engine of the platform linux/{platforms.target}",
+            f"build it with a Docker of the platform linux/{platforms.target}",
         )
     return lockfile.read(folder / lock)

@@ -75,7 +75,7 @@ def _engine() -> Iterator[Finding]:
             "the classic store, which has no manifest digests",
             'put {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json',
         )
-    yield _disk("disk of the engine", engine.root)
+    yield _disk("disk of Docker", engine.root)
     if "nvidia" in engine.runtimes:
         yield Finding("GPU runtime", "has", "nvidia")
     else:

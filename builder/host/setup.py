@@ -101,7 +101,7 @@ def install_engine(distribution: str) -> None:
     else:
         packages = ["docker.io", "docker-buildx"]
         log(f"installing {' '.join(packages)}")
-        run([*INSTALL, *packages], "installing the engine")
+        run([*INSTALL, *packages], "installing Docker")
 
 
 INSTALL = ("apt-get", "-qq", "install", "--yes", "--no-install-recommends")
@@ -213,9 +213,9 @@ def start_engine() -> None:
         time.sleep(0.3)
     tail = ENGINE_LOG.read_text(errors="replace").splitlines()[-8:] if ENGINE_LOG.exists() else []
     raise WorldError(
-        "the engine does not start"
+        "Docker does not start"
         if started is not None and started.poll() is not None
-        else f"the engine did not answer within {START_TIMEOUT:.0f} s",
+        else f"Docker did not answer within {START_TIMEOUT:.0f} s",
         "\n".join(tail),
         f"see {ENGINE_LOG} or `journalctl -u docker`",
     )

@@ -40,7 +40,7 @@ def ensure_bases(base: BaseImage, active: ActiveBuild, log: BuildLog) -> dict[st
             return found
         if options.offline and base.plan.recipe.published is None:
             raise FetchError(
-                f"the base {name} ({base.short_key}) is not in the engine",
+                f"the base {name} ({base.short_key}) is not in Docker",
                 "Debian's packages are not mirrored, and nothing is fetched (--offline)",
                 "build it once with a network: `builder build hello-sm120` does",
             )

@@ -83,7 +83,7 @@ def build(
     digest = written.get("containerimage.digest", "")
     found = docker.image(reference)
     if found is None:
-        raise BuildError(f"the engine lost the image {reference} just built", hint="build again")
+        raise BuildError(f"Docker lost the image {reference} just built", hint="build again")
     return Built(found, digest or found.digest)
 
 
@@ -111,11 +111,7 @@ def _explained(reference: str, log: BuildLog, builder: Builder) -> BuilderError:
     try:
         buildx.require_builder(builder)
     except WorldError as error:
-        who = (
-            "the Docker engine"
-            if builder.is_engine
-            else f"the builder {builder.name}, or the engine,"
-        )
+        who = "Docker" if builder.is_engine else f"the builder {builder.name}, or Docker,"
         return WorldError(f"{who} went away during the build", f"{error}\nthe log is {log.path}")
     text = log.path.read_text("utf-8", errors="replace")
     errors = "\n".join(log.errors) or "\n".join(text.splitlines()[-15:])

@@ -159,7 +159,7 @@ def check_pulled(
     """
     found = docker.image(reference)
     if found is None:
-        raise UntriedError(f"the engine lost the image {reference}")
+        raise UntriedError(f"Docker lost the image {reference}")
     active = ActiveBuild(options, reporter)
     with new_log(options.settings.state_dir, image.plan.name) as log:
         base = ensure_bases_of(image, active, log).get("runtime")

@@ -54,7 +54,7 @@ def bases_at(images: Mapping[str, str], work: Path, *, seen: bool) -> dict[str, 
         folder = work / "bases" / stage
         base = docker.image(image)
         if base is None:
-            raise WorldError(f"the engine lost the image {image}", hint="build again")
+            raise WorldError(f"Docker lost the image {image}", hint="build again")
         save_layout(image, folder)
         found[stage] = f"oci-layout://{folder}@{base.digest}"
     return found

@@ -6,13 +6,15 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from builder.errors import WorldError
+from builder.errors import RecipeError, WorldError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.images.check import Candidate, check_again, find_verified, subject_of
 from builder.images.names import ensure_tags, find_image
 from builder.images.session import BuildSession
 from builder.plan.rendered import EngineImage
 from builder.plan.resolve import complete
+from builder.presets import catalog as preset_files
+from builder.recipes.parse import suggestion
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
 from builder.smoke.check import Subject, check_image
@@ -44,12 +46,12 @@ def smoke_test(session: BuildSession, target: str, recipe: str | None = None) ->
 
     A ``target`` that is no recipe is an image, which is checked against ``recipe``, or the
     recipe that its label names; without one, only what holds for every image is checked.  Raises
-    ``WorldError`` where the engine does not have the image.
+    ``WorldError`` where the engine does not have the image, ``RecipeError`` for a preset.
     """
     session.settings.require_directories()
     if recipe is None and _is_recipe(session, target):
         return _smoke_test_recipe(session, target)
-    found = _any_image(target)
+    found = _any_image(session, target)
     named = recipe or found.labels.get(LABEL_RECIPE, "")
     known = recipe is not None or named in session.catalog.engines
     with workspace(session.settings.cache_dir) as work:
@@ -60,8 +62,13 @@ def smoke_test(session: BuildSession, target: str, recipe: str | None = None) ->
 
 
 def _is_recipe(session: BuildSession, name: str) -> bool:
+    return name in _recipes(session)
+
+
+def _recipes(session: BuildSession) -> set[str]:
+    """The names of recipes, and those of their engines."""
     engines = {entry.recipe.engine for entry in session.catalog.engines.values() if entry.recipe}
-    return name in {*session.catalog.engines, *engines}
+    return {*session.catalog.engines, *engines}
 
 
 def _subject_of_image(
@@ -101,24 +108,43 @@ def verified(session: BuildSession, name: str) -> tuple[EngineImage, Record]:
 def served(session: BuildSession, target: str) -> tuple[str, docker.Image, Recipe]:
     """The image of a recipe, or one that names its recipe by its label, and that recipe.
 
-    Raises ``WorldError`` where there is no such image, ``RecipeError`` where none is named.
+    Raises ``WorldError`` where there is no such image, ``RecipeError`` for a preset, and where no
+    recipe is named, or one that the catalog lacks.
     """
     if _is_recipe(session, target):
         image = session.resolve(target)
         return *_built_image(image), image.plan.recipe
-    found = _any_image(target)
-    recipe = session.catalog.engine(found.labels.get(LABEL_RECIPE, target)).recipe
-    return target, found, complete(recipe)
+    found = _any_image(session, target)
+    named = _recipe_in_label(session, target, found)
+    return target, found, complete(session.catalog.engine(named).recipe)
+
+
+def _recipe_in_label(session: BuildSession, target: str, found: docker.Image) -> str:
+    """The recipe that an image names; raises ``RecipeError`` where the catalog has none of it."""
+    named = found.labels.get(LABEL_RECIPE)
+    if not named:
+        raise RecipeError(
+            f"the image {target} names no recipe",
+            f"it has no label {LABEL_RECIPE}: builder did not build it",
+            "name a recipe, or an image that builder built",
+        )
+    if named not in session.catalog.engines:
+        raise RecipeError(
+            f"the recipe of the image {target} is not in the catalog",
+            f"its label {LABEL_RECIPE} names {named}; the catalog is {session.catalog.root}",
+            "name the catalog that has this recipe with --catalog DIR",
+        )
+    return named
 
 
 def located(session: BuildSession, target: str) -> tuple[str, docker.Image]:
     """The image of a recipe as it is now, or any image of the engine, with its reference.
 
-    Raises ``WorldError`` where there is no such image.
+    Raises ``WorldError`` where there is no such image, ``RecipeError`` for a preset.
     """
     if _is_recipe(session, target):
         return _built_image(session.resolve(target))
-    return target, _any_image(target)
+    return target, _any_image(session, target)
 
 
 def _built_image(image: EngineImage) -> tuple[str, docker.Image]:
@@ -127,19 +153,31 @@ def _built_image(image: EngineImage) -> tuple[str, docker.Image]:
     reference = image.references[0]
     if found is None:
         raise WorldError(
-            f"the engine has no image of the current recipe {image.plan.name}",
+            f"Docker has no image of the current recipe {image.plan.name}",
             f"looked for {reference}",
             f"build it: `builder build {image.plan.name}`",
         )
     return reference, found
 
 
-def _any_image(reference: str) -> docker.Image:
+def _any_image(session: BuildSession, reference: str) -> docker.Image:
+    if preset_files.is_preset(reference):
+        recipe = preset_files.load(session.catalog).preset(reference).preset.recipe
+        raise RecipeError(
+            f"{reference} is a preset, neither a recipe nor an image",
+            f"its recipe is {recipe}",
+            "name the recipe",
+        )
     # A name of a letter and so on, or a digest: nothing that docker would take for an option.
     found = docker.image(reference) if REFERENCE.fullmatch(reference) else None
     if found is None:
+        what = f"{reference} is neither a recipe nor an image that Docker has"
+        if REFERENCE.fullmatch(reference) and {"/", ":"} & {*reference}:
+            raise WorldError(
+                what, hint=f"if a registry has this image, get it: `docker pull {reference}`"
+            )
         raise WorldError(
-            f"{reference} is neither a recipe nor an image of the engine",
+            what + suggestion(reference, sorted(_recipes(session))),
             hint="`builder list` shows the recipes, `docker image ls` the images",
         )
     return found

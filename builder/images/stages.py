@@ -126,7 +126,7 @@ def extended_image(image: EngineImage, base: docker.Image | None = None) -> Exte
     found = base or docker.image(name)
     if found is None:
         raise WorldError(
-            f"the engine does not have the base of {image.plan.name}",
+            f"Docker does not have the base of {image.plan.name}",
             f"looked for {name}",
             f"build it: `builder build {image.plan.name}`",
         )

@@ -32,11 +32,11 @@ def choose(published: Published, log: Log, *, ask: bool, offline: bool) -> Regis
     found = docker.image(name)
     if found is None:
         raise FetchError(
-            f"the digest of {name} is not known: {why}, and the engine does not have the image",
+            f"the digest of {name} is not known: {why}, and Docker does not have the image",
             f"it is not pinned: {published.note}",
             f"run `docker pull {name}` where the registry answers, or choose a base of wheels",
         )
-    log(f"{name} is not pinned ({published.note}) and {why}: using the engine's, {found.digest}")
+    log(f"{name} is not pinned ({published.note}) and {why}: using Docker's, {found.digest}")
     return RegistryRoot(name, found.digest)
 
 
@@ -86,7 +86,7 @@ def config(root: RegistryRoot, target: str, *, offline: bool) -> dict[str, Any]:
             return dict(found.config)
     if offline:
         raise FetchError(
-            f"the configuration of {root.image} is not known: the engine does not have the image",
+            f"the configuration of {root.image} is not known: Docker does not have the image",
             "nothing is fetched (--offline)",
         )
     return imagetools.config(exact, f"linux/{target}", PATIENCE)
@@ -112,7 +112,7 @@ def fetch(
         if not _is(image, digest):
             if offline:
                 raise FetchError(
-                    f"{image} ({digest}) is not in the engine",
+                    f"{image} ({digest}) is not in Docker",
                     "nothing is fetched (--offline)",
                     f"with a network, run `builder pin mirror` or `docker pull {image}@{digest}`",
                 )

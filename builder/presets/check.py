@@ -20,8 +20,7 @@ PLACES = {"{model}": "model", "{draft}": "drafter", "{mmproj}": "mmproj"}
 
 def findings(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
     """The rules that a preset breaks; the name of its file is ``name``."""
-    yield from _name(name, preset)
-    yield from _card(preset, catalog)
+    yield from _card(name, preset, catalog)
     yield from _contexts(preset)
     yield from _unverified(preset)
     if preset.result and preset.source is None and "source" not in preset.unverified:
@@ -50,22 +49,18 @@ def losses(presets: Mapping[str, Preset]) -> Iterator[tuple[str, Finding]]:
             yield name, (("loses_to",), f"{better} was run on other cards")
 
 
-def _name(name: str, preset: Preset) -> Iterator[Finding]:
+def _card(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
+    """The card is known, or listed as unverified, and the name of the file ends in it."""
+    known = cards.names(catalog.root)
+    if preset.card not in known and "card" not in preset.unverified:
+        near = suggestion(preset.card, list(known)) or "."
+        message = f"no card is named {preset.card}{near} List one without a file in [unverified]"
+        yield ("card",), message
+        return
     card = preset.card if preset.cards == 1 else f"{preset.cards}x{preset.card}"
     what, _, where = name.partition("@")
     if not what or where != card:
         yield ("card",), f"the file must be MODEL@{card}.toml, not {name}.toml"
-
-
-def _card(preset: Preset, catalog: Catalog) -> Iterator[Finding]:
-    known = cards.names(catalog.root)
-    if preset.card not in known and "card" not in preset.unverified:
-        near = suggestion(preset.card, list(known))
-        yield (
-            ("card",),
-            f"no card is named {preset.card}{near}; a card that cannot be simulated is listed in "
-            "[unverified]",
-        )
 
 
 def _contexts(preset: Preset) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ def upload(
     file = blobs.file(record.digest)
     if not file.is_file():
         raise RegistryError(
-            f"the engine no longer has {record.digest}",
+            f"Docker no longer has {record.digest}",
             f"{record.references[0]} is another image now",
             f"build it again: `builder build {record.recipe}`",
         )

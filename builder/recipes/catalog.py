@@ -63,6 +63,12 @@ class Catalog:
         """
         entry = self.engines.get(name) or self._only_version_of(name)
         if entry is None:
+            if "@" in name:
+                raise RecipeError(
+                    f"no recipe is named {name}",
+                    "MODEL@CARD is the name of a preset",
+                    f"`builder show {name}` shows its recipe: name that",
+                )
             engines = {e.recipe.engine for e in self.engines.values() if e.recipe}
             near = suggestion(name, sorted(engines | self.engines.keys()))
             raise RecipeError(

@@ -97,7 +97,7 @@ class Server:
         while (state := self.container.state()).running and time.monotonic() < until:
             time.sleep(PAUSE)
         if not state.running and "exec format error" in self.container.log():
-            raise UntriedError("the engine cannot run programs of the image's platform")
+            raise UntriedError("Docker cannot run programs of the image's platform")
         if state.out_of_memory:
             raise NotServingError(f"killed: it used more memory than its limit; {self._log()}")
         if not state.running:

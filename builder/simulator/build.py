@@ -37,7 +37,7 @@ def libraries(cache: Path, devel: str, log: Log) -> Path:
     image = docker.image(devel)
     if image is None:
         raise UntriedError(
-            "the engine does not have the image to compile in",
+            "Docker does not have the image to compile in",
             f"looked for {devel}",
             "`builder build` of any recipe on this base makes it",
         )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from builder.errors import RecipeError
+from builder.errors import RecipeError, UsageError
 from builder.farm import installed
 from builder.recipes.parse import parse, read_text, suggestion
 from builder.recipes.schema.fields import Model, Text
@@ -100,13 +100,14 @@ def names(root: Path) -> tuple[str, ...]:
 def load(root: Path, name: str) -> Card:
     """The card of that name; ``RTX 5090 Laptop`` is 5090-laptop, too.
 
-    Raises ``RecipeError`` where there is none, with the name that is meant, or its file is invalid.
+    Raises ``UsageError`` where there is none, with the name that is meant, ``RecipeError`` where
+    its file is invalid.
     """
     known = names(root)
     wanted = _plain_name(name)
     if wanted not in known:
         near = suggestion(wanted, list(known))
-        raise RecipeError(f"no card is named {name}{near}", f"the cards: {', '.join(known)}")
+        raise UsageError(f"no card is named {name}{near}", f"the cards: {', '.join(known)}")
     file = folder(root) / f"{wanted}.toml"
     card, problems = parse(read_text(file), file, Card)
     if card is None:

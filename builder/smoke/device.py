@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.errors import BuilderError, RecipeError
+from builder.errors import BuilderError, UsageError
 from builder.kernels.code_table import code_table
 from builder.models import gguf
 from builder.models.gguf import Header
@@ -47,18 +47,19 @@ class DeviceTest:
 def card_for(root: Path, recipe: Recipe, name: str | None) -> Card | None:
     """The card of that name; without one, that with the least memory of those that run the code.
 
-    ``root`` is the farm.  Raises ``RecipeError`` for an unknown name, for a card that does not run
-    the code, or where a card's file is invalid.
+    ``root`` is the farm.  Raises ``UsageError`` for an unknown name and for a card that does not
+    run the code, ``RecipeError`` where a card's file is invalid.
     """
     wanted = {gpu.capability_of(arch) for arch in recipe.cuda.arch}
     if name is not None:
         card = cards.load(root, name)
         if card.capability in wanted:
             return card
-        raise RecipeError(
+        raise UsageError(
             f"the {card.name} does not run the code of {recipe.name}",
             f"it has compute capability {card.capability}, the recipe asks for "
             f"{' and '.join(sorted(wanted))}",
+            "name another card with --card, or none: one that runs the code is then chosen",
         )
     known = [cards.load(root, each) for each in cards.names(root)]
     fitting = [card for card in known if card.capability in wanted]

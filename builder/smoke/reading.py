@@ -272,7 +272,7 @@ def _manifest(blobs: Blobs) -> dict[str, Any]:
         there = [entry for entry in found["manifests"] if blobs.file(entry["digest"]).is_file()]
         images = [entry for entry in there if _platform(entry) != "unknown/unknown"]
         if not images:
-            raise UntriedError("the engine has no image of the index")
+            raise UntriedError("Docker has no image of the index")
         wanted = min(images, key=lambda entry: PREFERRED.get(_platform(entry), len(PREFERRED)))
         found = _document(blobs.file(wanted["digest"]))
     return dict(found)

@@ -33,7 +33,7 @@ STATES = {
     "conflicts": "the lines that it expects have changed",
     "broken": "not a patch, without effect, or its commits are gone",
     "unexpected": "the recipe expects its files to be absent, but they exist",
-    "untried": "its script needs an engine with the recipe's base",
+    "untried": "its script needs Docker with the recipe's base",
 }
 """The meaning of each state, from the best to the worst."""
 

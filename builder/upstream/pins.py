@@ -325,6 +325,6 @@ def mirror_base(entry: Entry[BaseRecipe], cache: Path, log: Log) -> Iterator[str
     published = base.published
     if published is not None and published.digest is not None:
         local = published_image.fetch(base.name, published, published.digest, log).reference
-        yield f"{published.image} in the engine, as {local}"
+        yield f"{published.image} in Docker, as {local}"
     elif published is not None:
         yield f"{published.image} is not mirrored: it is not pinned ({published.note})"

@@ -134,4 +134,4 @@ def test_a_pinned_commit_is_mirrored_built_offline_and_named_in_the_image(
     done = builder("build", "from-git", "--offline", "--catalog", catalog)
     assert done.returncode == 5, done.stderr
     assert "the base cuda-13.0" in done.stderr
-    assert "is not in the engine" in done.stderr
+    assert "is not in Docker" in done.stderr

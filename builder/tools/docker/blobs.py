@@ -46,7 +46,7 @@ def blobs_of(reference: str, work: Path, digest: str = "") -> Blobs:
     if not digest:
         found = docker.image(reference)
         if found is None:
-            raise UntriedError(f"the engine has no image {reference}")
+            raise UntriedError(f"Docker has no image {reference}")
         digest = found.digest
     for store in (docker.engine().root / "containerd" / "daemon", CONTAINERD):
         blobs = Blobs(store / CONTENT, {"manifests": [{"digest": digest}]})
@@ -71,7 +71,7 @@ def save_layout(reference: str, folder: Path) -> None:
         with _saved(reference) as stream:
             archives.unpack_stream(stream, folder)
     except FetchError as error:
-        raise WorldError(f"the engine does not give the image {reference}", error.why) from error
+        raise WorldError(f"Docker does not give the image {reference}", error.why) from error
     if not (folder / "index.json").is_file():
         raise WorldError(
             f"`docker image save` gives no OCI layout of {reference}",
@@ -116,4 +116,4 @@ def _require_success(
     if status > 0:
         errors.seek(0)
         why = errors.read().decode(errors="replace").strip()
-        raise WorldError(f"the engine does not give the image {reference}", why) from cause
+        raise WorldError(f"Docker does not give the image {reference}", why) from cause

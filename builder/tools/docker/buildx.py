@@ -90,7 +90,7 @@ def full_disk(builder: Builder, why: str, *others: Path) -> SpaceError:
     try:
         return files.full_disk(why, docker.engine().root, *others)
     except WorldError:  # a full disk may end an engine
-        return SpaceError("the disk of the engine is full", why, files.FREE_SPACE_HINT)
+        return SpaceError("Docker's disk is full", why, files.FREE_SPACE_HINT)
 
 
 def build(builder: Builder, arguments: Sequence[str], on_line: Callable[[str], None]) -> int:

@@ -36,7 +36,7 @@ ENGINE_TIMEOUT = 60.0  # seconds for the engine to answer
 NO_GPU_DRIVER = "could not select device driver"  # moby, daemon/devices.go
 TOOLKIT = (
     "install nvidia-container-toolkit, run `nvidia-ctk runtime configure --runtime=docker` and "
-    "restart the Docker engine"
+    "restart Docker"
 )
 """How an engine gets NVIDIA's runtime (the toolkit's installation guide)."""
 
@@ -159,9 +159,9 @@ def run(
         if not removed:
             remove(name)
     if done.status == ENGINE_FAILED:
-        raise UntriedError("the engine cannot start a container", done.output.strip())
+        raise UntriedError("Docker cannot start a container", done.output.strip())
     if done.status != 0 and "exec format error" in done.output:
-        raise UntriedError("the engine cannot run programs of the image's platform", done.output)
+        raise UntriedError("Docker cannot run programs of the image's platform", done.output)
     return done
 
 
@@ -296,9 +296,9 @@ def started(reference: str, start: Start) -> Iterator[Container]:
             raise NotRunnableError("its program cannot be run", done.output.strip())
         if done.status != 0:
             hint = TOOLKIT if start.gpus is not None and NO_GPU_DRIVER in done.output else ""
-            raise UntriedError("the engine cannot start a container", done.output.strip(), hint)
+            raise UntriedError("Docker cannot start a container", done.output.strip(), hint)
         yield Container(name)
     except subprocess.TimeoutExpired as error:
-        raise UntriedError("the engine did not start a container in time") from error
+        raise UntriedError("Docker did not start a container in time") from error
     finally:
         remove(name)

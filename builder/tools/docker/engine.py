@@ -184,10 +184,10 @@ def ask_engine() -> Engine:
     except DockerException as error:
         lines = reason(error).splitlines()
         why = lines[-1] if lines else ""
-        raise WorldError("the Docker engine does not answer", why, START_HINT) from error
+        raise WorldError("Docker does not answer", why, START_HINT) from error
     if info.server_version is None:
         why = "; ".join(_info(executable()).get("ServerErrors") or [])
-        raise WorldError("the Docker engine does not answer", why, START_HINT)
+        raise WorldError("Docker does not answer", why, START_HINT)
     return _properties(info)
 
 
@@ -273,7 +273,7 @@ def tag(reference: str, new: str) -> None:
         client().image.tag(reference, new)
     except DockerException as error:
         raise WorldError(
-            f"the engine cannot tag {reference} as {new}",
+            f"Docker cannot tag {reference} as {new}",
             reason(error),
             "another user may have removed the image: build again",
         ) from error
@@ -300,5 +300,5 @@ def load(archive: Path) -> None:
         why = reason(error)
         if mentions_full_disk(why):
             root = engine().root
-            raise full_disk(f"the engine was loading the new image: {why}", root) from error
-        raise WorldError("the engine cannot load the new image", why) from error
+            raise full_disk(f"Docker was loading the new image: {why}", root) from error
+        raise WorldError("Docker cannot load the new image", why) from error

@@ -176,7 +176,7 @@ def test_a_bisect_without_progress_leaves_no_state(
 
 
 def nobody(*_: Any) -> None:
-    raise WorldError("the Docker engine does not answer")
+    raise WorldError("Docker does not answer")
 
 
 def test_a_wrong_commit_to_skip_is_refused_before_any_build(farm: Farm) -> None:

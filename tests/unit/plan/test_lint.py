@@ -41,6 +41,10 @@ def test_presets_are_checked_with_their_recipe(builder: Builder, catalog: Path) 
     (found,) = json.loads(done.stdout)
     assert (found["name"], found["warnings"]) == ("bad@5090", [])
     assert words in found["error"]
+    (misnamed := file.with_name("bad.toml")).write_text(file.read_text())
+    done = builder("recipe", "check", "bad", "--catalog", catalog)
+    assert "bad.toml:3: card: the file must be MODEL@5080.toml, not bad.toml" in done.stdout
+    misnamed.unlink()
     file.rename(file.with_name("bad@5080.toml"))
     done = builder("recipe", "check", "beellama", "--catalog", catalog)
     assert done.returncode == 0

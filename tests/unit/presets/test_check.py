@@ -53,8 +53,7 @@ BROKEN = {
     "unknown card": (
         A100,
         {'card = "there': 'source = "there'},
-        "card: no card is named a100-80gb; a card that cannot be simulated is listed in "
-        "[unverified]",
+        "card: no card is named a100-80gb. List one without a file in [unverified]",
     ),
     "no source": (
         MTP,
@@ -225,3 +224,10 @@ def test_a_preset_of_a_broken_recipe_is_broken(tmp_path: Path) -> None:
     (tmp_path / "presets" / f"{MTP}.toml").write_text(text)
     (problem,) = catalog.load(load_catalog(tmp_path)).problems()
     assert problem.message == "the recipe llama-cpp-b9261 is invalid"
+
+
+def test_an_unknown_card_is_one_problem_not_two(tmp_path: Path) -> None:
+    found = problems(tmp_path, MTP, {'card    = "5090-laptop"': 'card = "5091"'})
+    assert [each.message for each in found] == [
+        "no card is named 5091; did you mean 5090? List one without a file in [unverified]"
+    ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import RecipeError
+from builder.errors import RecipeError, UsageError
 from builder.simulator import cards
 from support.environment import REPOSITORY
 
@@ -42,7 +42,7 @@ def test_a_card_is_found_by_its_full_name(name: str) -> None:
 
 
 def test_a_typo_is_told_with_the_card_that_is_meant() -> None:
-    with pytest.raises(RecipeError, match="no card is named 5090-latpop; did you mean 5090-lap"):
+    with pytest.raises(UsageError, match="no card is named 5090-latpop; did you mean 5090-lap"):
         cards.load(REPOSITORY, "5090-latpop")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.errors import RecipeError
+from builder.errors import UsageError
 from builder.recipes.schema import Recipe
 from builder.simulator import cards
 from builder.smoke.contents import Contents, ExtendedImage, File, Layer
@@ -58,12 +58,10 @@ def test_a_named_card_runs_the_code_or_is_refused() -> None:
     found = card_for(REPOSITORY, HELLO, "RTX 5090 Laptop")
     assert found is not None
     assert found.name == "NVIDIA GeForce RTX 5090 Laptop GPU"
-    with pytest.raises(
-        RecipeError, match=r"RTX 3090 does not run the code of hello-sm120"
-    ) as error:
+    with pytest.raises(UsageError, match=r"RTX 3090 does not run the code of hello-sm120") as error:
         card_for(REPOSITORY, HELLO, "3090")
     assert error.value.why == "it has compute capability 8.6, the recipe asks for 12.0"
-    with pytest.raises(RecipeError, match="no card is named 5099"):
+    with pytest.raises(UsageError, match="no card is named 5099"):
         card_for(REPOSITORY, HELLO, "5099")
 
 
