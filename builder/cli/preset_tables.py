@@ -73,7 +73,7 @@ def print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
                 **{name: file.shown for name, file in files.items()},
                 "arguments": shlex.join(words),
                 "environment": shlex.join(environment),
-                "docker run": shlex.join(options),
+                "container": shlex.join(options),
                 "memory": _memory(preset.memory),
                 "method": _method(preset),
                 "loses to": preset.loses_to or "",

@@ -30,7 +30,7 @@ def list_recipes(
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List all recipes with their family, base and summary.
+    """List all recipes with their family, base and summary; with `--presets`, all presets.
 
     Problems of invalid recipes are printed to standard error; the exit code is then 3.
     """

@@ -42,8 +42,9 @@ def smoke(
         ),
     ] = None,
     card: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
+            "--card",
             metavar="CARD",
             help="Simulated card on which the server is started: 5090, 5090-laptop, ... Default: "
             "that with the least memory of those that run the recipe's code.",
@@ -119,7 +120,14 @@ def smoke(
     from builder.images.check import smoke_error
     from builder.smoke.gpu import GpuTest
 
-    options = build_options(gpu_test=GpuTest(model, draft, runs, warm_ups, gpu), card=card)
+    if card and len(card) > 1:
+        raise typer.BadParameter("give one card: the server is started on one", param_hint="--card")
+    if gpu is False and (model or draft):
+        raise typer.BadParameter(
+            "--model and --draft are for the checks on a GPU, which --no-gpu leaves out"
+        )
+    gpu_test = GpuTest(model, draft, runs, warm_ups, gpu)
+    options = build_options(gpu_test=gpu_test, card=card[0] if card else None)
     session = build_session(catalog, options, reporter(junit, summary))
     found = lookup.smoke_test(session, target, recipe)
     if as_json:

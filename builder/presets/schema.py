@@ -158,7 +158,7 @@ class Preset(Model):
     summary: Text
     """What runs where, in one line."""
     card: Name
-    """Card that it was run on: a file of ``cards/``."""
+    """Card that it was run on: a file of ``cards/``, or listed in ``[unverified]``."""
     cards: Annotated[int, Field(ge=1, le=8)] = 1
     """Number of these cards."""
     loses_to: Text | None = None

@@ -189,12 +189,13 @@ def _drafts(folder: Path, model: type[R], families: Mapping[str, Check[R]]) -> d
             draft.problems.extend(_patch_problems(draft.file, draft.recipe))
             draft.problems.extend(_family_problems(draft.file, draft.recipe, families))
     path = ("engine",) if model is Recipe else ("name",)
+    keys = "engine or version in one of the files" if model is Recipe else "name in one of them"
     for name, stems in declared.items():
         for stem in stems:
             file = drafts[stem].file
             others = ", ".join(f"{other}.toml" for other in stems if other != stem)
             if others:
-                problem = file.problem(path, f"{name} is also declared by {others}")
+                problem = file.problem(path, f"{name} is also declared by {others}: change {keys}")
                 drafts[stem].problems.append(problem)
             elif stem != name:
                 problem = file.problem(path, f"declares {name}: the file must be {name}.toml")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -33,6 +34,7 @@ BLOCK = 1 << 16
 LOG_TAIL = 64 << 10  # bytes of a log that are looked at
 ENGINE_FAILED = 125  # docker run(1), "Exit status": the engine's own error
 ENGINE_TIMEOUT = 60.0  # seconds for the engine to answer
+NUMBER = re.compile(r"[0-9a-f]{64}")  # of a container: what `docker run --detach` prints
 NO_GPU_DRIVER = "could not select device driver"  # moby, daemon/devices.go
 TOOLKIT = (
     "install nvidia-container-toolkit, run `nvidia-ctk runtime configure --runtime=docker` and "
@@ -159,10 +161,20 @@ def run(
         if not removed:
             remove(name)
     if done.status == ENGINE_FAILED:
-        raise UntriedError("Docker cannot start a container", done.output.strip())
+        raise UntriedError("Docker cannot start a container", reason_of(done.output))
     if done.status != 0 and "exec format error" in done.output:
         raise UntriedError("Docker cannot run programs of the image's platform", done.output)
     return done
+
+
+def reason_of(output: str) -> str:
+    """What the client says of a container that did not start, without its number and its advice."""
+    lines = [line.strip() for line in output.splitlines()]
+    return "\n".join(
+        line
+        for line in lines
+        if line and not NUMBER.fullmatch(line) and not line.startswith("Run 'docker run --help'")
+    )
 
 
 def _finished(call: Sequence[str], timeout: float) -> Finished:
@@ -293,10 +305,10 @@ def started(reference: str, start: Start) -> Iterator[Container]:
         call = [executable(), "run", *options, "--", reference, *start.arguments]
         done = _finished(call, ENGINE_TIMEOUT)
         if done.status in {126, 127}:  # docker run(1), "Exit status": the program's fault
-            raise NotRunnableError("its program cannot be run", done.output.strip())
+            raise NotRunnableError("its program cannot be run", reason_of(done.output))
         if done.status != 0:
             hint = TOOLKIT if start.gpus is not None and NO_GPU_DRIVER in done.output else ""
-            raise UntriedError("Docker cannot start a container", done.output.strip(), hint)
+            raise UntriedError("Docker cannot start a container", reason_of(done.output), hint)
         yield Container(name)
     except subprocess.TimeoutExpired as error:
         raise UntriedError("Docker did not start a container in time") from error

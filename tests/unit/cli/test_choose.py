@@ -40,7 +40,7 @@ def test_nothing_that_runs_is_an_error(builder: Builder) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (("--card", "5091"), 3, "no card is named 5091; did you mean 5090?"),
+        (("--card", "5091"), 2, "no card is named 5091; did you mean 5090?"),
         (("--card", "5090", "--model", "llama 4"), 3, "no preset is of a model llama 4"),
         (("--card", "5090", "--context", "much"), 2, "such as 65536 or 64K"),
         (("--card", "5090", "--driver", "new"), 2, "such as 580.65.06"),

@@ -80,8 +80,8 @@ def test_list_has_the_problems_of_presets(builder: Builder, catalog: Path) -> No
 
 def test_show_has_the_options_and_figures_of_a_preset(builder: Builder) -> None:
     text = builder("show", PRESET).stdout
-    assert "arguments   --model MODEL --ctx-size 262144 --model-draft DRAFT --spec-type" in text
-    assert "docker run  --ulimit=memlock=-1 --cap-add=IPC_LOCK" in text
+    assert "arguments  --model MODEL --ctx-size 262144 --model-draft DRAFT --spec-type" in text
+    assert "container  --ulimit=memlock=-1 --cap-add=IPC_LOCK" in text
     assert "98304\t106.67 (97.84-115.36)\t10\t\t\tKV cache 3 GB" in text
     assert "(Anbeeld/beellama.cpp#7)" in text
     found = json.loads(builder("show", PRESET, "--json").stdout)

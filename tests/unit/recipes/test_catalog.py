@@ -80,7 +80,9 @@ def test_a_wrong_base_spoils_what_stands_on_it(catalog: Path) -> None:
 def test_two_recipes_of_one_name(catalog: Path) -> None:
     add(catalog, "hello-sm120-0.1.0")
     add(catalog, "other-1")
-    with pytest.raises(RecipeError, match=r"is also declared by other-1\.toml"):
+    with pytest.raises(
+        RecipeError, match=r"is also declared by other-1\.toml: change engine or version"
+    ):
         load(catalog).engine("hello-sm120-0.1.0")
 
 
