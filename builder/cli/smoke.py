@@ -17,7 +17,7 @@ from builder.cli.options import (
     reporter,
 )
 from builder.cli.tables import table
-from builder.cli.terminal import print_json
+from builder.cli.terminal import log, print_json
 
 if TYPE_CHECKING:
     from builder.smoke.verdict import Verdict
@@ -127,6 +127,8 @@ def smoke(
             "--model and --draft are for the checks on a GPU, which --no-gpu leaves out"
         )
     gpu_test = GpuTest(model, draft, runs, warm_ups, gpu)
+    if (model or draft) and not gpu_test.due():
+        log("Docker offers no GPU: --model and --draft are not used")
     options = build_options(gpu_test=gpu_test, card=card[0] if card else None)
     session = build_session(catalog, options, reporter(junit, summary))
     found = lookup.smoke_test(session, target, recipe)

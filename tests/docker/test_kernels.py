@@ -169,6 +169,11 @@ def test_the_command_lists_compares_and_fails(
     assert first["spills"] == first["spill_stores"] + first["spill_loads"] > 0
     assert len(found["kernels"]) == 8
 
+    none = builder("kernels", ptx, "--capability", "8.9")
+    assert none.returncode == 8
+    assert "runs on a card of compute capability 8.9" in none.stderr
+    assert "its code is for compute_90" in none.stderr
+
     report = tmp_path / "report.json"
     launches = [
         {"kernel": ARRAY, "file": "/opt/program", "count": 41},

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from builder.tools.docker import gpus
 from support.commands import Builder
 from support.smoke_tests import SmokeTest, small
 
@@ -58,8 +59,10 @@ def kinds(output: str) -> set[str]:
     return {check["kind"] for check in json.loads(output)["verdict"]["checks"]}
 
 
-def test_a_name_that_is_no_image_is_refused(builder: Builder) -> None:
-    done = builder("smoke", "no-such-image:1")
+def test_a_name_that_is_no_image_is_refused(builder: Builder, tmp_path: Path) -> None:
+    (model := tmp_path / "model.gguf").touch()
+    done = builder("smoke", "no-such-image:1", "--model", model)
+    assert ("--model and --draft are not used" in done.stderr) is not gpus.has_runtime()
     assert done.returncode == 4
     assert "neither a recipe nor an image" in done.stderr
     assert "`docker pull no-such-image:1`" in done.stderr

@@ -176,4 +176,4 @@ def test_an_engine_that_dies_during_the_build(
         own_engine.send_signal(signal.SIGKILL)
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 4, errors
-    assert "engine went away" in plain(errors)
+    assert "Docker went away" in plain(errors)
