@@ -127,7 +127,7 @@ def engine_faults() -> Iterator[Fault]:
     """Whether the engine answers, and gives GPUs to containers."""
     try:
         if not gpus.has_runtime() and not gpus.has_cdi():
-            yield Fault("the Docker engine has neither NVIDIA's runtime nor GPUs by CDI", TOOLKIT)
+            yield Fault("Docker has neither NVIDIA's runtime nor GPUs by CDI", TOOLKIT)
     except WorldError as error:
         yield Fault(": ".join(filter(None, (error.what, error.why))), error.hint)
 
@@ -145,7 +145,7 @@ def image_of(run: Run, settings: Settings) -> tuple[str, Fault | None]:
     hint = f"build it: `builder build {run.recipe.name}`"
     if not settings.namespace:
         hint += ", or set BUILDER_NAMESPACE to the account that publishes it"
-    return name, Fault(f"there is no image {name}, neither in the engine nor published", hint)
+    return name, Fault(f"there is no image {name}, neither in Docker nor published", hint)
 
 
 def file_faults(missing: Sequence[Missing], target: str) -> Iterator[Fault]:

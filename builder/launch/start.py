@@ -82,7 +82,7 @@ def _run(service: Service) -> None:
     if done.returncode != 0:
         no_driver = containers.NO_GPU_DRIVER in done.stderr
         raise UntriedError(
-            "the engine cannot start the container",
+            "Docker cannot start the container",
             done.stderr.strip(),
             containers.TOOLKIT if no_driver else "",
         )
