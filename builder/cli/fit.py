@@ -96,6 +96,7 @@ def fit(
     from builder.fit import plot as plots
     from builder.fit import run as fits
     from builder.fit.contexts import ContextError
+    from builder.fit.options import OptionError
     from builder.simulator import cards
 
     if plot is not None:
@@ -110,6 +111,8 @@ def fit(
         found = fits.fit(session, target, wanted)
     except ContextError as error:
         raise typer.BadParameter(str(error), param_hint="--context") from error
+    except OptionError as error:
+        raise typer.BadParameter(str(error), param_hint="OPTION") from error
     if plot is not None:
         plots.draw(found, plot)
     if as_json:
@@ -138,9 +141,6 @@ def _print(found: Fit) -> None:
     kinds = list(dict.fromkeys(kind for trial in found.trials for kind in trial.by_kind))
     header = ("context", "", "peak", *kinds, "CUDA context", "why not")
     table(header, [_row(trial, kinds) for trial in found.trials])
-    largest = f"{found.largest} tokens" if found.largest else "none"
-    if found.step is not None:
-        largest += f", searched in steps of {found.step}"
     unverified = [
         f"{card.name}: {', '.join(named)}"
         for card in found.cards
@@ -150,7 +150,8 @@ def _print(found: Fit) -> None:
     pairs(
         filled(
             {
-                "largest": largest,
+                "largest": largest(found),
+                "warning": warning(found),
                 "model": _model(found.model),
                 "draft model": _model(found.draft) if found.draft else "",
                 "projector": _model(found.projector) if found.projector else "",
@@ -162,8 +163,33 @@ def _print(found: Fit) -> None:
     )
 
 
+def largest(found: Fit) -> str:
+    """The largest context that fits, and what ends it."""
+    if found.largest is None:
+        return "none"
+    refused = [each.context for each in found.trials if each.context > found.largest]
+    if found.largest == found.model.context:
+        why = "the model's maximum"
+    elif refused:
+        why = f"{refused[0]} does not fit"
+    else:
+        why = "the largest that was tried"
+    return f"{found.largest} tokens: {why}"
+
+
+def warning(found: Fit) -> str:
+    """What the figures do not show: contexts that the model does not have, or were not filled."""
+    maximum, fitting = found.model.context, [each for each in found.trials if each.fits]
+    beyond = [str(each.context) for each in fitting if maximum and each.context > maximum]
+    texts = [f"more than the model's maximum of {maximum}: {', '.join(beyond)}"] if beyond else []
+    part = [f"{each.filled} of {each.context}" for each in fitting if not each.is_filled]
+    texts += [f"the requests filled only {', '.join(part)} tokens"] if part else []
+    return "; ".join(texts)
+
+
 def _model(file: ModelFile) -> str:
-    return f"{file.name}, {size(file.size)}: {size(file.read)} read"
+    longest = f", the model's maximum: {file.context} tokens" if file.context else ""
+    return f"{file.name}, {size(file.size)}: {size(file.read)} read{longest}"
 
 
 def _cards(found: Fit) -> str:

@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict
 
 from builder.simulator.figures import mib
 
+FILLED = 0.8  # of a context, at least; the prompts leave the last tokens free
+
 
 class _Part(BaseModel):
     """The base class; sizes are bytes."""
@@ -52,10 +54,16 @@ class Trial(_Part):
     refused: Refused | None = None
     """What the last card to refuse was asked for."""
     filled: int = 0
-    """Tokens of the long prompt that was answered."""
+    """Tokens of the long prompts that were answered."""
     launches: int = 0
     """Kernels that were launched."""
     seconds: float = 0.0
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the long prompts filled the context, but for a part that no engine allocates
+        for."""
+        return self.filled >= FILLED * self.context
 
     @property
     def peak(self) -> int:

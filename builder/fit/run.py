@@ -12,6 +12,7 @@ from pathlib import Path
 from builder.errors import RecipeError
 from builder.families.layout import LAYOUT
 from builder.fit import contexts
+from builder.fit.options import require_free
 from builder.fit.results import Fit, FitCard, ModelFile, Trial
 from builder.fit.trial import Target, attempt
 from builder.images import lookup
@@ -73,13 +74,15 @@ def fit(session: BuildSession, name: str, wanted: Wanted) -> Fit:
     """Try a recipe's image with a model on simulated cards.
 
     Raises ``FetchError`` for a model that cannot be read, ``RecipeError`` for a recipe without a
-    server, ``ContextError`` for contexts that cannot be read, and like ``attempt``.
+    server, ``ContextError`` for contexts that cannot be read, ``OptionError`` for options of the
+    engine that are set already, and like ``attempt``.
     """
     started = time.monotonic()
     session.settings.require_directories()
     containers.remove_orphans()
     require_one_capability(wanted.cards)
     reference, image, recipe = lookup.served(session, name)
+    require_free(wanted.options, recipe)
     serve, port = _server_of(recipe, wanted)
     devel = session.resolve(recipe.name).base.references.get("devel")
     if devel is None:
@@ -197,6 +200,7 @@ def _target(
         serve=image.serve,
         port=image.port,
         model=models.model.file,
+        weights=models.model.weights,
         draft=models.draft.file if models.draft else None,
         projector=models.projector.file if models.projector else None,
         extra=wanted.options,

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import SmokeError, UntriedError
+from builder.fit.fill import fill
 from builder.fit.results import CardPeak, Refused, Trial
 from builder.recipes.schema import Serve
 from builder.servers.client import UnansweredError
 from builder.servers.server import ENDING, NotServingError, Server, ServeSpec, launched
 from builder.simulator import frames, memory, run
+from builder.simulator.figures import mib
 from builder.simulator.frames import Frame
 from builder.simulator.report import Report
 from builder.smoke.gpu import OFFLOADED
 from builder.tools.demangle import function_of
 
-ANSWER = 900.0  # seconds for the long request
-SHORT = 60.0  # seconds for any other
-TOKENS = 4  # of the answer
-RESERVE = 64  # tokens of the context that the prompt leaves free
-SMALLER = 0.5  # of the prompt, where the server refuses its length: it may divide the context
-LEAST = 64  # tokens of a prompt that is tried
-LINE = "Line {number:06}: nothing in it matters for the task.\n"
-SAMPLE = 20  # lines by which the tokens of a line are counted: all have as many characters
-CHARACTERS = 4  # of a token of English, where a server does not count them
+LEAST_SHARE = 0.01  # of the weights that is on the card: an engine may keep experts on the host
 # Functions of ggml that allocate for others: their callers show what the memory is for.
 ALLOCATORS = (
     "ggml_cuda_device_malloc",
@@ -38,7 +30,6 @@ ALLOCATORS = (
     "ggml_cuda_pool",
     "ggml_backend_cuda_host",
 )
-TOO_LONG = re.compile(r"exceed|too (?:long|large)|context (?:length|size|window)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +40,8 @@ class Target:
     serve: Serve
     port: int
     model: Path
+    weights: int
+    """Bytes of the model's tensors."""
     draft: Path | None
     projector: Path | None
     extra: Sequence[str]
@@ -67,7 +60,7 @@ def attempt(target: Target, context: int, work: Path) -> Trial:
     """Start the server with this context and fill it; ``work`` is an empty directory.
 
     Raises ``UntriedError`` where it ends, or never gets ready, for another reason than memory;
-    ``SmokeError`` where it does not use the cards.
+    ``SmokeError`` where it does not use the cards, or does not load the model's weights there.
     """
     started = time.monotonic()
     simulation = run.prepare(
@@ -92,14 +85,16 @@ def attempt(target: Target, context: int, work: Path) -> Trial:
         try:
             server.wait(target.seconds)
             log = server.container.log()  # a request follows, which fills it
-            filled = _fill(server, context)
-            server.require_running()
+            if not _left_behind(log):
+                filled = fill(server, context)
+                server.require_running()
         except (NotServingError, UnansweredError) as error:
             fault = _fault(server, error)
         report = simulation.settled()
     if report is None:
         raise _unused(target, fault)
     found = evaluate(report, frames.named(report, target.files.get), context, fault, log)
+    require_weights(found, target.reference, target.weights)
     return found.model_copy(
         update={"filled": filled, "seconds": round(time.monotonic() - started, 1)}
     )
@@ -112,49 +107,6 @@ def _fault(server: Server, error: Exception) -> str:
     except NotServingError as ended:
         return str(ended)
     return str(error)
-
-
-def _fill(server: Server, context: int) -> int:
-    """Send a prompt that fills the context, so that what is allocated at run time is, too.
-
-    The tokens of the prompt; it is shorter where the server refuses its length.  Raises
-    ``UnansweredError``.
-    """
-    characters = _characters_of_a_token(server)
-    wanted = max(context - RESERVE, LEAST)
-    while True:
-        text = _text(int(wanted * characters))
-        body = {"prompt": text, "max_tokens": TOKENS, "temperature": 0, "cache_prompt": False}
-        try:
-            answer = server.client.post(server.api_flavor.completions, body, ANSWER)
-        except UnansweredError as error:
-            refused = TOO_LONG.search(str(error)) is not None
-            if not refused or wanted * SMALLER < LEAST:
-                raise
-            wanted = int(wanted * SMALLER)
-            continue
-        with suppress(KeyError, TypeError, ValueError):
-            return int(answer["usage"]["prompt_tokens"])
-        return wanted
-
-
-def _characters_of_a_token(server: Server) -> float:
-    """By the server's own tokenizer, where it has one."""
-    tokenizer = server.api_flavor.tokenizer
-    if tokenizer is None:
-        return CHARACTERS
-    sample = "".join(LINE.format(number=number) for number in range(SAMPLE))
-    body = {tokenizer.text: sample}
-    try:
-        count = len(server.client.post(tokenizer.tokenize, body, SHORT)["tokens"])
-    except (UnansweredError, KeyError, TypeError):
-        return CHARACTERS
-    return len(sample) / max(count, 1)
-
-
-def _text(characters: int) -> str:
-    lines = characters // len(LINE.format(number=0)) + 1
-    return "".join(LINE.format(number=number) for number in range(lines))[:characters]
 
 
 def evaluate(
@@ -197,6 +149,22 @@ def _refused(report: Report, stacks: Sequence[Sequence[Frame]]) -> Refused | Non
         card=report.cards[last.card].name,
         function=frames.caller_of(stack, ALLOCATORS),
         kind=memory.kind_of(stack),
+    )
+
+
+def require_weights(found: Trial, reference: str, weights: int) -> None:
+    """Raise ``SmokeError`` where a trial fits because the weights are not on the cards.
+
+    ``weights`` are the bytes of the model's tensors.  Where no function of the engine names what
+    its memory is for, all of that may be weights.
+    """
+    loaded = sum(found.by_kind.get(kind, 0) for kind in ("weights", "other"))
+    if not found.fits or loaded >= weights * LEAST_SHARE:
+        return
+    raise SmokeError(
+        f"{reference} does not load this model",
+        f"the engine put {mib(loaded)} of {mib(weights)} of weights on the card",
+        "choose an engine that runs the model; leave out options that keep weights on the host",
     )
 
 

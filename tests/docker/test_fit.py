@@ -72,9 +72,11 @@ def test_a_model_of_the_hub_fits(
 
 
 def test_two_cards_have_their_memory_added_up(try_fit: TryFit) -> None:
-    done = try_fit("--card", "5090", "--json")
+    done = try_fit("--card", "5090", "--context", "2048", "--no-search", "--json")
     assert done.returncode == 0, done.stderr
-    names = [card["name"] for card in json.loads(done.stdout)["trials"][0]["cards"]]
+    (trial,) = json.loads(done.stdout)["trials"]
+    assert trial["filled"] > 0.8 * 2048, "its requests are short: several fill the context"
+    names = [card["name"] for card in trial["cards"]]
     assert names == ["NVIDIA GeForce RTX 5060 Ti", "NVIDIA GeForce RTX 5090"]
 
 
@@ -112,6 +114,13 @@ def test_an_engine_that_ignores_the_card(try_fit: TryFit) -> None:
     done = try_fit("--", "--device", "cpu")
     assert done.returncode == 7
     assert "does not use the card" in done.stderr
+
+
+def test_an_engine_that_does_not_load_the_model(try_fit: TryFit, tmp_path: Path) -> None:
+    done = try_fit(named=str(shapes.write("qwen3-0.6b", tmp_path / "model.gguf")))
+    assert done.returncode == 7
+    assert "does not load this model" in done.stderr
+    assert re.search(r"the engine put 0\.\d MiB of \d+ MiB of weights on the card", done.stderr)
 
 
 def test_faults_of_the_command_line(try_fit: TryFit, model: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UntriedError
+from builder.errors import SmokeError, UntriedError
 from builder.fit import trial
 from builder.fit.results import Trial
 from builder.simulator import frames
@@ -82,3 +82,26 @@ def test_layers_that_the_engine_left_to_the_cpu_do_not_fit() -> None:
     log = "load_tensors: offloaded 40/65 layers to GPU"
     found = evaluated(report_of("served"), 32768, log=log)
     assert (found.fits, found.why) == (False, "only 40 of 65 layers are on the card")
+
+
+def test_a_model_whose_weights_are_elsewhere_does_not_count_as_fitting() -> None:
+    found = evaluated(report_of("served"), 32768)
+    weights = found.by_kind["weights"]
+    trial.require_weights(found, "engine:1", weights)
+    trial.require_weights(found, "engine:1", 50 * weights)  # most experts are on the host
+    with pytest.raises(SmokeError, match="engine:1 does not load this model") as caught:
+        trial.require_weights(found, "engine:1", 200 * weights)
+    assert "of weights on the card" in caught.value.why
+
+
+def test_an_engine_without_names_of_functions_is_given_the_benefit_of_the_doubt() -> None:
+    nameless = evaluated(report_of("served"), 32768).model_copy(update={"by_kind": {"other": 99}})
+    trial.require_weights(nameless, "engine:1", 100)
+    with pytest.raises(SmokeError):
+        trial.require_weights(nameless, "engine:1", 10000)
+
+
+def test_a_model_that_does_not_fit_has_no_weights_to_count() -> None:
+    refused = evaluated(report_of("refused"), 262144, fault="ended with exit status 1")
+    none = refused.model_copy(update={"by_kind": {}})
+    trial.require_weights(none, "engine:1", 1 << 40)

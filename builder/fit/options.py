@@ -1,0 +1,40 @@
+"""Options of the engine that a user gives after ``--``; those that ``fit`` sets are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from builder.presets.command import known_options, option_of
+from builder.recipes.schema import Recipe
+
+OURS: Mapping[str, str] = {
+    "{model}": "--model",
+    "{context}": "--context",
+    "{draft}": "--draft",
+    "{mmproj}": "--mmproj",
+}
+"""The option of ``builder fit`` by the placeholder of the recipe's arguments."""
+
+
+class OptionError(ValueError):
+    """An option of the engine cannot be given after ``--``."""
+
+
+def require_free(options: Sequence[str], recipe: Recipe) -> None:
+    """Raise ``OptionError`` for an option by which the recipe names a model or the context."""
+    set_by = {
+        option_of(group[0]): OURS[place]
+        for place, group in known_options(recipe).items()
+        if place in OURS
+    }
+    for word in options:
+        if ours := set_by.get(option_of(word)):
+            raise OptionError(
+                f"{word.split('=', 1)[0]} is set by the {ours} of fit: leave it out after --"
+            )
+
+
+def given(options: Sequence[str], words: Sequence[str]) -> str:
+    """The first of ``options`` that is one of ``words``, under any of its names; empty for none."""
+    names = {option_of(word) for word in words} - {""}
+    return next((word for word in options if option_of(word) in names), "")

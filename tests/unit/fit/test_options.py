@@ -1,0 +1,45 @@
+"""Options of the engine after ``--``: those that the recipe's arguments set are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.families import load_catalog
+from builder.fit.options import OptionError, given, require_free
+from builder.plan.resolve import complete
+from builder.recipes.schema import Recipe
+from support.environment import REPOSITORY
+
+
+def recipe_of(name: str) -> Recipe:
+    return complete(load_catalog(REPOSITORY).engine(name).recipe)
+
+
+@pytest.mark.parametrize(
+    ("engine", "word", "ours"),
+    [
+        ("llama-cpp-b9261", "--ctx-size", "--context"),
+        ("llama-cpp-b9261", "-c", "--context"),
+        ("llama-cpp-b9261", "-m", "--model"),
+        ("llama-cpp-b9261", "--ctx-size=4096", "--context"),
+        ("llama-cpp-b9261", "--spec-draft-model", "--draft"),
+        ("llama-cpp-b9261", "-mm", "--mmproj"),
+        ("llama-cpp-python", "--n_ctx", "--context"),
+    ],
+)
+def test_what_fit_sets_is_refused(engine: str, word: str, ours: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        require_free(["--parallel", "4", word, "4096"], recipe_of(engine))
+    option = word.partition("=")[0]
+    assert str(caught.value) == f"{option} is set by the {ours} of fit: leave it out after --"
+
+
+def test_other_options_are_free() -> None:
+    words = ["-ngl", "10", "--cache-type-k", "q8_0", "--seed", "-1", "c"]
+    require_free(words, recipe_of("llama-cpp-b9261"))
+
+
+def test_an_option_is_found_under_any_of_its_names() -> None:
+    assert given(["-fa", "on", "-ngl", "10"], ["--n-gpu-layers", "99"]) == "-ngl"
+    assert given(["--cache-type-k", "q8_0"], ["-ctk"]) == "--cache-type-k"
+    assert given(["-fa", "on"], ["--n-gpu-layers", "99"]) == ""
