@@ -40,6 +40,10 @@ class NotGgufError(Exception):
     """A file is no GGUF that llama.cpp loads; the text says why."""
 
 
+class CutError(NotGgufError):
+    """A file ends within its header."""
+
+
 @dataclass(frozen=True, slots=True)
 class Array:
     """An array: its length, and its first elements, ``KEPT`` at most."""
@@ -157,12 +161,10 @@ class _Reader:
         self.at = 0
 
     def take(self, count: int) -> bytes:
-        """The next bytes; raises ``NotGgufError`` at the end of the file."""
+        """The next bytes; raises ``CutError`` at the end of the file."""
         found = self._stream.read(count)
         if len(found) != count:
-            raise NotGgufError(
-                f"it is cut: it ends after {self.at + len(found)} bytes, within its header"
-            )
+            raise CutError(f"it ends after {self.at + len(found)} bytes, within its header")
         self.at += count
         return found
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from builder.errors import FetchError, WorldError
 from builder.models import gguf
-from builder.models.gguf import Header, NotGgufError
+from builder.models.gguf import CutError, Header, NotGgufError
 from builder.models.location import PART, Location, locate
 from builder.tools.log import Log
 
@@ -54,11 +54,11 @@ def write(text: str, folder: Path, log: Log) -> Model:
             "engines load the first part, and find the others beside it",
             f"name {location.part(1, int(found[2])).shown}",
         )
-    first, size = _write(location, folder)
+    first, size = _write(location, folder, log)
     sizes, headers = [size], [first]
     count = _parts(location, first, int(found[2]) if found else 1)
     for number in range(2, count + 1):
-        header, size = _write(location.part(number, count), folder)
+        header, size = _write(location.part(number, count), folder, log)
         sizes.append(size)
         headers.append(header)
     return _model(folder / location.name, headers, sizes)
@@ -82,12 +82,14 @@ def _parts(location: Location, header: Header, named: int) -> int:
     )
 
 
-def _write(location: Location, folder: Path) -> tuple[Header, int]:
+def _write(location: Location, folder: Path, log: Log) -> tuple[Header, int]:
     """Write one hollow file; its header, and the size of the real file."""
     target = folder / location.name
-    with location.opened() as real, target.open("wb") as sink:
+    with location.opened(log) as real, target.open("wb") as sink:
         try:
             header = gguf.read(_Copying(real.stream, sink))
+        except CutError as error:
+            raise FetchError(f"{location.shown} is cut", str(error), "download it again") from error
         except NotGgufError as error:
             raise FetchError(
                 f"{location.shown} is not a GGUF file for llama.cpp",

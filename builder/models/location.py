@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
 from builder.errors import FetchError
+from builder.tools.log import Log
 from builder.tools.web.errors import cause
 from builder.tools.web.remote_file import PartialReadError, RemoteFile
+from builder.tools.web.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from requests import PreparedRequest, Response
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 
 ENDPOINT = "https://huggingface.co"
 # Hub documentation, "Repositories": OWNER/NAME of letters, digits and . _ -
-ON_THE_HUB = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*):([^\s:]+)")
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+ON_THE_HUB = re.compile(rf"({REPOSITORY.pattern}):([^\s:]+)")
+EXAMPLE = "unsloth/Qwen3.6-27B-GGUF:Qwen3.6-27B-UD-Q3_K_XL.gguf"
 # llama-gguf-split names the parts of a model so.
 PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
@@ -66,10 +70,11 @@ class Location:
         return replace(self, place=PART.sub(new, self.place), shown=PART.sub(new, self.shown))
 
     @contextmanager
-    def opened(self) -> Iterator[Opened]:
+    def opened(self, log: Log = lambda _: None) -> Iterator[Opened]:
         """Open it for reading from its beginning; of a remote one, only what is read is fetched.
 
-        Raises ``FetchError`` where it cannot be read, or not in parts.
+        ``log`` gets a line before each retry of a request.  Raises ``FetchError`` where it cannot
+        be read, or not in parts.
         """
         if not self.remote:
             with _local(self) as found:
@@ -81,7 +86,10 @@ class Location:
             if token := token_for(self.place):
                 session.auth = bearer(token)
             try:
-                file = RemoteFile(session, self.place, forwards=True)
+                server = urlsplit(self.place).netloc.rpartition("@")[2]
+                file = RemoteFile(
+                    session, self.place, forwards=True, retries=lambda: RetryPolicy(server, log)
+                )
                 yield Opened(io.BufferedReader(file, 1 << 20), file.size)
             except PartialReadError as error:
                 raise FetchError(
@@ -115,13 +123,22 @@ def locate(text: str) -> Location:
         return Location(str(file.absolute()), text)
     found = ON_THE_HUB.fullmatch(text)
     if found is None:
-        raise FetchError(
-            f"there is no model {text}",
-            "it is neither a file, nor a URL, nor REPO:FILE of the Hugging Face Hub",
-            "for example unsloth/Qwen3.6-27B-GGUF:Qwen3.6-27B-UD-Q3_K_XL.gguf",
-        )
+        raise _nowhere(text, file)
     url = f"{endpoint()}/{found[1]}/resolve/main/{quote(found[2])}"
     return Location(url, text, found[1])
+
+
+def _nowhere(text: str, file: Path) -> FetchError:
+    """The error of a text that names no model, by what it looks like."""
+    what = f"there is no model {text}"
+    if file.is_dir():
+        return FetchError(what, "it is a directory", "name a .gguf file in it")
+    if "://" in text:
+        return FetchError(what, "only URLs of http and https are read", "download the file first")
+    why = "it is neither a file, nor a URL, nor REPO:FILE of the Hugging Face Hub"
+    if REPOSITORY.fullmatch(text):
+        return FetchError(what, why, f"a repository is named with its file: {text}:FILE.gguf")
+    return FetchError(what, why, f"for example {EXAMPLE}")
 
 
 @contextmanager
@@ -164,7 +181,9 @@ def bearer(token: str) -> AuthBase:
 def refused(location: Location, error: Exception) -> FetchError:
     """The error of a response, with the Hub's own reason (X-Error-Message) and the next step."""
     response: Response | None = getattr(error, "response", None)
-    why, hint = cause(error), ""
+    why, hint = cause(error), "check the URL and the network"
+    if location.repository:
+        hint = "check the network; HF_ENDPOINT may name a mirror of the Hub"
     if response is not None:
         stated = response.headers.get("X-Error-Message", "")
         why = f"{why}: {stated}" if stated else why

@@ -7,9 +7,11 @@ import re
 from typing import TYPE_CHECKING
 
 from builder.tools.web.downloads import TIMEOUT
-from builder.tools.web.retry import with_retries
+from builder.tools.web.retry import RetryPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from _typeshed import WriteableBuffer
     from requests import Session
 
@@ -26,12 +28,20 @@ class RemoteFile(io.RawIOBase):
     """A seekable file at ``url``; ``size`` in bytes, ``received`` those that were transferred.
 
     A zip's directory is at its end, so the end is fetched first, unless ``forwards``: a header is
-    at the beginning.  Raises ``PartialReadError``, and ``requests``' errors where the server does
-    not answer.
+    at the beginning.  ``retries`` makes the policy of each request.  Raises ``PartialReadError``,
+    and ``requests``' errors where the server does not answer.
     """
 
-    def __init__(self, session: Session, url: str, *, forwards: bool = False) -> None:
+    def __init__(
+        self,
+        session: Session,
+        url: str,
+        *,
+        forwards: bool = False,
+        retries: Callable[[], RetryPolicy] = RetryPolicy,
+    ) -> None:
         self._session = session
+        self._retries = retries
         self._url = url
         self._at = 0
         self._blocks: list[tuple[int, bytes]] = []
@@ -77,7 +87,7 @@ class RemoteFile(io.RawIOBase):
         return self._blocks[-1]
 
     def _fetch(self, wanted: str) -> None:
-        start, block, size = with_retries(lambda: self._request(wanted))
+        start, block, size = self._retries().call(lambda: self._request(wanted))
         if self.size not in {0, size} or (self.size and start != self._at):
             raise PartialReadError("the server gives parts of another file")
         self.size = size
@@ -94,7 +104,9 @@ class RemoteFile(io.RawIOBase):
             response.raise_for_status()
             match = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
             if response.status_code != 206 or match is None:
-                raise PartialReadError("the server gives only complete files")
+                raise PartialReadError(
+                    "the server gives only complete files (no HTTP range requests)"
+                )
             first, last, size = (int(part) for part in match.groups())
             if not 0 <= last - first < BLOCK:
                 raise PartialReadError("the server gives another range than the requested one")

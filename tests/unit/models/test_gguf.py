@@ -93,7 +93,7 @@ def test_a_type_of_a_fork_has_no_known_size(written: Path) -> None:
 
 @pytest.mark.parametrize("length", [0, 3, 4, 11, 23, 40, 300, 5000])
 def test_a_cut_header_is_told_with_its_length(written: Path, length: int) -> None:
-    with pytest.raises(gguf.NotGgufError, match=f"it is cut: it ends after {length} bytes"):
+    with pytest.raises(gguf.CutError, match=f"it ends after {length} bytes"):
         read(written.read_bytes()[:length])
 
 

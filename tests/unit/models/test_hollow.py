@@ -138,7 +138,7 @@ def test_a_server_without_ranges_is_refused(hub: model_hub.Hub, work: Path) -> N
     hub.ranges = False
     with pytest.raises(FetchError, match="cannot read the header") as caught:
         write(f"{REPO}:{NAME}", work)
-    assert caught.value.why == "the server gives only complete files"
+    assert caught.value.why == "the server gives only complete files (no HTTP range requests)"
     assert caught.value.hint == "download the file, and name it: --model FILE"
 
 
@@ -154,11 +154,47 @@ def test_a_server_that_does_not_answer(work: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(FetchError) as caught:
         write("http://127.0.0.1:9/model.gguf", work)
     assert caught.value.why == "connection refused"
+    assert caught.value.hint == "check the URL and the network"
 
 
-def test_what_is_nothing_of_the_three(work: Path) -> None:
-    with pytest.raises(FetchError, match="there is no model qwen"):
-        write("qwen", work)
+def test_a_server_that_is_tried_again_is_named(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.tools.web.retry.GIVE_UP", 1.5)
+    monkeypatch.setattr("builder.tools.web.retry.GIVEN_UP", set())
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    lines: list[str] = []
+    with pytest.raises(FetchError) as caught:
+        hollow.write(f"{REPO}:{NAME}", work, lines.append)
+    assert lines[1:] == ["127.0.0.1:9: connection refused; trying again in 1 second"]
+    assert "HF_ENDPOINT" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "hint"),
+    [
+        ("qwen", "it is neither a file, nor a URL, nor REPO:FILE", "for example unsloth/"),
+        ("me/Model-GGUF", "it is neither", "with its file: me/Model-GGUF:FILE.gguf"),
+        ("ftp://host/m.gguf", "only URLs of http and https", "download the file first"),
+        (".", "it is a directory", "name a .gguf file in it"),
+    ],
+)
+def test_what_is_nothing_of_the_three(work: Path, text: str, why: str, hint: str) -> None:
+    with pytest.raises(FetchError) as caught:
+        write(text, work)
+    assert caught.value.what == f"there is no model {text}"
+    assert caught.value.why.startswith(why)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("count", [0, 3, 100])
+def test_a_file_that_ends_in_its_header_is_cut(
+    small: Path, tmp_path: Path, work: Path, count: int
+) -> None:
+    with small.open("rb") as stream:
+        (cut := tmp_path / "cut.gguf").write_bytes(stream.read(count))
+    with pytest.raises(FetchError, match="is cut") as caught:
+        write(cut, work)
+    assert caught.value.why.startswith("it ends after ")
+    assert caught.value.hint == "download it again"
 
 
 @pytest.mark.parametrize("where", ["file", "hub"])
