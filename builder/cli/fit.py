@@ -95,6 +95,7 @@ def fit(
     from builder.errors import FitError
     from builder.fit import plot as plots
     from builder.fit import run as fits
+    from builder.fit.advice import advice
     from builder.fit.contexts import ContextError
     from builder.fit.options import OptionError
     from builder.simulator import cards
@@ -123,7 +124,7 @@ def fit(
         raise FitError(
             f"{found.model.name} does not fit on {_cards(found)}",
             found.trials[0].why,
-            "take a smaller quantization, or a cache of another type: -- --cache-type-k q8_0",
+            advice(found),
         )
 
 
@@ -141,11 +142,11 @@ def _print(found: Fit) -> None:
     kinds = list(dict.fromkeys(kind for trial in found.trials for kind in trial.by_kind))
     header = ("context", "", "peak", *kinds, "CUDA context", "why not")
     table(header, [_row(trial, kinds) for trial in found.trials])
-    unverified = [
-        f"{card.name}: {', '.join(named)}"
+    unverified = {
+        f"{card.name}: {', '.join(named)}": None
         for card in found.cards
         if (named := [figure for figure in MEMORY if figure in card.unverified])
-    ]
+    }
     line("")
     pairs(
         filled(
@@ -203,5 +204,5 @@ def _row(trial: Trial, kinds: list[str]) -> tuple[str, ...]:
 
     own = sum(card.context for card in trial.cards)
     parts = (mib(trial.by_kind.get(kind, 0)) for kind in kinds)
-    state = "fits" if trial.fits else "too large"
+    state = "fits" if trial.fits else "does not fit"
     return str(trial.context), state, mib(trial.peak), *parts, mib(own), trial.why

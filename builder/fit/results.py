@@ -60,6 +60,14 @@ class Trial(_Part):
     seconds: float = 0.0
 
     @property
+    def needed(self) -> int | None:
+        """The least memory of the card that refused an allocation; None where none did."""
+        if self.refused is None:
+            return None
+        memory = next(card.memory for card in self.cards if card.name == self.refused.card)
+        return memory - self.refused.free + self.refused.requested
+
+    @property
     def is_filled(self) -> bool:
         """Whether the long prompts filled the context, but for a part that no engine allocates
         for."""

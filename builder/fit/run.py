@@ -12,6 +12,7 @@ from pathlib import Path
 from builder.errors import RecipeError
 from builder.families.layout import LAYOUT
 from builder.fit import contexts
+from builder.fit.advice import is_final
 from builder.fit.options import require_free
 from builder.fit.results import Fit, FitCard, ModelFile, Trial
 from builder.fit.trial import Target, attempt
@@ -20,6 +21,7 @@ from builder.images.session import BuildSession
 from builder.kernels.selection import Capability
 from builder.models import hollow
 from builder.models.hollow import Model
+from builder.plan.resolve import complete
 from builder.recipes.schema import Recipe, Serve
 from builder.servers.api_flavor import API_FLAVORS
 from builder.simulator import build, config
@@ -54,13 +56,12 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Image:
-    """An image and its server; ``devel`` is its base's image to compile in."""
+class _Server:
+    """How a recipe's server is started; ``devel`` is its base's image to compile in."""
 
-    reference: str
-    devel: str
     serve: Serve
     port: int
+    devel: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +82,24 @@ def fit(session: BuildSession, name: str, wanted: Wanted) -> Fit:
     session.settings.require_directories()
     containers.remove_orphans()
     require_one_capability(wanted.cards)
+    entry = session.catalog.engines.get(name)
+    if entry is not None and entry.recipe is not None:
+        _server_of(session, complete(entry.recipe), wanted)  # before a user builds it in vain
     reference, image, recipe = lookup.served(session, name)
+    server = _server_of(session, recipe, wanted)
     require_free(wanted.options, recipe)
-    serve, port = _server_of(recipe, wanted)
-    devel = session.resolve(recipe.name).base.references.get("devel")
-    if devel is None:
-        raise RecipeError(
-            f"{recipe.name} cannot be tried on a simulated card",
-            "its base has no image to compile the simulated libraries in",
-            "choose an engine that this farm compiles: `builder list`",
-        )
     with workspace(session.settings.cache_dir) as work:
         models = _hollow(wanted, work, session.log)
         longest = models.model.header.of_architecture("context_length") or LONGEST
         asked = contexts.contexts_of(wanted.contexts, longest)
-        found = _Image(reference, devel, serve, port)
-        target = _target(session, found, wanted, models, work)
+        target = _target(session, reference, server, wanted, models, work)
         tried = _tried(target, asked, work, session.log)
 
         def trial(context: int) -> Trial:
             return _one(target, context, work, session.log)
 
         largest = _largest(tried)
-        if wanted.search:
+        if wanted.search and not is_final(tried[asked[0]], wanted.options):
             largest = contexts.search(tried, trial, longest)
     return Fit(
         recipe=recipe.name,
@@ -134,10 +130,23 @@ def require_one_capability(cards: Sequence[Card]) -> None:
         )
 
 
-def _server_of(recipe: Recipe, wanted: Wanted) -> tuple[Serve, int]:
-    """How the recipe's server is started, and its port.
+def require_code(cards: Sequence[Card], recipe: Recipe) -> None:
+    """Raise ``RecipeError`` where a card is older than all code that a recipe asks for."""
+    oldest = min(Capability.of_arch(arch) for arch in recipe.cuda.arch)
+    for card in cards:
+        if Capability.parse(card.capability) < oldest:
+            raise RecipeError(
+                f"the {card.name} does not run the code of {recipe.name}",
+                f"it has compute capability {card.capability}; the oldest code of the recipe is "
+                f"for {oldest}",
+                f"choose a card of compute capability {oldest} or higher",
+            )
 
-    Raises ``RecipeError`` where it has none, or it takes no such file.
+
+def _server_of(session: BuildSession, recipe: Recipe, wanted: Wanted) -> _Server:
+    """How the recipe's server is started.
+
+    Raises ``RecipeError`` where it has none, it takes no such file, or it cannot be simulated.
     """
     serve, port = recipe.serve, recipe.image.port
     if serve is None or port is None:
@@ -154,7 +163,15 @@ def _server_of(recipe: Recipe, wanted: Wanted) -> tuple[Serve, int]:
         )
     if wanted.projector is not None and API_FLAVORS[serve.api_flavor].projector is None:
         raise RecipeError(f"{recipe.name} takes no multimodal projector", hint="leave out --mmproj")
-    return serve, port
+    devel = session.resolve(recipe.name).base.references.get("devel")
+    if devel is None:
+        raise RecipeError(
+            f"{recipe.name} cannot be tried on a simulated card",
+            "its base has no image to compile the simulated libraries in",
+            "choose an engine that this farm compiles: `builder list`",
+        )
+    require_code(wanted.cards, recipe)
+    return _Server(serve, port, devel)
 
 
 def _hollow(wanted: Wanted, work: Path, log: Log) -> _Models:
@@ -184,21 +201,27 @@ def _described(model: Model) -> ModelFile:
 
 
 def _target(
-    session: BuildSession, image: _Image, wanted: Wanted, models: _Models, work: Path
+    session: BuildSession,
+    reference: str,
+    server: _Server,
+    wanted: Wanted,
+    models: _Models,
+    work: Path,
 ) -> Target:
     """The image with the simulator's libraries and configuration.
 
     Raises ``UntriedError`` where the engine lacks the base, or the image cannot be read.
     """
     cache = session.settings.cache_dir
-    libraries = build.libraries(cache, image.devel, session.log)
+    libraries = build.libraries(cache, server.devel, session.log)
     code = WantedCode(Capability.parse(wanted.cards[0].capability), outside=LAYOUT.cuda)
-    blobs = blobs_of(image.reference, work)
+    session.log(f"reading {reference}")
+    blobs = blobs_of(reference, work)
     contents = reading.read(blobs, work, WantedContents(code=code), cache)
     return Target(
-        reference=image.reference,
-        serve=image.serve,
-        port=image.port,
+        reference=reference,
+        serve=server.serve,
+        port=server.port,
         model=models.model.file,
         weights=models.model.weights,
         draft=models.draft.file if models.draft else None,
@@ -206,18 +229,20 @@ def _target(
         extra=wanted.options,
         libraries=libraries,
         configuration=config.files(wanted.cards, models.model.header, device.code_of(contents)),
-        files=device.copied(image.reference, contents, work),
-        search_path=device.search_path(contents, image.serve),
+        files=device.copied(reference, contents, work),
+        search_path=device.search_path(contents, server.serve),
         preload=device.needs_preload(contents),
         seconds=wanted.seconds,
     )
 
 
 def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[int, Trial]:
-    """The contexts that were asked for, two at once; the smallest first and alone, so that a fault
-    of all of them is reported once."""
+    """The contexts that were asked for, two at once; the smallest first and alone, so that what
+    concerns all of them is reported once."""
     first, *others = asked
     found = {first: _one(target, first, work, log)}
+    if is_final(found[first], target.extra):
+        return found
     with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
         trials = pool.map(lambda context: _one(target, context, work, log), others)
         return found | dict(zip(others, trials, strict=True))
@@ -227,8 +252,10 @@ def _one(target: Target, context: int, work: Path, log: Log) -> Trial:
     folder = work / f"trial-{context}"
     folder.mkdir()
     found = attempt(target, context, folder)
-    outcome = "fits" if found.fits else "does not fit"
-    log(f"{context} tokens: {outcome}, {mib(found.peak)} at the peak ({found.seconds:.1f} s)")
+    outcome = f"fits, {mib(found.peak)} at the peak" if found.fits else "does not fit"
+    if found.needed is not None:
+        outcome += f", it needs at least {mib(found.needed)}"
+    log(f"{context} tokens: {outcome} ({found.seconds:.1f} s)")
     return found
 
 

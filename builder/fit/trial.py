@@ -12,7 +12,14 @@ from builder.fit.fill import fill
 from builder.fit.results import CardPeak, Refused, Trial
 from builder.recipes.schema import Serve
 from builder.servers.client import UnansweredError
-from builder.servers.server import ENDING, NotServingError, Server, ServeSpec, launched
+from builder.servers.server import (
+    ENDING,
+    NotReadyError,
+    NotServingError,
+    Server,
+    ServeSpec,
+    launched,
+)
 from builder.simulator import frames, memory, run
 from builder.simulator.figures import mib
 from builder.simulator.frames import Frame
@@ -81,7 +88,7 @@ def attempt(target: Target, context: int, work: Path) -> Trial:
         projector=target.projector,
     )
     with launched(target.reference, target.serve, target.port, spec) as server:
-        filled, fault, log = 0, "", ""
+        filled, fault, log, slow = 0, "", "", False
         try:
             server.wait(target.seconds)
             log = server.container.log()  # a request follows, which fills it
@@ -90,7 +97,14 @@ def attempt(target: Target, context: int, work: Path) -> Trial:
                 server.require_running()
         except (NotServingError, UnansweredError) as error:
             fault = _fault(server, error)
+            slow = isinstance(error, NotReadyError) and fault == str(error)
         report = simulation.settled()
+    if slow and not (report and report.failed):
+        raise UntriedError(
+            f"the engine is not ready to serve {context} tokens in {target.seconds:g} s",
+            fault,
+            "give it more time: --seconds; or change its options, after --",
+        )
     if report is None:
         raise _unused(target, fault)
     found = evaluate(report, frames.named(report, target.files.get), context, fault, log)

@@ -29,6 +29,10 @@ class NotServingError(Exception):
     """A server ended, or was not healthy in time; the text has the end of its log."""
 
 
+class NotReadyError(NotServingError):
+    """A server still runs, and was not healthy in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mounts:
     """Directories of the host by their path in the container, and variables that name them."""
@@ -74,7 +78,7 @@ class Server:
     def wait(self, seconds: float) -> float:
         """Wait until its health page returns 200; the seconds that it took.
 
-        Raises like ``require_running``, and ``NotServingError`` after ``seconds``.
+        Raises like ``require_running``, and ``NotReadyError`` after ``seconds``.
         """
         start = time.monotonic()
         last = "it does not listen"
@@ -88,7 +92,7 @@ class Server:
             except UnansweredError as error:
                 last = str(error)
             time.sleep(PAUSE)
-        raise NotServingError(f"not healthy after {seconds:.0f} s ({last}); {self._log()}")
+        raise NotReadyError(f"not healthy after {seconds:.0f} s ({last}); {self._log()}")
 
     def require_running(self, within: float = 0.0) -> None:
         """Raise ``NotServingError`` if it ends within so many seconds; ``UntriedError`` on another

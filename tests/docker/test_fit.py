@@ -93,7 +93,7 @@ def test_a_card_without_room_is_told_with_what_was_asked_for(
     assert done.returncode == 15, done.stderr
     assert "tiny.gguf does not fit on NVIDIA GeForce RTX 5060 Ti (130 MiB)" in done.stderr
     assert re.search(r"no room: [\d.]+ MiB for \S+ by \S+.*, [\d.]+ MiB free", done.stderr)
-    assert "too large" in done.stdout
+    assert "does not fit" in done.stdout
 
 
 def test_an_option_that_the_engine_does_not_know(try_fit: TryFit) -> None:
@@ -107,7 +107,8 @@ def test_an_option_that_the_engine_does_not_know(try_fit: TryFit) -> None:
 def test_an_engine_that_never_gets_ready(try_fit: TryFit) -> None:
     done = try_fit("--seconds", "3", "--", "--port", "9")
     assert done.returncode == 8
-    assert "not healthy after 3 s" in done.stderr
+    assert "is not ready to serve 512 tokens in 3 s" in done.stderr
+    assert "-> give it more time: --seconds" in done.stderr
 
 
 def test_an_engine_that_ignores_the_card(try_fit: TryFit) -> None:
@@ -123,7 +124,24 @@ def test_an_engine_that_does_not_load_the_model(try_fit: TryFit, tmp_path: Path)
     assert re.search(r"the engine put 0\.\d MiB of \d+ MiB of weights on the card", done.stderr)
 
 
+def test_a_recipe_that_cannot_be_tried_is_refused_before_it_is_built(
+    builder: Builder, model: Path
+) -> None:
+    done = builder("fit", "hami-core-pr188", "--model", str(model), "--card", "5090")
+    assert done.returncode == 3
+    assert "the recipe does not define how its server is started" in done.stderr
+    wheel = builder("fit", "vllm-0.20.2-wheel", "--model", str(model), "--card", "5090")
+    assert wheel.returncode == 3
+    assert "vllm-0.20.2-wheel cannot be tried" in wheel.stderr
+
+
 def test_faults_of_the_command_line(try_fit: TryFit, model: Path, tmp_path: Path) -> None:
+    older = try_fit(card="3090")
+    assert older.returncode == 3
+    assert (
+        "it has compute capability 8.6; the oldest code of the recipe is for 12.0" in older.stderr
+    )
+
     typo = try_fit(card="5090-latpop")
     assert typo.returncode == 2
     assert "no card is named 5090-latpop; did you mean 5090-laptop?" in typo.stderr
