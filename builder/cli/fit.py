@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from builder.cli.options import CatalogOption, JsonOption, build_session
 from builder.cli.tables import duration, filled, pairs, size, table
-from builder.cli.terminal import line, print_json
+from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
     from builder.fit.results import Fit, ModelFile, Trial
@@ -116,6 +117,7 @@ def fit(
         raise typer.BadParameter(str(error), param_hint="OPTION") from error
     if plot is not None:
         plots.draw(found, plot)
+        log(f"the chart: {plot}")
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:
@@ -135,13 +137,16 @@ def _require_chart(file: Path) -> None:
         require_suffix(file)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--plot") from error
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {file.parent}", param_hint="--plot")
 
 
 def _print(found: Fit) -> None:
     """The trials as a table, and what they were made with."""
     kinds = list(dict.fromkeys(kind for trial in found.trials for kind in trial.by_kind))
-    header = ("context", "", "peak", *kinds, "CUDA context", "why not")
-    table(header, [_row(trial, kinds) for trial in found.trials])
+    places = ("card",) if len(found.cards) > 1 else ()
+    header = ("context", "", *places, "peak", *kinds, "CUDA context", "why not")
+    table(header, [row for trial in found.trials for row in _rows(trial, kinds)])
     unverified = {
         f"{card.name}: {', '.join(named)}": None
         for card in found.cards
@@ -199,10 +204,13 @@ def _cards(found: Fit) -> str:
     return " and ".join(f"{card.name} ({mib(card.memory)})" for card in found.cards)
 
 
-def _row(trial: Trial, kinds: list[str]) -> tuple[str, ...]:
+def _rows(trial: Trial, kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """A row for each card; with one card, it is not named."""
     from builder.simulator.figures import mib
 
-    own = sum(card.context for card in trial.cards)
-    parts = (mib(trial.by_kind.get(kind, 0)) for kind in kinds)
     state = "fits" if trial.fits else "does not fit"
-    return str(trial.context), state, mib(trial.peak), *parts, mib(own), trial.why
+    for number, card in enumerate(trial.cards):
+        named = (f"{number} {card.name}",) if len(trial.cards) > 1 else ()
+        parts = (mib(card.by_kind.get(kind, 0)) for kind in kinds)
+        why = trial.why if number == 0 else ""
+        yield str(trial.context), state, *named, mib(card.peak), *parts, mib(card.context), why

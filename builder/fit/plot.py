@@ -1,4 +1,4 @@
-"""Draws the memory over the context, by kind, with the cards' limit as a line."""
+"""Draws the memory over the context, by kind, for each card with its limit as a line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.bench.plot import SIZE, STYLE, SUFFIXES
-from builder.fit.results import Fit, Trial
+from builder.fit.results import CardPeak, Fit, Trial
 
 GIB = 1 << 30
 CONTEXT = "CUDA context"
@@ -31,33 +31,35 @@ def draw(found: Fit, target: Path) -> None:
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE, layout="constrained")
         FigureCanvasAgg(figure)
-        _bars(figure.subplots(), found)
+        panels = figure.subplots(1, len(found.cards), sharey=True, squeeze=False)[0]
+        for number, axes in enumerate(panels):
+            _bars(axes, found, number)
+        panels[0].set_ylabel("GiB at the peak")
+        figure.suptitle(f"{found.model.name} with {found.recipe}", fontsize="large")
         kind = SUFFIXES[target.suffix.lower()]
-        target.parent.mkdir(parents=True, exist_ok=True)
         nothing = {"Date": None} if kind == "svg" else {"Software": None}
         figure.savefig(target, format=kind, dpi=120, metadata=nothing)
 
 
-def _bars(axes: Any, found: Fit) -> None:
-    """A stacked bar for each context; what was refused stands above the limit, hatched."""
+def _bars(axes: Any, found: Fit, number: int) -> None:
+    """A stacked bar of one card for each context; what was refused stands on it, hatched."""
     names = [_name(trial) for trial in found.trials]
     below = [0.0] * len(found.trials)
     for kind in _kinds(found):
-        heights = [_part(trial, kind) / GIB for trial in found.trials]
+        heights = [_part(trial.cards[number], kind) / GIB for trial in found.trials]
         axes.bar(names, heights, bottom=below, label=kind, width=0.6)
         below = [low + height for low, height in zip(below, heights, strict=True)]
-    refused = [trial.refused.requested / GIB if trial.refused else 0.0 for trial in found.trials]
+    card = found.cards[number]
+    refused = [_refused(trial, card.name) / GIB for trial in found.trials]
     if any(refused):
         style = {"color": "none", "edgecolor": "tab:red", "hatch": "//", "width": 0.6}
         axes.bar(names, refused, bottom=below, label="refused", **style)
-    limit = found.memory / GIB
-    label = f"{' + '.join(card.name for card in found.cards)}: {limit:.2f} GiB"
+    limit = card.memory / GIB
+    label = f"{card.name}: {limit:.2f} GiB"
     axes.axhline(limit, color="black", linestyle="--", label=label)
     axes.set_xlabel("context, in 1024 tokens")
-    axes.set_ylabel("GiB at the peak")
-    axes.set_title(f"{found.model.name} with {found.recipe}")
     axes.grid(visible=True, axis="y", alpha=0.3)
-    axes.legend(loc="lower right", fontsize="small")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize="x-small")
 
 
 def _name(trial: Trial) -> str:
@@ -69,8 +71,10 @@ def _kinds(found: Fit) -> list[str]:
     return [CONTEXT, *kinds]
 
 
-def _part(trial: Trial, kind: str) -> int:
-    """The bytes of one kind; the kinds are of all cards together."""
-    if kind == CONTEXT:
-        return sum(card.context for card in trial.cards)
-    return trial.by_kind.get(kind, 0)
+def _part(card: CardPeak, kind: str) -> int:
+    return card.context if kind == CONTEXT else card.by_kind.get(kind, 0)
+
+
+def _refused(trial: Trial, card: str) -> int:
+    """The bytes that a card of this name refused."""
+    return trial.refused.requested if trial.refused and trial.refused.card == card else 0

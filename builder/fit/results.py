@@ -23,6 +23,8 @@ class CardPeak(_Part):
     context: int
     """The CUDA context's own memory, which is part of the peak."""
     peak: int
+    by_kind: dict[str, int] = {}
+    """The memory by kind, when it was at its peak."""
 
 
 class Refused(_Part):
@@ -122,8 +124,3 @@ class Fit(_Part):
     step: int | None
     """The granularity of the search in tokens; None: nothing was searched."""
     seconds: float = 0.0
-
-    @property
-    def memory(self) -> int:
-        """The memory of all cards."""
-        return sum(card.memory for card in self.cards)

@@ -142,13 +142,29 @@ def evaluate(
         fits=not why,
         why=why,
         cards=tuple(
-            CardPeak(name=card.name, memory=card.memory, context=card.context, peak=card.peak)
-            for card in report.cards
+            CardPeak(
+                name=card.name,
+                memory=card.memory,
+                context=card.context,
+                peak=card.peak,
+                by_kind=_by_kind(_of_card(report, number), stacks),
+            )
+            for number, card in enumerate(report.cards)
         ),
-        by_kind={kind: use.at_peak for kind, use in memory.by_kind(report, stacks).items()},
+        by_kind=_by_kind(report, stacks),
         refused=refused,
         launches=report.launched,
     )
+
+
+def _by_kind(report: Report, stacks: Sequence[Sequence[Frame]]) -> dict[str, int]:
+    return {kind: use.at_peak for kind, use in memory.by_kind(report, stacks).items()}
+
+
+def _of_card(report: Report, number: int) -> Report:
+    """The report with the allocations of one card."""
+    kept = tuple(each for each in report.allocations if each.card == number)
+    return report.model_copy(update={"allocations": kept})
 
 
 def _refused(report: Report, stacks: Sequence[Sequence[Frame]]) -> Refused | None:

@@ -76,6 +76,8 @@ def test_two_cards_have_their_memory_added_up(try_fit: TryFit) -> None:
     assert done.returncode == 0, done.stderr
     (trial,) = json.loads(done.stdout)["trials"]
     assert trial["filled"] > 0.8 * 2048, "its requests are short: several fill the context"
+    for kind, size in trial["by_kind"].items():
+        assert sum(card["by_kind"].get(kind, 0) for card in trial["cards"]) == size
     names = [card["name"] for card in trial["cards"]]
     assert names == ["NVIDIA GeForce RTX 5060 Ti", "NVIDIA GeForce RTX 5090"]
 

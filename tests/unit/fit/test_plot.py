@@ -14,12 +14,14 @@ GIB = 1 << 30
 
 def found() -> Fit:
     """A context that fits, and one that does not."""
-    card = CardPeak(name="RTX 5090 Laptop", memory=24 * GIB, context=GIB // 4, peak=17 * GIB)
+    sizes = {"weights": 14 * GIB, "KV cache": 2 * GIB}
+    card = CardPeak(
+        name="RTX 5090 Laptop", memory=24 * GIB, context=GIB // 4, peak=17 * GIB, by_kind=sizes
+    )
     full = card.model_copy(update={"peak": 23 * GIB})
     refused = Refused(
         requested=4 * GIB, free=GIB, card=card.name, function="llama_kv_cache", kind="KV cache"
     )
-    sizes = {"weights": 14 * GIB, "KV cache": 2 * GIB}
     return Fit(
         recipe="engine-1",
         image="engine:1",
@@ -43,7 +45,7 @@ def found() -> Fit:
 
 
 def test_the_chart_names_kinds_limit_and_what_was_refused(tmp_path: Path) -> None:
-    target = tmp_path / "charts" / "fit.svg"
+    target = tmp_path / "fit.svg"
     plot.draw(found(), target)
     text = target.read_text()
     for words in ("weights", "KV cache", "CUDA context", "refused", "RTX 5090 Laptop: 24.00 GiB"):
@@ -65,3 +67,20 @@ def test_the_json_has_every_figure() -> None:
     data = found().model_dump(mode="json")
     assert data["trials"][1]["refused"]["requested"] == 4 * GIB
     assert Fit.model_validate(data) == found()
+
+
+def test_each_card_has_its_own_limit(tmp_path: Path) -> None:
+    one = found()
+    other = FitCard(name="RTX 5080", memory=16 * GIB, unverified={})
+    trials = tuple(
+        each.model_copy(
+            update={"cards": (*each.cards, each.cards[0].model_copy(update={"name": other.name}))}
+        )
+        for each in one.trials
+    )
+    two = one.model_copy(update={"cards": (*one.cards, other), "trials": trials})
+    plot.draw(two, tmp_path / "two.svg")
+    text = (tmp_path / "two.svg").read_text()
+    assert "RTX 5090 Laptop: 24.00 GiB" in text
+    assert "RTX 5080: 16.00 GiB" in text
+    assert text.count(">refused<") == 1

@@ -36,6 +36,7 @@ def test_a_server_that_answered_fits_with_its_memory_by_kind() -> None:
     expected = caches.bytes_of("qwen3.6-27b", 32768, "f16")
     assert abs(found.by_kind["KV cache"] - expected) < MIB
     (card,) = found.cards
+    assert card.by_kind == found.by_kind
     parts = sum(found.by_kind.values()) + card.context
     assert card.peak - 4 * MIB < parts <= card.peak == found.peak < card.memory
     assert 0.6 < found.share < 0.8
