@@ -59,13 +59,15 @@ def fit(
     context: Annotated[
         str,
         typer.Option(
-            metavar="TOKENS[,...]", help="Sizes of the context to try; K is 1024, 262K is 262144."
+            metavar="TOKENS[,...]",
+            help="Sizes of the context to try; K is 1024; 262K means 262144 (256K).",
         ),
     ] = "32K,64K,128K,262K",
     search: Annotated[
         bool,
         typer.Option(
-            "--search/--no-search", help="Search the largest context that fits, to 1024 tokens."
+            "--search/--no-search",
+            help="Search the largest context that fits, in steps of 1024 tokens.",
         ),
     ] = True,
     seconds: Annotated[
