@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from support.environment import REPOSITORY, SHARED_CACHE, sealed_environment
 from support.smoke_tests import SmokeTest, hello_recipe, small
 
 MADE: set[str] = set()
+REMOVALS = 16  # images that are removed at the same time
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -25,10 +27,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["made"] = sorted(MADE)
-    elif MADE:
-        subprocess.run(
-            ["docker", "image", "rm", "--force", *MADE], capture_output=True, check=False
-        )
+    else:
+        # Docker waits for containerd's garbage collection, which serves all that wait for it.
+        with ThreadPoolExecutor(REMOVALS) as pool:
+            list(pool.map(_remove, MADE))
+
+
+def _remove(name: str) -> None:
+    subprocess.run(["docker", "image", "rm", "--force", name], capture_output=True, check=False)
 
 
 @pytest.hookimpl(optionalhook=True)
