@@ -186,6 +186,12 @@ class FitError(BuilderError):
     exit_code = 15
 
 
+class ReceiptError(BuilderError):
+    """A receipt is refused."""
+
+    exit_code = 16
+
+
 class Interrupted(BaseException):
     """SIGINT or SIGTERM.  Not an ``Exception``, so that no handler on the way swallows it."""
 
@@ -209,6 +215,7 @@ EXIT_CODES: dict[int, str] = {
     NightError.exit_code: "a nightly run could not move some channels",
     StaleError.exit_code: "a channel is behind for longer than its limit",
     FitError.exit_code: "the model does not fit on the card",
+    ReceiptError.exit_code: "a receipt is refused",
     INTERNAL: "a bug in builder (a report is written)",
     INTERRUPTED: "interrupted",
 }

@@ -29,6 +29,7 @@ from builder.cli import (
     patch,
     pin,
     push,
+    receipts,
     recipe,
     run,
     sbom,
@@ -72,6 +73,7 @@ OTHERS: dict[str, Command] = {
     "hub": hub.group,
     "sbom": sbom.sbom,
     "kernels": kernels.kernels,
+    "receipts": receipts.group,
     "bake": bake.bake,
     "ci": ci.group,
 }

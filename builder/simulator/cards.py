@@ -104,7 +104,7 @@ def load(root: Path, name: str) -> Card:
     its file is invalid.
     """
     known = names(root)
-    wanted = _plain_name(name)
+    wanted = plain_name(name)
     if wanted not in known:
         near = suggestion(wanted, list(known))
         raise UsageError(f"no card is named {name}{near}", f"the cards: {', '.join(known)}")
@@ -115,8 +115,8 @@ def load(root: Path, name: str) -> Card:
     return card
 
 
-def _plain_name(name: str) -> str:
-    """A name as files have it."""
+def plain_name(name: str) -> str:
+    """The name of a card as files have it: 5090-laptop."""
     plain = "-".join(name.lower().replace("_", " ").split()).removesuffix("-gpu")
     for prefix in PREFIXES:
         plain = plain.removeprefix(prefix)

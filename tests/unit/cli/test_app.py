@@ -31,6 +31,7 @@ GROUPS = {
     "ci": ["matrix", "ccache"],
     "ci ccache": ["save", "load"],
     "bench": ["run", "compare", "draw"],
+    "receipts": ["list", "add"],
 }
 
 
@@ -52,6 +53,7 @@ def test_the_commands_are_those_of_the_manual() -> None:
         "doctor",
         "sbom",
         "kernels",
+        "receipts",
         "bake",
         "recipe",
         "patch",

@@ -1,0 +1,70 @@
+"""The receipts of a farm: ``receipts/*.json``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC
+from operator import attrgetter
+from pathlib import Path
+
+from builder.errors import ReceiptError
+from builder.receipts.schema import LARGEST, Receipt, parse
+from builder.recipes.catalog import Catalog
+from builder.simulator.cards import plain_name
+from builder.tools.files import write_json
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptEntry:
+    """A receipt that was taken; ``name`` is that of its file without the suffix."""
+
+    name: str
+    receipt: Receipt
+
+
+def load(catalog: Catalog) -> tuple[ReceiptEntry, ...]:
+    """The receipts beside the recipes of ``catalog``, by name.
+
+    Raises ``ReceiptError`` for a file that is no receipt, or cannot be read.
+    """
+    files = sorted(_folder(catalog).glob("*.json"), key=attrgetter("stem"))
+    return tuple(ReceiptEntry(file.stem, read(file)) for file in files)
+
+
+def read(file: Path) -> Receipt:
+    """The receipt in a file; raises ``ReceiptError``."""
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST + 1)
+    except OSError as error:
+        raise ReceiptError(f"cannot read {file}", error.strerror or str(error)) from error
+    if len(content) > LARGEST:
+        raise ReceiptError(f"{file} is not a receipt", f"it has more than {LARGEST >> 20} MiB")
+    return parse(content, str(file))
+
+
+def path_of(catalog: Catalog, receipt: Receipt) -> Path:
+    """The file of a receipt: named by its recipe, card, time (UTC) and digest."""
+    card = plain_name(receipt.cards[0].name) if receipt.cards else "cpu"
+    card = re.sub(r"[^a-z0-9.]+", "-", card).strip("-.")
+    count = f"{len(receipt.cards)}x-" if len(receipt.cards) > 1 else ""
+    time = receipt.created.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    digest = receipt.image.digest.removeprefix("sha256:")[:12]
+    name = f"{receipt.image.recipe}-{count}{card}-{time}-{digest}.json"
+    return _folder(catalog) / name
+
+
+def write(catalog: Catalog, receipt: Receipt) -> Path:
+    """Write a checked receipt to its file.  Raises ``ReceiptError`` where it cannot be written."""
+    file = path_of(catalog, receipt)
+    try:
+        file.parent.mkdir(exist_ok=True)
+        write_json(file, receipt.as_json())
+    except OSError as error:
+        raise ReceiptError(f"cannot write {file}", error.strerror or str(error)) from error
+    return file
+
+
+def _folder(catalog: Catalog) -> Path:
+    return catalog.root / "receipts"

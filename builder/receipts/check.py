@@ -1,0 +1,167 @@
+"""Checks a receipt before it is taken: its figures, its hardware, its image, its redaction."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple
+from datetime import datetime, timedelta
+
+from builder.bench.results import Generation
+from builder.choose import needs
+from builder.choose.machine import DRIVER, HostCard
+from builder.errors import ReceiptError
+from builder.families.layout import LABEL_KEY, LABEL_RECIPE
+from builder.kernels.selection import Capability
+from builder.publish.remote_image import RemoteImage
+from builder.receipts import redaction
+from builder.receipts.catalog import ReceiptEntry
+from builder.receipts.schema import Measured, Receipt
+from builder.recipes.catalog import Catalog
+from builder.smoke.contract import version_numbers
+
+Published = Callable[[str, str], RemoteImage | None]
+"""The image of a recipe's repository with a digest; None where the registry has none."""
+
+CLOCK = timedelta(minutes=10)  # that two clocks may differ
+ROUNDING = 0.005  # share of a mean
+TIMING = 0.02  # share of a time: the server's clock and the client's
+OVERHEAD = 2.0  # seconds of an answer that neither the prompt nor the tokens explain
+UNEXPLAINED = 0.5  # share of an answer, where it is longer than that
+
+
+def require_valid(
+    receipt: Receipt,
+    catalog: Catalog,
+    taken: Sequence[ReceiptEntry],
+    published: Published,
+    now: datetime,
+) -> None:
+    """Raise ``ReceiptError`` with all reasons to refuse a receipt.
+
+    ``taken`` are those that are there.  The registry is asked if nothing else is wrong.  Raises
+    ``RecipeError`` for an unknown recipe, and like ``published``.
+    """
+    found = [*_private(receipt), *_when(receipt, now), *_hardware(receipt, catalog)]
+    for measured in receipt.measured:
+        found += [f"context {measured.context}: {text}" for text in _contradictions(measured)]
+        found += _too_much_memory(receipt, measured)
+    contexts = [measured.context for measured in receipt.measured]
+    if len(set(contexts)) < len(contexts):
+        found.append("a context is measured twice")
+    found += [f"it is there already: {name}" for name in _same(receipt, taken)]
+    found = found or list(_unpublished(receipt, published))
+    if found:
+        raise ReceiptError("the receipt is refused", "\n".join(found))
+
+
+def _private(receipt: Receipt) -> Iterator[str]:
+    """Text that a receipt must not have."""
+    texts = {"model": receipt.model.name, "cpu": receipt.cpu, "by": receipt.by or ""}
+    texts |= {"draft": receipt.draft.name} if receipt.draft else {}
+    texts |= {f"card {number}": card.name for number, card in enumerate(receipt.cards, 1)}
+    kinds = [kind for each in receipt.measured for kind in each.memory]
+    for name, text in [*texts.items(), *(("memory", kind) for kind in kinds)]:
+        if what := redaction.private(text):
+            yield f"{name}: {text[: redaction.SHOWN]!r} has {what}"
+    if found := redaction.private_argument(receipt.arguments):
+        yield f"arguments: {found}"
+
+
+def _when(receipt: Receipt, now: datetime) -> Iterator[str]:
+    if receipt.created > now + CLOCK:
+        yield f"it is dated {receipt.created:%Y-%m-%d %H:%M %Z}, which is in the future"
+
+
+def _hardware(receipt: Receipt, catalog: Catalog) -> Iterator[str]:
+    """What the image does not run on; raises ``RecipeError`` for an unknown recipe."""
+    recipe = catalog.engine(receipt.image.recipe).recipe
+    if recipe.name != receipt.image.recipe:
+        yield f"{receipt.image.recipe} is no recipe: it is {recipe.name}"
+    if receipt.device == "CPU" or not receipt.cards:
+        yield "it was measured without a GPU: receipts are of runs on cards"
+        return
+    for card in receipt.cards:
+        capability = Capability.parse(card.capability)
+        if not needs.runs_on(recipe, HostCard(card.name, capability, card.memory << 20, 0)):
+            built = ", ".join(needs.codes_of(recipe))
+            yield (
+                f"the image has no code for {card.name}, compute capability {capability}: only "
+                f"{built}"
+            )
+    oldest = needs.oldest_driver(recipe, catalog)
+    if not DRIVER.fullmatch(receipt.driver):
+        yield f"{receipt.driver!r} is no version of NVIDIA's driver such as 580.65.06"
+    elif oldest and version_numbers(receipt.driver) < version_numbers(oldest):
+        yield f"the driver {receipt.driver} is too old for the image: it needs {oldest} or newer"
+
+
+def _contradictions(measured: Measured) -> Iterator[str]:
+    mean = statistics.fmean(run.tokens_per_second for run in measured.runs)
+    if abs(mean - measured.mean) > ROUNDING * abs(mean):
+        yield f"the mean is {measured.mean:g} tokens/s, that of its runs is {mean:.2f}"
+    for on_gpu, layers in measured.layers:
+        if not 0 <= on_gpu <= layers:
+            yield f"{on_gpu} of {layers} layers are on the GPU"
+    named = [(f"warm-up {number}", run) for number, run in enumerate(measured.warm_ups, 1)]
+    named += [(f"run {number}", run) for number, run in enumerate(measured.runs, 1)]
+    for name, run in named:
+        yield from (f"{name}: {text}" for text in _of_run(run))
+    if len({astuple(run) for _, run in named}) < len(named):
+        yield "two runs are the same in every figure"
+
+
+def _of_run(run: Generation) -> Iterator[str]:
+    speeds = [run.tokens_per_second, run.prompt_tokens_per_second or 1.0, run.seconds]
+    counts = [run.prompt_tokens, run.seed, run.drafted or 0, run.accepted or 0]
+    if run.tokens < 1 or min(speeds) <= 0 or min(counts) < 0:
+        yield "a number is not positive"
+        return
+    if run.accepted is not None and (run.drafted is None or run.accepted > run.drafted):
+        yield f"{run.accepted} tokens were accepted of {run.drafted or 0} that were drafted"
+    generation = run.tokens / run.tokens_per_second
+    if generation > run.seconds * (1 + TIMING) + TIMING:
+        yield (
+            f"{run.tokens} tokens at {run.tokens_per_second:g} tokens/s take {generation:.1f} s, "
+            f"and the whole answer took {run.seconds:.1f} s"
+        )
+    if run.prompt_tokens_per_second is None:
+        return
+    rest = run.seconds - generation - run.prompt_tokens / run.prompt_tokens_per_second
+    if rest > max(OVERHEAD, UNEXPLAINED * run.seconds):
+        yield (
+            f"the answer took {run.seconds:.1f} s, {rest:.1f} s more than its prompt and "
+            f"{run.tokens} tokens at {run.tokens_per_second:g} tokens/s"
+        )
+
+
+def _too_much_memory(receipt: Receipt, measured: Measured) -> Iterator[str]:
+    there = sum(card.memory for card in receipt.cards)
+    stated = sum(measured.memory.values()) >> 20
+    if receipt.cards and stated > there:
+        yield f"context {measured.context}: {stated} MiB in use, the cards have {there} MiB"
+
+
+def _same(receipt: Receipt, taken: Sequence[ReceiptEntry]) -> Iterator[str]:
+    """The receipts with the same runs of the same image, whatever else they state."""
+    runs = [each.runs for each in receipt.measured]
+    for entry in taken:
+        there = entry.receipt
+        if there.image == receipt.image and [each.runs for each in there.measured] == runs:
+            yield entry.name
+
+
+def _unpublished(receipt: Receipt, published: Published) -> Iterator[str]:
+    """Why the image is not one that the registry has."""
+    image = receipt.image
+    found = published(image.recipe, image.digest)
+    if found is None:
+        yield f"the image is not published: its registry has no {image.digest}"
+        return
+    labels = (found.labels.get(LABEL_RECIPE), found.labels.get(LABEL_KEY))
+    if labels != (image.recipe, image.key):
+        recipe, key = (each or "none" for each in labels)
+        yield (
+            f"{image.digest} is another image: of the recipe {recipe} with the key {key[:12]}, "
+            f"the receipt has {image.recipe} and {image.key[:12]}"
+        )

@@ -1,0 +1,159 @@
+"""The format of a receipt: one benchmark of a published image on a card, as one JSON file.
+
+It tells no host name, user, path, address or serial number (``receipts.redaction``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from builder.bench.results import Generation
+from builder.errors import ReceiptError
+from builder.recipes.schema.fields import Digest, Name, Sha256, Text, Value
+from builder.tools.web.json_model import first_error
+
+LARGEST = 4 << 20  # bytes of a file
+
+Size = Annotated[int, Field(ge=0)]
+"""Bytes."""
+Count = Annotated[int, Field(gt=0)]
+
+
+class Part(BaseModel):
+    """The base class of all parts."""
+
+    model_config = ConfigDict(
+        allow_inf_nan=False,
+        extra="forbid",
+        frozen=True,
+        regex_engine="python-re",
+        strict=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class MeasuredImage(Part):
+    """The image that was measured."""
+
+    recipe: Name
+    key: Sha256
+    """Of the build: the label ``builder.key``."""
+    digest: Digest
+    """Of the manifest."""
+
+
+class MeasuredCard(Part):
+    """A card, as nvidia-smi lists it in the container."""
+
+    name: Text
+    capability: Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]
+    """Compute capability: "12.0"."""
+    memory: Count
+    """MiB."""
+
+
+class ModelFile(Part):
+    """A file that the engine loaded; of a split model, the first part."""
+
+    name: Text
+    """Without its directory."""
+    size: Size
+    sha256: Sha256
+
+
+class Request(Part):
+    """The request of each run."""
+
+    prompt: Sha256
+    """Hash of the prompt."""
+    tokens: Count
+    """The most tokens of one answer."""
+    temperature: Annotated[float, Field(ge=0)]
+    top_k: Annotated[int, Field(ge=0)]
+    min_p: Annotated[float, Field(ge=0, le=1)]
+    fill: Annotated[float, Field(ge=0, lt=1)]
+    """Share of the context that is filled before the prompt."""
+
+
+class Predicted(Part):
+    """The memory on simulated cards, by an earlier trial of the same image, model and context."""
+
+    by: Literal["fit", "smoke"]
+    """``builder fit``, or the smoke test of the preset."""
+    peak: Size
+    """Of all cards, with their CUDA contexts."""
+    memory: dict[Text, Size]
+    """By kind, at the peak."""
+
+
+class Measured(Part):
+    """The runs with one context."""
+
+    context: Count
+    """Tokens."""
+    layers: list[tuple[int, int]] = []
+    """Layers on the GPU and in all, of each model, as the engine's log states them."""
+    memory: dict[Text, Size] = {}
+    """On all cards by kind, as the engine's log states it; empty: it does not."""
+    predicted: Predicted | None = None
+    mean: float
+    """Tokens per second, over the runs."""
+    warm_ups: list[Generation] = []
+    runs: Annotated[list[Generation], Field(min_length=1)]
+
+
+class Receipt(Part):
+    """A benchmark of an image on a machine's cards."""
+
+    version: Literal[1] = 1
+    """Of the format."""
+    image: MeasuredImage
+    device: Literal["GPU", "CPU"]
+    """CPU: the engine had no card."""
+    cards: list[MeasuredCard] = []
+    driver: Value = ""
+    """Version of NVIDIA's driver; empty on the CPU."""
+    cpu: Text
+    model: ModelFile
+    draft: ModelFile | None = None
+    """The draft model of speculative decoding."""
+    arguments: list[Value]
+    """Of the server, with the recipe's own; files without their directories."""
+    request: Request
+    measured: Annotated[list[Measured], Field(min_length=1)]
+    """One for each context."""
+    by: Text | None = None
+    """Who measured, if they want to be named."""
+    created: AwareDatetime
+    builder: Text
+    """Version of builder."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The receipt as JSON data."""
+        return self.model_dump(mode="json")
+
+    @property
+    def best(self) -> float:
+        """The highest mean of its contexts, in tokens per second."""
+        return max(each.mean for each in self.measured)
+
+    @property
+    def hardware(self) -> str:
+        """The cards in words: "2 x NVIDIA GeForce RTX 5090"."""
+        names = [card.name for card in self.cards] or [self.device]
+        counted = ((names.count(name), name) for name in dict.fromkeys(names))
+        return " + ".join(name if count == 1 else f"{count} x {name}" for count, name in counted)
+
+
+def parse(content: bytes, name: str) -> Receipt:
+    """The receipt in the file ``name``; raises ``ReceiptError`` for any other content."""
+    try:
+        return Receipt.model_validate_json(content)
+    except ValidationError as error:
+        raise ReceiptError(
+            f"{name} is not a receipt",
+            first_error(error),
+            "give a file that `builder bench --receipt FILE` wrote",
+        ) from error

@@ -1,0 +1,121 @@
+"""A receipt is taken or refused, with the reason."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from builder.errors import ReceiptError, RecipeError
+from builder.families import load_catalog
+from builder.publish.remote_image import RemoteImage
+from builder.receipts.catalog import ReceiptEntry
+from builder.receipts.check import require_valid
+from support.environment import REPOSITORY
+from support.receipts import CARD, DIGEST, KEY, measured, receipt, run
+
+RECIPES = load_catalog(REPOSITORY)
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+LABELS = {"builder.recipe": "llama-cpp-b9831", "builder.key": KEY}
+
+
+def published(labels: dict[str, str] | None) -> Any:
+    """A registry that has that image alone."""
+
+    def ask(_: str, digest: str) -> RemoteImage | None:
+        there = labels is not None and digest == DIGEST
+        return RemoteImage(digest, "", labels or {}) if there else None
+
+    return ask
+
+
+def check(*, taken: Any = (), labels: dict[str, str] | None = LABELS, **more: Any) -> None:
+    require_valid(receipt(**more), RECIPES, taken, published(labels), NOW)
+
+
+def test_a_receipt_without_a_fault_is_taken() -> None:
+    check()
+    check(cards=[CARD, CARD], by="@somebody", draft={"name": "d", "size": 1, "sha256": "0" * 64})
+
+
+SLOW = {**run(100.0, 1), "seconds": 40.0}
+CPU: dict[str, Any] = {"device": "CPU", "cards": [], "driver": ""}
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ({"measured": [measured(mean=120.0)]}, "the mean is 120 tokens/s, that of its runs is 102"),
+        (
+            {"measured": [measured(run(100.0, 1, accepted=1501))]},
+            "run 1: 1501 tokens were accepted of 1500 that were drafted",
+        ),
+        (
+            {"measured": [measured(run(100.0, 1, drafted=None))]},
+            "run 1: 1200 tokens were accepted of 0 that were drafted",
+        ),
+        (
+            {"measured": [measured(run(100.0, 1, seconds=15.0))]},
+            "2000 tokens at 100 tokens/s take 20.0 s, and the whole answer took 15.0 s",
+        ),
+        (
+            {"measured": [measured(run(100.0, 1, seconds=45.0))]},
+            "run 1: the answer took 45.0 s, 24.9 s more than its prompt and 2000 tokens at 100",
+        ),
+        ({"measured": [measured(run(100.0, 1, tokens=0))]}, "run 1: a number is not positive"),
+        (
+            {"measured": [measured(run(100.0, 1), run(100.0, 1))]},
+            "two runs are the same in every figure",
+        ),
+        ({"measured": [measured(layers=[(66, 65)])]}, "66 of 65 layers are on the GPU"),
+        (
+            {"measured": [measured(memory={"weights": 40 << 30})]},
+            "context 32768: 40960 MiB in use, the cards have 32607 MiB",
+        ),
+        ({"measured": [measured(), measured()]}, "a context is measured twice"),
+        (
+            {"cards": [{**CARD, "name": "NVIDIA GeForce RTX 3090", "capability": "8.6"}]},
+            "the image has no code for NVIDIA GeForce RTX 3090, compute capability 8.6: only sm_",
+        ),
+        ({"driver": "570.86"}, "the driver 570.86 is too old for the image: it needs 580 or newer"),
+        ({"driver": "new"}, "'new' is no version of NVIDIA's driver"),
+        ({"created": "2026-11-23T00:00:00Z"}, "it is dated 2026-11-23 00:00 UTC, which is in the"),
+        (CPU, "it was measured without a GPU"),
+        (
+            {"arguments": ["--chat-template-file", "/home/me/qwen.jinja"]},
+            "arguments: '/home/me/qwen.jinja' has a path",
+        ),
+        ({"arguments": ["--api-key", "abc"]}, "arguments: --api-key has a secret"),
+        ({"by": "me@box.lan"}, "by: 'me@box.lan' has an e-mail address or USER@HOST"),
+        ({"model": {"name": "/m/a.gguf", "size": 1, "sha256": "0" * 64}}, "model: '/m/a.gguf'"),
+        ({"labels": None}, f"the image is not published: its registry has no {DIGEST}"),
+        (
+            {"labels": {**LABELS, "builder.key": "f" * 64}},
+            "is another image: of the recipe llama-cpp-b9831 with the key ffffffffffff",
+        ),
+    ],
+)
+def test_a_fault_is_refused_with_the_reason(fault: dict[str, Any], why: str) -> None:
+    with pytest.raises(ReceiptError) as refused:
+        check(**fault)
+    assert why in refused.value.why
+    assert len(refused.value.why.splitlines()) == 1
+
+
+def test_all_faults_are_told_at_once() -> None:
+    with pytest.raises(ReceiptError) as refused:
+        check(driver="570.86", created="2027-01-01T00:00:00Z", labels=None)
+    assert len(refused.value.why.splitlines()) == 2  # the registry was not asked
+
+
+def test_an_unknown_recipe_is_refused() -> None:
+    with pytest.raises(RecipeError, match="no recipe is named llama-cpp-b9832; did you mean"):
+        check(recipe="llama-cpp-b9832")
+
+
+def test_the_same_runs_are_taken_once() -> None:
+    there = [ReceiptEntry("a", receipt())]
+    with pytest.raises(ReceiptError, match="it is there already: a"):
+        check(taken=there, created="2026-11-02T12:00:00Z", by="another")
+    check(taken=there, measured=[measured(run(90.0, 1))])
