@@ -40,6 +40,16 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """Where the engine's log states that it put the models; both are empty where it does not."""
+
+    layers: tuple[tuple[int, int], ...]
+    """Layers on the GPU and in all, of each model."""
+    memory: Mapping[str, int]
+    """Bytes on all GPUs by kind: weights, KV cache, compute."""
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """The runs with one context size."""
 
@@ -47,6 +57,8 @@ class Point:
     """Context size in tokens; None if the server was not started by us."""
     warm_ups: tuple[Generation, ...]
     runs: tuple[Generation, ...]
+    loaded: Loaded | None = None
+    """None if the server was not started by us, or by an older builder."""
 
 
 class Benchmark(BaseModel):

@@ -13,13 +13,21 @@ from typing import Any
 
 from builder import __version__
 from builder.bench.measure import Settings, measure
-from builder.bench.results import Benchmark, Point
+from builder.bench.results import Benchmark, Loaded, Point
 from builder.errors import SmokeError, UntriedError, WorldError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.recipes.schema import Serve
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client, UnansweredError
-from builder.servers.server import NotServingError, Server, ServeSpec, arguments_of, launched
+from builder.servers.server import (
+    OFFLOADED,
+    NotServingError,
+    Server,
+    ServeSpec,
+    arguments_of,
+    launched,
+)
+from builder.simulator import memory
 from builder.tools.docker import containers, gpus
 from builder.tools.docker import engine as docker
 from builder.tools.log import Log
@@ -41,6 +49,8 @@ class Target:
     draft: Path | None = None
     extra: Sequence[str] = ()
     """More flags for the server, after those of the recipe."""
+    verbose: bool = False
+    """Add the recipe's flags for a log that states where the model was loaded."""
 
 
 def of_image(
@@ -67,6 +77,7 @@ def of_image(
             target.draft,
             target.extra,
             gpus.ALL if offered else None,
+            verbose=target.verbose,
             limited=False,
         )
         log(f"context of {context} tokens: starting {target.reference}")
@@ -74,8 +85,15 @@ def of_image(
             _ready(server, target)
             seen = gpus.visible_in(server.container) if offered else ()
             filled = replace(settings, fill=int(context * fill))
-            points.append(_point(server.client, target.serve, filled, "", context, log))
-    spec = ServeSpec(target.model, 0, target.draft, gpus=gpus.ALL if offered else None)
+            point = _point(server.client, target.serve, filled, "", context, log)
+            points.append(replace(point, loaded=loaded(server.container.log())))
+    spec = ServeSpec(
+        target.model,
+        0,
+        target.draft,
+        gpus=gpus.ALL if offered else None,
+        verbose=target.verbose,
+    )
     subject = {
         "image": target.reference,
         "digest": target.image.digest,
@@ -117,6 +135,12 @@ def _ready(server: Server, target: Target) -> None:
         raise SmokeError(
             f"{target.reference} does not serve {target.model.name}", str(error)
         ) from error
+
+
+def loaded(text: str) -> Loaded:
+    """Where a server's log states that it put the models."""
+    layers = tuple((int(found[1]), int(found[2])) for found in OFFLOADED.finditer(text))
+    return Loaded(layers, {str(kind): size for kind, size in memory.logged(text).items()})
 
 
 def _point(

@@ -9,14 +9,13 @@ import typer
 from typer.core import TyperGroup
 
 from builder.cli.options import CatalogOption, JsonOption, build_session
-from builder.cli.tables import pairs, table
-from builder.cli.terminal import line, log, print_json
+from builder.cli.terminal import log, print_json
 from builder.errors import RecipeError, WorldError
 
 if TYPE_CHECKING:
-    from builder.bench.comparison import Comparison
-    from builder.bench.results import Benchmark, Generation
+    from builder.bench.results import Benchmark
     from builder.bench.run import Target
+    from builder.receipts.schema import Predicted
 
 RUN = "run"
 
@@ -151,6 +150,31 @@ def run_benchmark(
             help="Also write the results and all settings to this JSON file, for `bench compare`.",
         ),
     ] = None,
+    receipt: Annotated[
+        Path | None,
+        typer.Option(
+            "--receipt",
+            metavar="FILE",
+            dir_okay=False,
+            help="Also write a receipt to this JSON file, without personal data, for `receipts "
+            "add`. The server's log is verbose.",
+        ),
+    ] = None,
+    fit: Annotated[
+        Path | None,
+        typer.Option(
+            "--fit",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Output of `fit --json` for the same run: the receipt has its memory beside that "
+            "of the log.",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="NAME", help="Your name in the receipt. Default: none."),
+    ] = None,
     plot: PlotOption = None,
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
@@ -163,43 +187,98 @@ def run_benchmark(
     """
     import os
 
-    from builder.bench import extra
     from builder.bench import run as benchmarks
     from builder.bench.measure import Settings
-    from builder.tools.files import require_writable, write_json
+    from builder.receipts import make
+    from builder.tools.files import write_json
 
-    if output_file is not None:
-        require_writable(output_file.parent, "name another file: --output-file FILE")
-    if plot:
-        extra.require("matplotlib", "bench --plot")
+    _require_outputs(output_file, receipt, plot)
+    if receipt is None and (fit is not None or by is not None):
+        raise typer.BadParameter("--fit and --by are for a receipt: add --receipt FILE")
+    predicted: dict[int, Predicted] = {}
     given = Settings() if prompt is None else Settings(prompt=_text(prompt))
     settings = Settings(given.prompt, tokens, temperature, top_k, min_p, seed, warm_ups, runs)
     if target.startswith(("http://", "https://")):
-        _without_image(model, draft, flags)
+        _without_image(model, draft, flags, receipt)
         key = os.environ.get("OPENAI_API_KEY", "")
         found = benchmarks.of_url(target, name, key, settings, log)
     else:
-        try:
-            contexts = benchmarks.contexts_of(context)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--context") from error
+        contexts = _contexts(context)
         chosen = _image(catalog, target, model, draft, flags or [])
+        if receipt is not None:
+            chosen = _for_receipt(chosen, by)
+            predicted = make.predictions(fit, chosen)
         found = benchmarks.of_image(chosen, contexts, settings, fill, log)
     if output_file is not None:
         write_json(output_file, found.as_json())
+    if receipt is not None:
+        write_json(receipt, make.of_benchmark(found, predicted, by).as_json())
+        log(f"wrote {receipt}; next: `builder receipts add {receipt}`")
+    _show(target, found, plot, as_json=as_json)
+
+
+def _require_outputs(
+    output_file: Path | None, receipt: Path | None, plot: list[Path] | None
+) -> None:
+    """Raise ``WorldError`` before the first run where a result could not be written."""
+    from builder.bench import extra
+    from builder.tools.files import require_writable
+
+    for option, file in (("--output-file", output_file), ("--receipt", receipt)):
+        if file is not None:
+            require_writable(file.parent, f"name another file: {option} FILE")
+    if plot:
+        extra.require("matplotlib", "bench --plot")
+
+
+def _show(target: str, found: Benchmark, plot: list[Path] | None, *, as_json: bool) -> None:
+    """Draw and print a benchmark."""
+    from builder.cli.bench_tables import print_benchmark
+
     if plot:
         _draw([(target, found)], plot)
     if as_json:
         print_json(found.as_json())
     else:
-        _print_benchmark(found)
+        print_benchmark(found)
 
 
-def _without_image(model: Path | None, draft: Path | None, flags: list[str] | None) -> None:
+def _contexts(text: str) -> tuple[int, ...]:
+    from builder.bench.run import contexts_of
+
+    try:
+        return contexts_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--context") from error
+
+
+def _without_image(
+    model: Path | None, draft: Path | None, flags: list[str] | None, receipt: Path | None
+) -> None:
     if model or draft or flags:
         raise typer.BadParameter(
             "--model, --draft and flags are for images: the server at a URL has its own"
         )
+    if receipt:
+        raise typer.BadParameter(
+            "a receipt is of an image, by its digest: the image of a server at a URL is not known",
+            param_hint="--receipt",
+        )
+
+
+def _for_receipt(target: Target, by: str | None) -> Target:
+    """The target with a log that states where the model was loaded.
+
+    Raises ``ReceiptError`` before the first run where the receipt would be refused.
+    """
+    from dataclasses import replace
+
+    from builder.receipts import make
+
+    names = {"--model": target.model, "--draft": target.draft}
+    texts = {option: file.name for option, file in names.items() if file is not None}
+    make.require_redactable(target.extra, texts | ({"--by": by} if by else {}))
+    return replace(target, verbose=True)
 
 
 def _image(
@@ -285,7 +364,9 @@ def compare(
     if as_json:
         print_json(asdict(found))
     else:
-        _print_comparison(found)
+        from builder.cli.bench_tables import print_comparison
+
+        print_comparison(found)
     if not found.same:
         raise WorldError(
             "the benchmarks do not compare engines",
@@ -311,63 +392,3 @@ def draw(
         raise typer.BadParameter("give a file to draw to: --plot FILE.png", param_hint="--plot")
     extra.require("matplotlib", "bench draw")
     _draw([(file.stem, _load(file)) for file in files], plot)
-
-
-def _print_benchmark(found: Benchmark) -> None:
-    """Print each run of a benchmark, and their statistics."""
-    from builder.bench import series
-
-    header = ("", "t/s", "tokens", "drafted", "accepted", "acceptance", "prompt t/s")
-    for point in found.points:
-        title = "" if point.context is None else f"context of {point.context} tokens"
-        line(f"\n{title}".rstrip())
-        rows = [_row(f"run {number}", run) for number, run in enumerate(point.runs, 1)]
-        table(header, [_row("warm-up", run) for run in point.warm_ups] + rows)
-        speeds = series.evaluate([run.tokens_per_second for run in point.runs])
-        timed_by = sorted({run.timed_by for run in point.runs})
-        statistics = [
-            ("average", f"{speeds.mean:.2f} t/s, by the clock of the {' and '.join(timed_by)}"),
-            ("range", f"{speeds.lowest:.2f} to {speeds.highest:.2f} t/s"),
-            ("deviation", f"{speeds.deviation:.2f} t/s; trend {speeds.trend:+.2f} % per run"),
-            ("verdict", f"{speeds.shape}: {speeds.why}"),
-        ]
-        shares = [run.acceptance for run in point.runs if run.acceptance is not None]
-        if shares:
-            acceptance = series.evaluate_acceptance(shares)
-            statistics.append(("acceptance", f"{acceptance.shape}: {acceptance.why}"))
-        pairs(statistics)
-
-
-def _row(name: str, run: Generation) -> tuple[str, ...]:
-    share = run.acceptance
-    return (
-        name,
-        f"{run.tokens_per_second:.2f}",
-        str(run.tokens),
-        "" if run.drafted is None else str(run.drafted),
-        "" if run.accepted is None else str(run.accepted),
-        "" if share is None else f"{share:.1%}",
-        "" if run.prompt_tokens_per_second is None else f"{run.prompt_tokens_per_second:.1f}",
-    )
-
-
-def _print_comparison(found: Comparison) -> None:
-    """Print two benchmarks side by side, and what else differs."""
-    rows = []
-    for row in found.rows:
-        low_high = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
-        rows.append(
-            (
-                "" if row.context is None else str(row.context),
-                f"{row.first:.2f}",
-                f"{row.second:.2f}",
-                f"{row.ratio:.3f}",
-                low_high,
-                "" if row.p_value is None else f"{row.p_value:.2g}",
-                row.verdict,
-            )
-        )
-    table(("context", "first t/s", "second t/s", "ratio", "95 %", "p", ""), rows)
-    for each in found.differences:
-        weight = "DIFFERS" if each.decisive else "differs"
-        line(f"{weight}: {each.what}: {each.first} | {each.second}")

@@ -14,6 +14,7 @@ from builder.recipes.schema import Serve
 from builder.servers.client import UnansweredError
 from builder.servers.server import (
     ENDING,
+    OFFLOADED,
     NotReadyError,
     NotServingError,
     Server,
@@ -24,7 +25,6 @@ from builder.simulator import frames, memory, run
 from builder.simulator.figures import mib
 from builder.simulator.frames import Frame
 from builder.simulator.report import Report
-from builder.smoke.gpu import OFFLOADED
 from builder.tools.demangle import function_of
 
 LEAST_SHARE = 0.01  # of the weights that is on the card: an engine may keep experts on the host

@@ -78,10 +78,10 @@ class Request(Part):
 
 
 class Predicted(Part):
-    """The memory on simulated cards, by an earlier trial of the same image, model and context."""
+    """The memory on simulated cards, as `builder fit` found it for the same run."""
 
-    by: Literal["fit", "smoke"]
-    """``builder fit``, or the smoke test of the preset."""
+    cards: list[Text]
+    """Names of the simulated cards."""
     peak: Size
     """Of all cards, with their CUDA contexts."""
     memory: dict[Text, Size]

@@ -22,6 +22,8 @@ HEALTH_TIMEOUT = 10.0  # seconds for one health check
 LOG_LINES = 15
 ENDING = 1.0  # seconds from the end of a server's connections to the end of its container
 LOCK = "--mlock"  # llama.cpp: keeps the model in memory
+# llama.cpp, src/llama-model.cpp: its log after loading the weights.
+OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # as llama-gguf-split names them
 
 

@@ -14,7 +14,7 @@ from builder.errors import UntriedError
 from builder.recipes.schema import Recipe, Serve
 from builder.servers import test_model
 from builder.servers.client import UnansweredError
-from builder.servers.server import NotServingError, Server, ServeSpec, launched
+from builder.servers.server import OFFLOADED, NotServingError, Server, ServeSpec, launched
 from builder.smoke.contract import version_numbers
 from builder.smoke.verdict import Check
 from builder.tools.docker import gpus
@@ -23,8 +23,6 @@ RUNS, WARM_UPS = 10, 2
 LOADING = 900.0  # seconds for a real model
 CONTEXT, TOKENS = 8192, 2000
 TINY_TOKENS = 256
-# llama.cpp, src/llama-model.cpp: its log after loading the weights.
-OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 
 
 @dataclass(frozen=True, slots=True)

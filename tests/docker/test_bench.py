@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builder.bench.results import parse
+from builder.receipts.catalog import read
 from support.commands import Builder
 
 
@@ -21,6 +22,7 @@ def test_an_image_is_measured_for_each_context(
     options = ["--context", "512,1K", "--tokens", "50", "--runs", "3", "--fill", "0.5"]
     done = builder(
         *("bench", target, "--model", model, *options, "--plot", tmp_path / "a.svg", "--json"),
+        *("--receipt", tmp_path / "receipt.json", "--by", "@somebody"),
         *("--", "--n-predict", "20"),
     )
     assert done.returncode == 0, done.stderr
@@ -34,6 +36,16 @@ def test_an_image_is_measured_for_each_context(
     assert found.model["model"]["size"] == 3
     assert found.machine["gpus"] == []
     assert (tmp_path / "a.svg").exists()
+    receipt = read(tmp_path / "receipt.json")
+    assert (receipt.image.digest, receipt.image.key) == (hello["digest"], hello["key"])
+    assert (receipt.device, receipt.by, receipt.measured[1].context) == ("CPU", "@somebody", 1024)
+    assert [run.tokens for run in receipt.measured[0].runs] == [50] * 3
+    done = builder("receipts", "add", tmp_path / "receipt.json")
+    assert done.returncode == 16
+    assert done.stderr.splitlines() == [  # and nothing else: its figures agree
+        "builder: the receipt is refused",
+        "  it was measured without a GPU: receipts are of runs on cards",
+    ]
     done = builder("bench", target, "--model", model, "--runs", "1", "--", "--no-such-flag")
     assert done.returncode == 7
     assert "does not serve model.gguf" in done.stderr

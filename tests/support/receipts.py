@@ -72,3 +72,20 @@ def receipt(**more: Any) -> Receipt:
     import json
 
     return Receipt.model_validate_json(json.dumps(data(**more)))
+
+
+def fit(**more: Any) -> dict[str, Any]:
+    """The output of `fit --json` for a model of three bytes."""
+    card = {"name": CARD["name"], "memory": 32 << 30, "context": 1 << 20, "peak": 9 << 30}
+    trial = {"context": 1024, "fits": True, "cards": [card], "by_kind": {"weights": 8 << 30}}
+    given: dict[str, Any] = {
+        "recipe": "hello-sm120-0.1.0",
+        "image": "hello-sm120:0.1.0",
+        "digest": DIGEST,
+        "model": {"name": "m.gguf", "size": 3, "read": 3, "architecture": "a", "context": None},
+        "cards": [{"name": CARD["name"], "memory": 32 << 30, "unverified": {}}],
+        "options": ["-fa", "on"],
+        "trials": [trial, {"context": 2048, "fits": False}],
+        "step": None,
+    }
+    return given | more

@@ -178,6 +178,8 @@ def test_a_comparison_of_unlike_machines_is_shown_and_refused(
         (["hello-sm120"], 2, "an image needs a model to serve"),
         (["hello-sm120", "--model", "MODEL", "--context", "32M"], 2, "not a number of tokens"),
         (["http://127.0.0.1:1", "--model", "MODEL"], 2, "the server at a URL has its own"),
+        (["http://127.0.0.1:1", "--receipt", "a.json"], 2, "a receipt is of an image"),
+        (["hello-sm120", "--model", "MODEL", "--by", "me"], 2, "add --receipt FILE"),
         (["compare", "MODEL", "MODEL"], 4, "is not a saved benchmark"),
         (["draw", "MODEL"], 2, "give a file to draw to"),
     ],

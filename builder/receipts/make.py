@@ -1,0 +1,135 @@
+"""Makes a receipt of a benchmark, without anything private."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import platform
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from builder.bench.results import Benchmark, Loaded, Point
+from builder.bench.run import Target
+from builder.errors import ReceiptError
+from builder.fit.results import Fit
+from builder.receipts import redaction
+from builder.receipts.schema import (
+    Measured,
+    MeasuredCard,
+    MeasuredImage,
+    ModelFile,
+    Predicted,
+    Receipt,
+    Request,
+)
+from builder.tools.web.json_model import first_error
+
+SHORTEST = 4  # characters of a name that is looked for
+COMMON = frozenset({"root", "user", "localhost"})
+"""Names that identify nobody."""
+
+
+def require_redactable(flags: Sequence[str], texts: Mapping[str, str]) -> None:
+    """Raise ``ReceiptError`` where a receipt would have private text.
+
+    ``flags`` are the server's, which lose directories and secrets; ``texts`` are others, by name.
+    """
+    words = redaction.redacted(flags)
+    found = redaction.private_argument(words)
+    for name, text in texts.items():
+        what = redaction.private(text)
+        found = found or (f"{name} has {what}" if what else None)
+    for own in _own_names():
+        named = re.compile(rf"(?<!\w){re.escape(own)}(?!\w)", re.IGNORECASE)
+        if any(named.search(text) for text in [*words, texts.get("--model", "")]):
+            found = found or f"the name of this machine or of its user, {own}, is in it"
+    if found:
+        raise ReceiptError(
+            "the receipt would not be accepted", found, "change that, or leave out --receipt"
+        )
+
+
+def _own_names() -> set[str]:
+    """The names of this machine and of the user."""
+    names = {platform.node(), platform.node().partition(".")[0], getpass.getuser()}
+    return {name for name in names if len(name) >= SHORTEST} - COMMON
+
+
+def predictions(file: Path | None, target: Target) -> dict[int, Predicted]:
+    """The memory by context, of the output of `builder fit --json` in ``file``; None: no file.
+
+    Raises ``ReceiptError`` where it is of another image, model or flags.
+    """
+    if file is None:
+        return {}
+    try:
+        fit = Fit.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise ReceiptError(f"cannot read {file}", error.strerror or str(error)) from error
+    except ValidationError as error:
+        hint = "give a file with the output of `builder fit --json`"
+        raise ReceiptError(f"{file} is not a fit", first_error(error), hint) from error
+    pairs = {
+        "image": (fit.digest, target.image.digest),
+        "size of the model": (fit.model.size, target.model.stat().st_size),
+        "flags": (list(fit.options), list(target.extra)),
+    }
+    other = [
+        f"{what}: {there}, here {here}" for what, (there, here) in pairs.items() if there != here
+    ]
+    if other:
+        hint = "run `builder fit` with the same image, model and flags"
+        raise ReceiptError(f"{file} is the fit of another run", "\n".join(other), hint)
+    return {
+        trial.context: Predicted(
+            cards=[card.name for card in trial.cards], peak=trial.peak, memory=dict(trial.by_kind)
+        )
+        for trial in fit.trials
+        if trial.fits
+    }
+
+
+def of_benchmark(
+    found: Benchmark, predicted: Mapping[int, Predicted], by: str | None = None
+) -> Receipt:
+    """The receipt of a benchmark of an image; ``by`` is who measured."""
+    gpus, settings = found.machine["gpus"], found.settings
+    prompt = hashlib.sha256(settings["prompt"].encode()).hexdigest()
+    shared = {name: settings[name] for name in ("tokens", "top_k", "min_p", "fill")}
+    return Receipt(
+        image=MeasuredImage(**{name: found.subject[name] for name in MeasuredImage.model_fields}),
+        device="GPU" if gpus else "CPU",
+        cards=[
+            MeasuredCard(name=gpu["name"], capability=gpu["capability"], memory=gpu["memory"])
+            for gpu in gpus
+        ],
+        driver=gpus[0]["driver"] if gpus else "",
+        cpu=found.machine["cpu"],
+        model=ModelFile(**found.model["model"]),
+        draft=ModelFile(**found.model["draft"]) if "draft" in found.model else None,
+        arguments=redaction.redacted(found.subject["flags"]),
+        request=Request(prompt=prompt, temperature=settings["temperature"], **shared),
+        measured=[_measured(point, predicted) for point in found.points],
+        by=by,
+        created=datetime.fromisoformat(found.created),
+        builder=found.builder,
+    )
+
+
+def _measured(point: Point, predicted: Mapping[int, Predicted]) -> Measured:
+    loaded = point.loaded or Loaded((), {})
+    context = point.context or 0
+    return Measured(
+        context=context,
+        layers=list(loaded.layers),
+        memory=dict(loaded.memory),
+        predicted=predicted.get(context),
+        mean=round(statistics.fmean(run.tokens_per_second for run in point.runs), 3),
+        warm_ups=list(point.warm_ups),
+        runs=list(point.runs),
+    )

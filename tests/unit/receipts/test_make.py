@@ -1,0 +1,119 @@
+"""A receipt is made of a benchmark: redacted, with what `fit` predicted."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.bench.results import Generation, Loaded, Point
+from builder.bench.run import Target, loaded
+from builder.errors import ReceiptError
+from builder.receipts.make import of_benchmark, predictions, require_redactable
+from builder.recipes.schema import Serve
+from builder.tools.docker.engine import Image
+from support.benchmarks import GPU, benchmark
+from support.receipts import CARD, DIGEST, KEY, fit
+
+SUBJECT = {"image": "a:1", "digest": DIGEST, "recipe": "llama-cpp-b9831", "key": KEY}
+SETTINGS: dict[str, Any] = {
+    "prompt": "p",
+    "tokens": 100,
+    "temperature": 0.6,
+    "top_k": 20,
+    "min_p": 0.0,
+    "seed": 1,
+    "fill": 0.0,
+}
+LOG = """
+load_tensors: offloaded 65/65 layers to GPU
+load_tensors:        CUDA0 model buffer size = 15000.00 MiB
+llama_kv_cache:      CUDA0 KV buffer size =  2048.00 MiB
+llama_context:      CUDA0 compute buffer size =   500.00 MiB
+"""
+
+
+def test_a_receipt_has_what_the_benchmark_and_the_log_state() -> None:
+    runs = tuple(Generation(100, speed, 10, 9.0, 1) for speed in (20.0, 22.5))
+    flags = ["--model", "{model}", "--api-key", "abc", "--lora", "/home/me/a.gguf"]
+    found = benchmark(
+        [],
+        subject={**SUBJECT, "flags": flags},
+        settings=SETTINGS,
+        points=(Point(1024, runs[:1], runs, loaded(LOG)),),
+    )
+    receipt = of_benchmark(found, {}, "me")
+    assert (receipt.image.digest, receipt.image.key) == (DIGEST, KEY)
+    assert receipt.arguments == ["--model", "{model}", "--api-key", "***", "--lora", "a.gguf"]
+    assert receipt.hardware == GPU["name"]
+    assert receipt.driver == GPU["driver"]
+    assert receipt.request.prompt.startswith("148de9c5")  # printf p | sha256sum
+    (measured,) = receipt.measured
+    assert (measured.mean, measured.layers) == (21.25, [(65, 65)])
+    sizes = {kind: size >> 20 for kind, size in measured.memory.items()}
+    assert sizes == {"weights": 15000, "KV cache": 2048, "compute": 500}
+    assert "abc" not in json.dumps(receipt.as_json())
+
+
+def test_a_run_on_the_cpu_is_one_on_the_cpu() -> None:
+    machine = {"gpus": [], "cpu": "a"}
+    found = benchmark([1.0], subject={**SUBJECT, "flags": []}, settings=SETTINGS, machine=machine)
+    receipt = of_benchmark(found, {})
+    assert (receipt.device, receipt.cards, receipt.driver) == ("CPU", [], "")
+    assert receipt.measured[0].layers == []
+
+
+def test_a_log_without_a_word_of_the_load() -> None:
+    assert loaded("ready\n") == Loaded((), {})
+
+
+def predicted(folder: Path, **more: Any) -> Any:
+    file, model = folder / "fit.json", folder / "m.gguf"
+    file.write_text(json.dumps(fit(**more)))
+    model.write_bytes(b"any")
+    image = Image(DIGEST, DIGEST, "linux/amd64", frozenset(), frozenset(), 1, {})
+    return predictions(
+        file, Target("a:1", image, Serve(api_flavor="openai"), 8080, model, extra=["-fa", "on"])
+    )
+
+
+def test_the_memory_that_fit_predicted(tmp_path: Path) -> None:
+    found = predicted(tmp_path)
+    assert list(found) == [1024]
+    assert (found[1024].peak, found[1024].cards) == (9 << 30, [CARD["name"]])
+    receipt = of_benchmark(
+        benchmark([1.0], subject={**SUBJECT, "flags": []}, settings=SETTINGS), found
+    )
+    assert receipt.measured[0].predicted == found[1024]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"digest": "sha256:" + "a" * 64}, "image: sha256:aaa"),
+        ({"options": []}, "flags: \\[\\], here \\['-fa', 'on'\\]"),
+        ({"model": {**fit()["model"], "size": 4}}, "size of the model: 4, here 3"),
+        ({"trials": None}, "is not a fit"),
+    ],
+)
+def test_the_fit_of_another_run_is_refused(
+    tmp_path: Path, change: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ReceiptError, match=why):
+        predicted(tmp_path, **change)
+
+
+def test_what_cannot_be_redacted_is_named_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "tower.example.org")
+    require_redactable(["--lora", "/home/x/a.gguf", "--api-key", "abc"], {"--by": "@somebody"})
+    for flags, texts in (
+        (["--rpc", "192.168.1.20:50052"], {}),
+        ([], {"--by": "me@example.org"}),
+        (["--alias", "tower"], {}),
+        ([], {"--model": "Tower.gguf"}),
+    ):
+        with pytest.raises(ReceiptError, match="the receipt would not be accepted"):
+            require_redactable(flags, texts)
