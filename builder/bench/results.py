@@ -28,8 +28,8 @@ class Generation:
     """Tokens that the draft model proposed; None if the server does not report them."""
     accepted: int | None = None
     """Drafted tokens that the model accepted."""
-    timed_by: str = "server"
-    """``server``, or ``client`` (first token to last) if the server reports no timings."""
+    timed_by: Literal["server", "client"] = "server"
+    """Whose clock: the client's (first token to last) if the server reports no timings."""
 
     @property
     def acceptance(self) -> float | None:

@@ -211,10 +211,10 @@ def run_benchmark(
         found = benchmarks.of_image(chosen, contexts, settings, fill, log)
     if output_file is not None:
         write_json(output_file, found.as_json())
+    _show(target, found, plot, as_json=as_json)
     if receipt is not None:
         write_json(receipt, make.of_benchmark(found, predicted, by).as_json())
         log(f"wrote {receipt}; next: `builder receipts add {receipt}`")
-    _show(target, found, plot, as_json=as_json)
 
 
 def _require_outputs(
@@ -275,9 +275,7 @@ def _for_receipt(target: Target, by: str | None) -> Target:
 
     from builder.receipts import make
 
-    names = {"--model": target.model, "--draft": target.draft}
-    texts = {option: file.name for option, file in names.items() if file is not None}
-    make.require_redactable(target.extra, texts | ({"--by": by} if by else {}))
+    make.require_receipt(target, by)
     return replace(target, verbose=True)
 
 

@@ -56,8 +56,16 @@ def path_of(catalog: Catalog, receipt: Receipt) -> Path:
 
 
 def write(catalog: Catalog, receipt: Receipt) -> Path:
-    """Write a checked receipt to its file.  Raises ``ReceiptError`` where it cannot be written."""
+    """Write a checked receipt to its file.
+
+    Raises ``ReceiptError`` where there is one of that name, or it cannot be written.
+    """
     file = path_of(catalog, receipt)
+    if file.exists():
+        raise ReceiptError(
+            "the receipt is refused",
+            f"another one of that image, card and second is there: {file.name}",
+        )
     try:
         file.parent.mkdir(exist_ok=True)
         write_json(file, receipt.as_json())

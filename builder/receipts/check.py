@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 from datetime import datetime, timedelta
+from typing import Any
 
 from builder.bench.results import Generation
 from builder.choose import needs
@@ -25,6 +26,7 @@ Published = Callable[[str, str], RemoteImage | None]
 
 CLOCK = timedelta(minutes=10)  # that two clocks may differ
 ROUNDING = 0.005  # share of a mean
+LEAST = 0.001  # tokens per second: means are rounded to it
 TIMING = 0.02  # share of a time: the server's clock and the client's
 OVERHEAD = 2.0  # seconds of an answer that neither the prompt nor the tokens explain
 UNEXPLAINED = 0.5  # share of an answer, where it is longer than that
@@ -57,15 +59,24 @@ def require_valid(
 
 def _private(receipt: Receipt) -> Iterator[str]:
     """Text that a receipt must not have."""
-    texts = {"model": receipt.model.name, "cpu": receipt.cpu, "by": receipt.by or ""}
-    texts |= {"draft": receipt.draft.name} if receipt.draft else {}
-    texts |= {f"card {number}": card.name for number, card in enumerate(receipt.cards, 1)}
-    kinds = [kind for each in receipt.measured for kind in each.memory]
-    for name, text in [*texts.items(), *(("memory", kind) for kind in kinds)]:
+    for place, text in _texts(receipt.model_dump(mode="json", exclude={"arguments", "created"})):
         if what := redaction.private(text):
-            yield f"{name}: {text[: redaction.SHOWN]!r} has {what}"
+            yield f"{place}: {text[: redaction.SHOWN]!r} has {what}"
     if found := redaction.private_argument(receipt.arguments):
         yield f"arguments: {found}"
+
+
+def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """All texts of JSON data, also the names of its members, each with its place."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield place, name
+            yield from _texts(each, f"{place}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _texts(each, f"{place}.{number}")
 
 
 def _when(receipt: Receipt, now: datetime) -> Iterator[str]:
@@ -98,7 +109,7 @@ def _hardware(receipt: Receipt, catalog: Catalog) -> Iterator[str]:
 
 def _contradictions(measured: Measured) -> Iterator[str]:
     mean = statistics.fmean(run.tokens_per_second for run in measured.runs)
-    if abs(mean - measured.mean) > ROUNDING * abs(mean):
+    if abs(mean - measured.mean) > ROUNDING * abs(mean) + LEAST:
         yield f"the mean is {measured.mean:g} tokens/s, that of its runs is {mean:.2f}"
     for on_gpu, layers in measured.layers:
         if not 0 <= on_gpu <= layers:

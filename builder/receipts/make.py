@@ -7,15 +7,17 @@ import hashlib
 import platform
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from builder.bench.results import Benchmark, Loaded, Point
 from builder.bench.run import Target
 from builder.errors import ReceiptError
+from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.fit.results import Fit
 from builder.receipts import redaction
 from builder.receipts.schema import (
@@ -27,36 +29,63 @@ from builder.receipts.schema import (
     Receipt,
     Request,
 )
+from builder.recipes.schema.fields import Text, Value
 from builder.tools.web.json_model import first_error
 
+TEXTS = TypeAdapter[dict[str, str]](dict[str, Text])
+FLAGS = TypeAdapter[list[str]](list[Value])
 SHORTEST = 4  # characters of a name that is looked for
 COMMON = frozenset({"root", "user", "localhost"})
 """Names that identify nobody."""
 
 
-def require_redactable(flags: Sequence[str], texts: Mapping[str, str]) -> None:
-    """Raise ``ReceiptError`` where a receipt would have private text.
+def require_receipt(target: Target, by: str | None) -> None:
+    """Raise ``ReceiptError`` where a benchmark of ``target`` could have no receipt.
 
-    ``flags`` are the server's, which lose directories and secrets; ``texts`` are others, by name.
+    The image must have a key, and no name or flag anything private.  The server's flags lose
+    directories and secrets before.
     """
-    words = redaction.redacted(flags)
-    found = redaction.private_argument(words)
+    labels = target.image.labels
+    image = {"recipe": labels.get(LABEL_RECIPE, ""), "key": labels.get(LABEL_KEY, "")}
+    words = redaction.redacted(target.extra)
+    files = {"--model": target.model, "--draft": target.draft}
+    names = {option: file.name for option, file in files.items() if file is not None}
+    texts = names | ({"--by": by} if by else {})
+    try:
+        MeasuredImage(**image, digest=target.image.digest)
+        FLAGS.validate_python(words)
+        TEXTS.validate_python(texts)
+    except ValidationError as error:
+        raise ReceiptError(
+            "this run can have no receipt", first_error(error), "leave out --receipt"
+        ) from error
+    found = [redaction.private_argument(words), *_named(words, names)]
     for name, text in texts.items():
         what = redaction.private(text)
-        found = found or (f"{name} has {what}" if what else None)
-    for own in _own_names():
-        named = re.compile(rf"(?<!\w){re.escape(own)}(?!\w)", re.IGNORECASE)
-        if any(named.search(text) for text in [*words, texts.get("--model", "")]):
-            found = found or f"the name of this machine or of its user, {own}, is in it"
-    if found:
+        found += [f"{name} has {what}"] if what else []
+    if any(found):
         raise ReceiptError(
-            "the receipt would not be accepted", found, "change that, or leave out --receipt"
+            "the receipt would not be accepted",
+            "\n".join(filter(None, found)),
+            "change that, or leave out --receipt",
         )
+
+
+def _named(words: Sequence[str], texts: Mapping[str, str]) -> Iterator[str]:
+    """Where a flag or a file has the name of this machine, or of the user."""
+    for own in sorted(_own_names()):
+        pattern = re.compile(rf"(?<!\w){re.escape(own)}(?!\w)", re.IGNORECASE)
+        named = [*filter(pattern.search, words)]
+        named += [option for option, text in texts.items() if pattern.search(text)]
+        if named:
+            yield f"{named[0]!r} has the name of this machine or of its user: {own}"
 
 
 def _own_names() -> set[str]:
     """The names of this machine and of the user."""
-    names = {platform.node(), platform.node().partition(".")[0], getpass.getuser()}
+    names = {platform.node(), platform.node().partition(".")[0]}
+    with suppress(KeyError, OSError):  # a user without a name
+        names.add(getpass.getuser())
     return {name for name in names if len(name) >= SHORTEST} - COMMON
 
 
@@ -97,7 +126,18 @@ def predictions(file: Path | None, target: Target) -> dict[int, Predicted]:
 def of_benchmark(
     found: Benchmark, predicted: Mapping[int, Predicted], by: str | None = None
 ) -> Receipt:
-    """The receipt of a benchmark of an image; ``by`` is who measured."""
+    """The receipt of a benchmark of an image; ``by`` is who measured.
+
+    Raises ``ReceiptError`` where a receipt cannot have what was found, such as a card without a
+    compute capability.
+    """
+    try:
+        return _receipt(found, predicted, by)
+    except ValidationError as error:
+        raise ReceiptError("this run can have no receipt", first_error(error)) from error
+
+
+def _receipt(found: Benchmark, predicted: Mapping[int, Predicted], by: str | None) -> Receipt:
     gpus, settings = found.machine["gpus"], found.settings
     prompt = hashlib.sha256(settings["prompt"].encode()).hexdigest()
     shared = {name: settings[name] for name in ("tokens", "top_k", "min_p", "fill")}
@@ -115,7 +155,7 @@ def of_benchmark(
         arguments=redaction.redacted(found.subject["flags"]),
         request=Request(prompt=prompt, temperature=settings["temperature"], **shared),
         measured=[_measured(point, predicted) for point in found.points],
-        by=by,
+        by=by or None,
         created=datetime.fromisoformat(found.created),
         builder=found.builder,
     )

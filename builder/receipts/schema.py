@@ -135,11 +135,6 @@ class Receipt(Part):
         return self.model_dump(mode="json")
 
     @property
-    def best(self) -> float:
-        """The highest mean of its contexts, in tokens per second."""
-        return max(each.mean for each in self.measured)
-
-    @property
     def hardware(self) -> str:
         """The cards in words: "2 x NVIDIA GeForce RTX 5090"."""
         names = [card.name for card in self.cards] or [self.device]

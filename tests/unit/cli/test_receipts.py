@@ -52,6 +52,10 @@ def test_a_published_image_has_a_receipt_once(
     again = builder("receipts", "add", "--catalog", farm, file)
     assert again.returncode == 16
     assert f"it is there already: {name}" in again.stderr
+    given["measured"][0]["runs"][0]["seed"] = 7
+    file.write_text(json.dumps(given))
+    again = builder("receipts", "add", "--catalog", farm, file)
+    assert (again.returncode, "and second is there" in again.stderr) == (16, True), again.stderr
     rows = builder("receipts", "--catalog", farm).stdout.splitlines()
     assert rows[0].split("\t")[:5] == [
         *("llama-cpp-b9831", "NVIDIA GeForce RTX 5090", "102.00", "32768", "2")

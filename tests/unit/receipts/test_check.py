@@ -88,7 +88,12 @@ CPU: dict[str, Any] = {"device": "CPU", "cards": [], "driver": ""}
         ),
         ({"arguments": ["--api-key", "abc"]}, "arguments: --api-key has a secret"),
         ({"by": "me@box.lan"}, "by: 'me@box.lan' has an e-mail address or USER@HOST"),
-        ({"model": {"name": "/m/a.gguf", "size": 1, "sha256": "0" * 64}}, "model: '/m/a.gguf'"),
+        (
+            {"model": {"name": "/m/a.gguf", "size": 1, "sha256": "0" * 64}},
+            "model.name: '/m/a.gguf' has a path",
+        ),
+        ({"builder": "http://tower/"}, "builder: 'http://tower/' has a URL"),
+        ({"measured": [measured(memory={"~/kv": 1})]}, "measured.0.memory: '~/kv' has a path"),
         ({"labels": None}, f"the image is not published: its registry has no {DIGEST}"),
         (
             {"labels": {**LABELS, "builder.key": "f" * 64}},

@@ -12,7 +12,7 @@ import pytest
 from builder.bench.results import Generation, Loaded, Point
 from builder.bench.run import Target, loaded
 from builder.errors import ReceiptError
-from builder.receipts.make import of_benchmark, predictions, require_redactable
+from builder.receipts.make import of_benchmark, predictions, require_receipt
 from builder.recipes.schema import Serve
 from builder.tools.docker.engine import Image
 from support.benchmarks import GPU, benchmark
@@ -70,14 +70,18 @@ def test_a_log_without_a_word_of_the_load() -> None:
     assert loaded("ready\n") == Loaded((), {})
 
 
+def target(model: Path, *flags: str, key: str = KEY) -> Target:
+    labels = {"builder.recipe": "llama-cpp-b9831", "builder.key": key}
+    names: frozenset[str] = frozenset()
+    image = Image(DIGEST, DIGEST, "linux/amd64", names, names, 1, {"Labels": labels})
+    return Target("a:1", image, Serve(api_flavor="openai"), 8080, model, extra=flags)
+
+
 def predicted(folder: Path, **more: Any) -> Any:
     file, model = folder / "fit.json", folder / "m.gguf"
     file.write_text(json.dumps(fit(**more)))
     model.write_bytes(b"any")
-    image = Image(DIGEST, DIGEST, "linux/amd64", frozenset(), frozenset(), 1, {})
-    return predictions(
-        file, Target("a:1", image, Serve(api_flavor="openai"), 8080, model, extra=["-fa", "on"])
-    )
+    return predictions(file, target(model, "-fa", "on"))
 
 
 def test_the_memory_that_fit_predicted(tmp_path: Path) -> None:
@@ -106,14 +110,38 @@ def test_the_fit_of_another_run_is_refused(
         predicted(tmp_path, **change)
 
 
-def test_what_cannot_be_redacted_is_named_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("flags", "model", "by", "why"),
+    [
+        (["--rpc", "192.168.1.20:50052"], "a.gguf", "", "'192.168.1.20:50052' has an IP address"),
+        ([], "a.gguf", "me@example.org", "--by has an e-mail address"),
+        (["--alias", "tower"], "a.gguf", "", "'tower' has the name of this machine"),
+        ([], "Tower-27B.gguf", "", "'--model' has the name of this machine"),
+        (["--alias", "a\x1b[1m"], "a.gguf", "", "contains the control character U\\+001B"),
+        ([], "a\n.gguf", "", "--model: contains the control character"),
+        ([], "a.gguf", "\t", "--by: contains the control character"),
+    ],
+)
+def test_a_run_that_can_have_no_receipt_is_refused_before_it(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], model: str, by: str, why: str
+) -> None:
     monkeypatch.setattr(platform, "node", lambda: "tower.example.org")
-    require_redactable(["--lora", "/home/x/a.gguf", "--api-key", "abc"], {"--by": "@somebody"})
-    for flags, texts in (
-        (["--rpc", "192.168.1.20:50052"], {}),
-        ([], {"--by": "me@example.org"}),
-        (["--alias", "tower"], {}),
-        ([], {"--model": "Tower.gguf"}),
-    ):
-        with pytest.raises(ReceiptError, match="the receipt would not be accepted"):
-            require_redactable(flags, texts)
+    with pytest.raises(ReceiptError, match=why):
+        require_receipt(target(Path("/m") / model, *flags), by)
+
+
+def test_directories_and_secrets_of_flags_are_no_fault() -> None:
+    flags = ["--lora", "/home/x/a.gguf", "--api-key", "abc"]
+    require_receipt(target(Path("/home/x/m.gguf"), *flags), "@somebody")
+
+
+def test_an_image_without_a_key_can_have_no_receipt() -> None:
+    with pytest.raises(ReceiptError, match="key: not valid"):
+        require_receipt(target(Path("m.gguf"), key=""), None)
+
+
+def test_a_card_that_nvidia_smi_does_not_describe_gives_no_receipt() -> None:
+    machine = {"gpus": [{**GPU, "capability": "[N/A]"}], "cpu": "a"}
+    found = benchmark([1.0], subject={**SUBJECT, "flags": []}, settings=SETTINGS, machine=machine)
+    with pytest.raises(ReceiptError, match="capability: not valid"):
+        of_benchmark(found, {})
