@@ -46,6 +46,10 @@ def test_an_image_is_measured_for_each_context(
         "builder: the receipt is refused",
         "  it was measured without a GPU: receipts are of runs on cards",
     ]
+    words = ("bench", target, "--model", model, "--receipt", tmp_path / "b.json")
+    done = builder(*words, "--", "--alias", "192.168.1.20")
+    assert (done.returncode, (tmp_path / "b.json").exists()) == (16, False), done.stderr
+    assert "'192.168.1.20' has an IP address" in done.stderr
     done = builder("bench", target, "--model", model, "--runs", "1", "--", "--no-such-flag")
     assert done.returncode == 7
     assert "does not serve model.gguf" in done.stderr
