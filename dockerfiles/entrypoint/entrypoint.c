@@ -8,7 +8,7 @@
 // a published one keeps its entrypoint and its command.
 //
 // If "--check" is the container's only argument, or followed by "--json" alone, all that is found is
-// printed instead.  Every other argument is the engine's; --help or --version alone needs no card.
+// printed instead; with "--report" alone, what can be handed on: no path, no message.  Every other argument is the engine's; --help or --version alone needs no card.
 //
 // BUILDER_CPU=1 starts the engine without a card.  Exit status: 78 (EX_CONFIG, sysexits.h) without a
 // usable card; 126 or 127 where the engine cannot be run, as a shell has it.
@@ -31,9 +31,11 @@ static struct verdict examine(void) {
     return judge(&needs, &facts);
 }
 
-static int check(bool json) {
+typedef void printer(const struct needs *, const struct facts *, const struct verdict *);
+
+static int check(printer *print) {
     const struct verdict verdict = examine();
-    (json ? print_json : print_text)(&needs, &facts, &verdict);
+    print(&needs, &facts, &verdict);
     return verdict.problem == NULL ? 0 : kConfiguration;
 }
 
@@ -77,9 +79,10 @@ int main(int count, char **words) {
     const int arguments = count - end - 1;
     read_needs(&needs);
     if (arguments > 0 && strcmp(given[0], "--check") == 0) {
-        if (arguments == 1) return check(false);
-        if (arguments == 2 && strcmp(given[1], "--json") == 0) return check(true);
+        if (arguments == 1) return check(print_text);
+        if (arguments == 2 && strcmp(given[1], "--json") == 0) return check(print_json);
     }
+    if (arguments == 1 && strcmp(given[0], "--report") == 0) return check(print_report);
     if (!on_cpu() && !only_prints(arguments, given)) {
         const struct verdict verdict = examine();
         if (verdict.problem != NULL) {

@@ -77,3 +77,6 @@ struct verdict judge(const struct needs *needs, struct facts *facts);
 void print_refusal(const struct verdict *verdict);
 void print_text(const struct needs *needs, const struct facts *facts, const struct verdict *verdict);
 void print_json(const struct needs *needs, const struct facts *facts, const struct verdict *verdict);
+// As JSON without paths and messages, to hand on.
+void print_report(const struct needs *needs, const struct facts *facts,
+                  const struct verdict *verdict);

@@ -93,6 +93,27 @@ static void print_card(const struct card *card) {
     putchar('}');
 }
 
+static void print_image(const struct needs *needs) {
+    printf("  \"image\": {");
+    print_member("recipe", needs->recipe);
+    printf(", \"code\": ");
+    print_strings(needs->code[0], sizeof needs->code[0], needs->codes);
+    printf(", ");
+    print_version("cuda", needs->cuda_major, needs->cuda_minor);
+    printf(", ");
+    print_member("driver", needs->driver);
+    printf("},\n");
+}
+
+static void print_cards(const struct facts *facts) {
+    printf("  \"wsl\": %s,\n  \"cards\": [", facts->wsl ? "true" : "false");
+    for (int i = 0; i < facts->card_count; ++i) {
+        printf("%s\n", i > 0 ? "," : "");
+        print_card(&facts->cards[i]);
+    }
+    printf("%s]\n}\n", facts->card_count > 0 ? "\n  " : "");
+}
+
 void print_json(const struct needs *needs, const struct facts *facts,
                 const struct verdict *verdict) {
     printf("{\n  \"version\": 1,\n  \"usable\": %s,\n  ",
@@ -106,15 +127,9 @@ void print_json(const struct needs *needs, const struct facts *facts,
             print_string(lines[i]);
         }
     }
-    printf("],\n  \"image\": {");
-    print_member("recipe", needs->recipe);
-    printf(", \"code\": ");
-    print_strings(needs->code[0], sizeof needs->code[0], needs->codes);
-    printf(", ");
-    print_version("cuda", needs->cuda_major, needs->cuda_minor);
-    printf(", ");
-    print_member("driver", needs->driver);
-    printf("},\n  \"driver\": {");
+    printf("],\n");
+    print_image(needs);
+    printf("  \"driver\": {");
     print_member("version", facts->driver);
     printf(", ");
     print_version("cuda", facts->cuda / 1000, facts->cuda % 1000 / 10);
@@ -124,10 +139,21 @@ void print_json(const struct needs *needs, const struct facts *facts,
     print_string(facts->error != 0 ? facts->error_name : facts->loading);
     printf(", \"simulated\": %s},\n  \"devices\": ", facts->simulated ? "true" : "false");
     print_strings(facts->devices[0], sizeof facts->devices[0], facts->device_count);
-    printf(",\n  \"wsl\": %s,\n  \"cards\": [", facts->wsl ? "true" : "false");
-    for (int i = 0; i < facts->card_count; ++i) {
-        printf("%s\n", i > 0 ? "," : "");
-        print_card(&facts->cards[i]);
-    }
-    printf("%s]\n}\n", facts->card_count > 0 ? "\n  " : "");
+    printf(",\n");
+    print_cards(facts);
+}
+
+void print_report(const struct needs *needs, const struct facts *facts,
+                  const struct verdict *verdict) {
+    printf("{\n  \"version\": 1,\n  \"usable\": %s,\n  ",
+           verdict->problem == NULL ? "true" : "false");
+    print_member("problem", verdict->problem);
+    printf(",\n");
+    print_image(needs);
+    printf("  \"driver\": {");
+    print_member("version", facts->driver);
+    printf(", ");
+    print_version("cuda", facts->cuda / 1000, facts->cuda % 1000 / 10);
+    printf(", \"simulated\": %s},\n", facts->simulated ? "true" : "false");
+    print_cards(facts);
 }

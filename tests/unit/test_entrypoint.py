@@ -172,6 +172,22 @@ def test_check_tells_all_that_was_found(machine: Machine) -> None:
     ]
 
 
+def test_a_report_has_what_the_check_found_without_paths(machine: Machine) -> None:
+    machine.driver()
+    done = machine.start("--report")
+    found = machine.check()
+    for name in ("lines", "devices"):
+        del found[name]
+    for name in ("library", "error"):
+        del found["driver"][name]
+    assert (done.returncode, json.loads(done.stdout)) == (0, found)
+    assert machine.start("--report", "x").stdout == "--report x\n"
+    shutil.rmtree(machine.root / "lib")
+    done = machine.start("--report")
+    assert (done.returncode, json.loads(done.stdout)["problem"]) == (CONFIGURATION, "no-toolkit")
+    assert str(machine.root) not in done.stdout
+
+
 def test_without_a_driver_on_the_host(machine: Machine) -> None:
     problem, what, remedy = machine.problem()
     assert problem == "no-gpu"
