@@ -24,6 +24,7 @@ nightly    channels that follow upstream;  bisect finds the commit that broke an
 fit        how much context of a model fits on a card;  choose finds the presets that run on one
 launch     a preset run on this machine, or written down for another one
 receipts   runs of published images on cards, checked before they are taken
+site       all of that as static pages: presets by card, images, published speeds, nights
 ci         the matrix of a workflow;  bake writes a bake file;  host prepares a machine
 cli        the only place that prints and exits
 tools      docker, git, registries, the web, Python packages: nothing of recipes

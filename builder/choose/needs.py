@@ -9,10 +9,12 @@ from typing import Literal
 from builder.choose.machine import HostCard
 from builder.families import ENGINES, entrypoint
 from builder.kernels import selection
+from builder.presets.catalog import PresetEntry
 from builder.presets.figures import Memory, Result
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
+from builder.records.record import Record
 from builder.tools.fatbin import Code
 
 
@@ -45,6 +47,14 @@ def told(preset: Preset, context: int, result: Result | None) -> MemoryNeed | No
     if own is not None and own.whole is not None and within:
         return _need(own, own.whole)
     return None
+
+
+def by_trial(entry: PresetEntry, kept: Record | None) -> MemoryNeed | None:
+    """The memory by the trial of a record, where the preset is still the one that was tried."""
+    use = kept.verdict.presets.get(entry.name) if kept is not None else None
+    if use is None or use.identity != entry.preset.identity:
+        return None
+    return MemoryNeed(use.peak, "trial", use.by_kind, use.own)
 
 
 def _need(memory: Memory, whole: int) -> MemoryNeed:

@@ -34,6 +34,7 @@ from builder.cli import (
     run,
     sbom,
     show,
+    site,
     smoke,
     tag,
 )
@@ -71,6 +72,7 @@ OTHERS: dict[str, Command] = {
     "pin": pin.group,
     "tag": tag.group,
     "hub": hub.group,
+    "site": site.site,
     "sbom": sbom.sbom,
     "kernels": kernels.kernels,
     "receipts": receipts.group,

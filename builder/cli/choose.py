@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from builder.choose.choice import Choice, Fitting
     from builder.choose.machine import Machine
-    from builder.choose.needs import MemoryNeed
     from builder.presets.catalog import PresetEntry, Presets
     from builder.recipes.catalog import Catalog
     from builder.records.record import Record
@@ -90,7 +89,7 @@ def choose(
 
     The exit code is 15 if no preset runs.
     """
-    from builder.choose import choice, machine
+    from builder.choose import choice, machine, needs
     from builder.errors import FitError
     from builder.presets import catalog as preset_files
 
@@ -108,7 +107,7 @@ def choose(
         recipes,
         _memories(recipes.root),
         _tokens(context),
-        lambda entry: _trial(entry, records.get(entry.preset.recipe)),
+        lambda entry: needs.by_trial(entry, records.get(entry.preset.recipe)),
     )
     answer = choice.choose(entries, question)
     images = {each.recipe: _image(recipes, each.recipe) for each in answer.fits}
@@ -158,16 +157,6 @@ def _records(entries: list[PresetEntry]) -> dict[str, Record]:
     names = {entry.preset.recipe for entry in entries}
     found = {name: record.newest_good(state, name) for name in names}
     return {name: kept for name, kept in found.items() if kept is not None}
-
-
-def _trial(entry: PresetEntry, kept: Record | None) -> MemoryNeed | None:
-    """The memory by the trial of that image, where the preset is still the one that was tried."""
-    from builder.choose.needs import MemoryNeed
-
-    use = kept.verdict.presets.get(entry.name) if kept is not None else None
-    if use is None or use.identity != entry.preset.identity:
-        return None
-    return MemoryNeed(use.peak, "trial", use.by_kind, use.own)
 
 
 def _image(recipes: Catalog, name: str) -> str:

@@ -60,6 +60,7 @@ def test_the_commands_are_those_of_the_manual() -> None:
         "pin",
         "tag",
         "hub",
+        "site",
         "ci",
     ]
     assert set(ALL) == {*grouped, *((part,) for part in parts)}

@@ -1,0 +1,51 @@
+"""``builder site``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from builder.cli.options import CatalogOption, JsonOption, catalog_at
+from builder.cli.tables import counted, size
+from builder.cli.terminal import line, log, print_json
+
+
+def site(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            file_okay=False,
+            help="Directory for the pages; an earlier site in it is replaced.",
+        ),
+    ],
+    offline: Annotated[
+        bool,
+        typer.Option("--offline", help="Ask no registry: without tags, history and nights."),
+    ] = False,
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write static pages: the presets for each card, the images, published speeds, nights.
+
+    They come from the recipes, the presets and the records of this machine, and from the registry
+    if BUILDER_NAMESPACE is set. What is not known is left out. The pages need no server and load
+    nothing from elsewhere; without JavaScript they show everything, with it they filter.
+    index.json has the same facts for programs.
+
+    The exit code is 5 if the registry does not answer. The directory is then as it was before.
+    """
+    from builder import settings
+    from builder.site.collect import collect
+    from builder.site.write import write
+
+    found = collect(catalog_at(catalog), settings.load(), log, offline=offline)
+    written = write(found, output.absolute())
+    if as_json:
+        print_json({"directory": str(output.absolute()), "files": written})
+        return
+    line(f"written  {output}: {counted(len(written), 'file')}, {size(sum(written.values()))}")
+    line(f"         {counted(len(found.images), 'image')}, {counted(len(found.cards), 'card')}")

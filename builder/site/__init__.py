@@ -1,0 +1,1 @@
+"""The page of the farm: static files that answer which image runs which model on which card."""

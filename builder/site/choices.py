@@ -1,0 +1,94 @@
+"""What runs on each card: the answers of ``builder choose``, for every file of ``cards/``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+
+from builder.choose import machine, needs
+from builder.choose.choice import Excluded, Fitting, Question, choose
+from builder.presets.catalog import PresetEntry
+from builder.recipes.catalog import Catalog
+from builder.records.record import Record
+from builder.simulator import cards
+from builder.site.facts import CardFact, Option, Refusal
+
+Records = Callable[[str], Record | None]
+"""The record of a recipe's newest verified image."""
+
+
+def every_card(
+    catalog: Catalog, entries: Sequence[PresetEntry], records: Records
+) -> tuple[CardFact, ...]:
+    """The presets that run on each card, on as many of it as they need.
+
+    Raises ``RecipeError`` where a file of ``cards/`` is invalid.
+    """
+    known = {name: cards.load(catalog.root, name) for name in cards.names(catalog.root)}
+    memories = {name: card.memory for name, card in known.items()}
+    presets = {entry.name: entry for entry in entries}
+    found = []
+    for name, card in known.items():
+        fits, excluded = _answers(catalog, entries, name, memories, records)
+        found.append(
+            CardFact(
+                card=name,
+                name=card.name,
+                capability=card.capability,
+                memory=card.memory,
+                fits=tuple(_option(each, presets[each.preset]) for each in fits),
+                excluded=tuple(_refusal(each, presets[each.preset]) for each in excluded),
+            )
+        )
+    return tuple(sorted(found, key=lambda each: (-len(each.fits), -each.memory, each.card)))
+
+
+def _answers(
+    catalog: Catalog,
+    entries: Sequence[PresetEntry],
+    card: str,
+    memories: dict[str, int],
+    records: Records,
+) -> tuple[list[Fitting], list[Excluded]]:
+    fits: list[Fitting] = []
+    excluded: list[Excluded] = []
+    for count in sorted({entry.preset.cards for entry in entries}):
+        question = Question(
+            machine.named(catalog.root, [card] * count),
+            catalog,
+            memories,
+            trials=lambda entry: needs.by_trial(entry, records(entry.preset.recipe)),
+        )
+        answer = choose([entry for entry in entries if entry.preset.cards == count], question)
+        fits += answer.fits
+        excluded += answer.excluded
+    fits.sort(key=lambda each: (-(each.tokens_per_second or 0), each.preset))
+    return fits, excluded
+
+
+def _option(found: Fitting, entry: PresetEntry) -> Option:
+    preset = entry.preset
+    threads = {each.text: each.thread for each in preset.caveat if each.thread}
+    other = found.context and found.context != preset.serve.context
+    words = ["builder", "run", found.preset, *(["--context", str(found.context)] if other else [])]
+    return Option(
+        preset=found.preset,
+        recipe=found.recipe,
+        model=preset.model.name,
+        cards=preset.cards,
+        context=found.context,
+        tokens_per_second=found.tokens_per_second,
+        figure_context=found.figure_context,
+        measured_on=found.measured_on,
+        memory=found.memory.size if found.memory else None,
+        memory_by=found.memory.by if found.memory else "",
+        driver=found.driver,
+        caveats=tuple(
+            f"{text} ({threads[text]})" if text in threads else text for text in found.caveats
+        ),
+        command=shlex.join(words),
+    )
+
+
+def _refusal(found: Excluded, entry: PresetEntry) -> Refusal:
+    return Refusal(found.preset, entry.preset.model.name, entry.preset.cards, found.why)

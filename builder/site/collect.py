@@ -1,0 +1,69 @@
+"""All facts of the site, from the catalog, this machine's records, and the registry."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from builder import __version__
+from builder.presets import catalog as preset_files
+from builder.presets.catalog import PresetEntry
+from builder.publish.tags import open_repository
+from builder.recipes.catalog import BrokenEntry, Catalog
+from builder.records import record
+from builder.settings import Settings
+from builder.site import choices
+from builder.site.facts import ImageFact, Site
+from builder.site.images import UNPUBLISHED, image_fact
+from builder.site.published import published
+from builder.site.speeds import speeds
+from builder.tools.log import Log
+
+
+def collect(catalog: Catalog, settings: Settings, log: Log, *, offline: bool = False) -> Site:
+    """The facts of all valid recipes and presets; broken ones are logged and left out.
+
+    The registry is asked if there is a namespace, and not ``offline``.  Raises ``RegistryError``
+    and ``FetchError`` where it does not answer, ``RecipeError`` where a file of ``cards/`` is
+    invalid.
+    """
+    entries = _presets(catalog, log)
+    broken = [each.name for each in catalog.engines.values() if isinstance(each, BrokenEntry)]
+    for name in broken:
+        log(f"{name} is left out as invalid: see `builder recipe check`")
+    names = [name for name in catalog.engines if name not in broken]
+    found = {name: record.newest_good(settings.state_dir, name) for name in names}
+    records = {name: kept for name, kept in found.items() if kept is not None}
+    asked = bool(settings.namespace) and not offline
+    images = tuple(
+        _image(catalog, name, settings, entries, records.get(name), log if asked else None)
+        for name in names
+    )
+    return Site(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        builder=__version__,
+        cards=choices.every_card(catalog, entries, records.get),
+        images=images,
+        speeds=speeds(entries, {each.recipe: each for each in images}, records),
+    )
+
+
+def _presets(catalog: Catalog, log: Log) -> list[PresetEntry]:
+    presets = preset_files.load(catalog)
+    valid = presets.valid()
+    for name in sorted({*presets.entries} - {entry.name for entry in valid}):
+        log(f"{name} is left out as invalid: see `builder recipe check`")
+    return valid
+
+
+def _image(
+    catalog: Catalog,
+    name: str,
+    settings: Settings,
+    entries: list[PresetEntry],
+    kept: record.Record | None,
+    log: Log | None,
+) -> ImageFact:
+    recipe = catalog.engine(name).recipe
+    repository = settings.repository(recipe.image.repository)
+    there = UNPUBLISHED if log is None else published(open_repository(repository, log), recipe)
+    return image_fact(catalog, name, repository, entries, kept, there)

@@ -1,0 +1,193 @@
+"""The facts of the site: what its pages and ``index.json`` show.
+
+A fact that is not known is empty or None, and then stands neither on a page nor in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic_core import to_jsonable_python
+
+from builder.nightly.history import NightlyRun
+from builder.publish.tag_history import Move
+
+FORMAT = 1
+"""Of ``index.json``."""
+
+Mark = Literal["compiled", "run without a GPU", "run on a card"]
+"""``compiled``: an image was built and passed its checks; ``run without a GPU``: the preset's
+server ran on a simulated card; ``run on a card``: its figures were published by somebody."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchFact:
+    """A patch of an image."""
+
+    name: str
+    where: str
+    """Its page or its repository."""
+    why: str
+    drop_when: str
+    applied: bool
+    """False: it is not needed, because what it changes is absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class TagFact:
+    """A tag of a registry; sizes are bytes."""
+
+    tag: str
+    digest: str
+    created: str
+    """RFC 3339."""
+    version: str
+    commit: str
+    platforms: tuple[str, ...]
+    download_size: int
+    update_size: int | None
+    signed: bool
+    documents: tuple[str, ...]
+    """CycloneDX, SPDX, SLSA provenance."""
+    moves: tuple[Move, ...]
+    """Newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFact:
+    """The image of a recipe; sizes are bytes."""
+
+    recipe: str
+    summary: str
+    repository: str
+    """Its repository, with the registry; empty where it is not published."""
+    url: str
+    license: str
+    source: tuple[str, ...]
+    """The pin, line by line."""
+    bases: tuple[str, ...]
+    channel: str
+    """The moving tag that nightly runs move."""
+    code: tuple[str, ...]
+    """GPU code: ``sm_120a``, ``compute_120``."""
+    driver: str
+    """The oldest driver."""
+    port: int | None
+    digest: str
+    created: str
+    """RFC 3339, of the image with that digest."""
+    download_size: int | None
+    unpacked_size: int | None
+    checks: Mapping[str, int]
+    """The number of checks that passed, by kind."""
+    patches: tuple[PatchFact, ...]
+    starts: tuple[Mapping[str, Any], ...]
+    """Scripts that patch it when a container starts."""
+    notes: tuple[str, ...]
+    presets: tuple[str, ...]
+    tags: tuple[TagFact, ...]
+    nights: tuple[NightlyRun, ...]
+    """Newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A preset that runs on a card."""
+
+    preset: str
+    recipe: str
+    model: str
+    cards: int
+    context: int
+    """Tokens; 0: the engine's default."""
+    tokens_per_second: float | None
+    """As published."""
+    figure_context: int
+    measured_on: str
+    memory: int | None
+    """Bytes on all cards."""
+    memory_by: str
+    """``trial`` or ``source``."""
+    driver: str
+    caveats: tuple[str, ...]
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A preset that does not run on a card, and why."""
+
+    preset: str
+    model: str
+    cards: int
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CardFact:
+    """A card, the presets that run on it, the fastest first, and the others."""
+
+    card: str
+    name: str
+    capability: str
+    memory: int
+    """Bytes that CUDA can allocate."""
+    fits: tuple[Option, ...]
+    excluded: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A published figure."""
+
+    preset: str
+    recipe: str
+    model: str
+    card: str
+    cards: int
+    context: int
+    tokens_per_second: float
+    least: float
+    most: float
+    runs: int | None
+    acceptance: float | None
+    """Percent."""
+    baseline: float | None
+    """Tokens in a second without speculation."""
+    differs: str
+    """What was not as in the preset."""
+    by: str
+    """Title of the page where it was published."""
+    url: str
+    published: str
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """All facts."""
+
+    created: str
+    """RFC 3339, UTC."""
+    builder: str
+    """Version of builder."""
+    cards: tuple[CardFact, ...]
+    images: tuple[ImageFact, ...]
+    speeds: tuple[Speed, ...]
+    """The fastest first."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts as JSON data, without those that are not known."""
+        found: dict[str, Any] = _known(to_jsonable_python(self))
+        return {"format": FORMAT, **found}
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, dict):
+        pairs = {name: _known(each) for name, each in value.items()}
+        return {name: each for name, each in pairs.items() if each not in (None, "", [], {})}
+    if isinstance(value, list):
+        return [_known(each) for each in value]
+    return value

@@ -1,0 +1,106 @@
+"""The facts of an image: from its recipe, the record of this machine, and the registry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from builder.choose import needs
+from builder.plan.explain import explained
+from builder.plan.resolve import complete
+from builder.presets.catalog import PresetEntry
+from builder.recipes.catalog import Catalog
+from builder.recipes.schema import Patch, PullPatch, Recipe
+from builder.records.record import Record
+from builder.site.facts import ImageFact, PatchFact, TagFact
+from builder.site.published import Published, PublishedTag
+from builder.tools.web.github import ADDRESS
+
+UNPUBLISHED = Published((), ())
+
+
+def image_fact(
+    catalog: Catalog,
+    name: str,
+    repository: str,
+    presets: Sequence[PresetEntry],
+    record: Record | None,
+    published: Published = UNPUBLISHED,
+) -> ImageFact:
+    """All that is known of the image of a recipe.
+
+    ``repository`` has the namespace; ``record`` is that of this machine's newest verified image.
+    Raises ``RecipeError`` where the recipe is wrong.
+    """
+    recipe = complete(catalog.engine(name).recipe)
+    details = explained(catalog, name)
+    tag = _main_tag(recipe, published)
+    # The registry's image is the one that people get; the record counts where it is the same one.
+    same = record if tag is None or (record and record.digest == tag.digest) else None
+    return ImageFact(
+        recipe=name,
+        summary=recipe.summary,
+        repository=repository if tag else "",
+        url=details["url"],
+        license=recipe.license,
+        source=tuple(details["source"]),
+        bases=tuple(base["published"] for base in details["bases"] if base["published"]),
+        channel=(recipe.track.channel if recipe.track else None) or "",
+        code=tuple(needs.codes_of(recipe)),
+        driver=needs.oldest_driver(recipe, catalog),
+        port=recipe.image.port if recipe.artifact is None else None,
+        digest=tag.digest if tag else same.digest if same else "",
+        created=tag.created if tag else same.created if same else "",
+        download_size=tag.download_size if tag else same.verdict.download_size if same else None,
+        unpacked_size=same.verdict.unpacked_size if same else None,
+        checks=_checks(same, tag),
+        patches=tuple(map(_patch, recipe.patch, details["patches"])),
+        starts=tuple(details["starts"]),
+        notes=tuple(details["notes"]),
+        presets=tuple(entry.name for entry in presets if entry.preset.recipe == name),
+        tags=tuple(map(_tag, published.tags)),
+        nights=published.nights,
+    )
+
+
+def _main_tag(recipe: Recipe, published: Published) -> PublishedTag | None:
+    """The version tag, else the channel: the registry may have one without the other."""
+    order = {tag: place for place, tag in enumerate((*recipe.image.tags, *recipe.image.moving))}
+    return min(published.tags, key=lambda each: order[each.tag], default=None)
+
+
+def _checks(record: Record | None, tag: PublishedTag | None) -> Mapping[str, int]:
+    if record is not None:
+        return dict(sorted(Counter(check.kind for check in record.verdict.checks).items()))
+    return dict(sorted(tag.checks.items())) if tag is not None else {}
+
+
+def _patch(patch: Patch, details: Mapping[str, Any]) -> PatchFact:
+    where = str(details["where"])
+    address = ADDRESS.fullmatch(where)
+    if isinstance(patch, PullPatch) and address is not None:
+        where = f"https://github.com/{address[1]}/{address[2]}/pull/{patch.pull}"
+    return PatchFact(
+        name=details["name"],
+        where=where,
+        why=patch.why,
+        drop_when=patch.drop_when or "",
+        applied=patch.expect == "applies",
+    )
+
+
+def _tag(found: PublishedTag) -> TagFact:
+    return TagFact(
+        tag=found.tag,
+        digest=found.digest,
+        created=found.created,
+        version=found.version,
+        commit=found.commit,
+        platforms=found.platforms,
+        download_size=found.download_size,
+        update_size=found.update_size,
+        signed=found.signed,
+        documents=found.documents,
+        moves=found.moves,
+    )

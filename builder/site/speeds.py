@@ -1,0 +1,71 @@
+"""The published figures of all presets, the fastest first, with what is known of each run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from builder.presets.catalog import PresetEntry
+from builder.presets.figures import Result
+from builder.records.record import Record
+from builder.site.facts import ImageFact, Mark, Speed
+
+
+def speeds(
+    entries: Sequence[PresetEntry], images: Mapping[str, ImageFact], records: Mapping[str, Record]
+) -> tuple[Speed, ...]:
+    """Every published figure; ``images`` and ``records`` are by recipe."""
+    found = [
+        _speed(entry, result, tuple(_marks(entry, images, records)))
+        for entry in entries
+        for result in entry.preset.result
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.tokens_per_second, each.preset)))
+
+
+def _marks(
+    entry: PresetEntry, images: Mapping[str, ImageFact], records: Mapping[str, Record]
+) -> Iterator[Mark]:
+    image = images.get(entry.preset.recipe)
+    if image is not None and image.digest and image.checks:
+        yield "compiled"
+    record = records.get(entry.preset.recipe)
+    use = record.verdict.presets.get(entry.name) if record is not None else None
+    if use is not None and use.identity == entry.preset.identity:
+        yield "run without a GPU"
+    if entry.preset.source is not None:
+        yield "run on a card"
+
+
+def _speed(entry: PresetEntry, result: Result, marks: tuple[Mark, ...]) -> Speed:
+    preset, figures = entry.preset, result.tokens_per_second
+    source = preset.source
+    differs = [shlex.join(result.arguments), result.differs or "", result.task or ""]
+    return Speed(
+        preset=entry.name,
+        recipe=preset.recipe,
+        model=preset.model.name,
+        card=preset.card,
+        cards=preset.cards,
+        context=preset.context_of(result),
+        tokens_per_second=round(figures.middle, 2),
+        least=figures.least,
+        most=figures.most,
+        runs=figures.count or len(figures.runs) or None,
+        acceptance=_acceptance(result),
+        baseline=result.baseline,
+        differs="; ".join(filter(None, differs)),
+        by=(source.title or source.url or "") if source else "",
+        url=(source.url or "") if source else "",
+        published=(source.published or "") if source else "",
+        marks=marks,
+    )
+
+
+def _acceptance(result: Result) -> float | None:
+    """Percent: as stated, else by the tokens that were drafted and accepted."""
+    if result.acceptance is not None:
+        return round(result.acceptance.middle, 1)
+    if result.drafted:
+        return round(100 * sum(result.accepted) / sum(result.drafted), 1)
+    return None

@@ -1,0 +1,151 @@
+"""The site: its pages, their links, and what each of them shows."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import html5lib
+import pytest
+
+from builder.errors import WorldError
+from builder.families import load_catalog
+from builder.settings import Settings
+from builder.site.collect import collect
+from builder.site.facts import Site
+from builder.site.write import write
+from support.commands import Builder
+from support.environment import REPOSITORY
+
+LOADING = {"src", "srcset", "data", "poster", "action", "background"}
+"""Attributes by which a browser loads what they name."""
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    state = tmp_path_factory.mktemp("state")
+    return collect(load_catalog(REPOSITORY), Settings(state_dir=state), print)
+
+
+@pytest.fixture(scope="module")
+def site(facts: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site") / "out"
+    write(facts, folder)
+    return folder
+
+
+class Links(HTMLParser):
+    """The links, the loaded files and the anchors of a page."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id":
+                self.anchors.add(value or "")
+            elif name == "href":
+                (self.loaded if tag == "link" else self.links).append(value or "")
+            elif name in LOADING:
+                self.loaded.append(value or "")
+
+
+def pages(site: Path) -> list[Path]:
+    return sorted(site.rglob("*.html"))
+
+
+def test_every_page_is_valid_html(site: Path) -> None:
+    assert len(pages(site)) > 25
+    for page in pages(site):
+        html5lib.HTMLParser(strict=True).parse(page.read_text("utf-8"))
+
+
+def test_every_link_leads_to_a_page_and_its_anchor(site: Path) -> None:
+    anchors = {page.resolve(): Links(page).anchors for page in pages(site)}
+    for page in pages(site):
+        found = Links(page)
+        assert found.links
+        for link in (*found.links, *found.loaded):
+            parts = urlsplit(link)
+            if parts.scheme:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page.resolve()
+            assert target.is_file(), f"{page.name}: {link}"
+            assert unquote(parts.fragment) in {"", *anchors.get(target, ())}, f"{page.name}: {link}"
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for page in pages(site):
+        found = Links(page)
+        assert {urlsplit(link).scheme for link in found.loaded} <= {"", "data"}
+        assert {urlsplit(link).scheme for link in found.links} <= {"", "https", "http"}
+    for asset in (site / "site.css", site / "choose.js"):
+        assert "http" not in asset.read_text()
+        assert "url(" not in asset.read_text()
+
+
+def test_the_first_page_answers_as_choose_does(site: Path, builder: Builder) -> None:
+    told = json.loads(builder("choose", "--card", "5080", "--json").stdout)
+    card = next(each for each in data(site)["cards"] if each["card"] == "5080")
+    shown = [each["preset"] for each in card["fits"]]
+    assert shown == [each["preset"] for each in told["fits"]]
+    assert shown
+    refused = {each["preset"]: each["why"] for each in card["excluded"]}
+    alone = {each["preset"]: each["why"] for each in told["excluded"]}
+    assert {name: alone[name] for name in refused if "@2x" not in name} == {
+        name: why for name, why in refused.items() if "@2x" not in name
+    }
+    text = (site / "index.html").read_text()
+    assert f"<code>builder run {shown[0]}</code>" in text
+
+
+def data(site: Path) -> Any:
+    return json.loads((site / "index.json").read_text())
+
+
+def test_what_is_not_known_is_absent(site: Path) -> None:
+    image = next(each for each in data(site)["images"] if each["recipe"] == "beellama-0.1.1")
+    assert image["code"] == ["sm_120a"]
+    assert not {"digest", "checks", "tags", "nights", "channel", "download_size"} & image.keys()
+    page = (site / "images" / "beellama-0.1.1.html").read_text()
+    for word in ("Digest", "Checks passed", "Tags", "Nights", "docker pull", "None"):
+        assert word not in page
+    assert not (site / "nights.html").exists()
+
+
+def test_a_site_is_replaced_and_nothing_else(facts: Site, tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    write(facts, target)
+    (target / "stale.html").touch()
+    write(facts, target)
+    assert not (target / "stale.html").exists()
+    assert {path.name for path in tmp_path.iterdir()} <= {"home", "site"}
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "letter.txt").write_text("mine")
+    with pytest.raises(WorldError, match="was not written by"):
+        write(facts, other)
+    assert (other / "letter.txt").read_text() == "mine"
+
+
+def test_the_first_page_is_light(site: Path) -> None:
+    import gzip
+
+    names = ("index.html", "site.css", "choose.js")
+    assert sum(len(gzip.compress((site / name).read_bytes())) for name in names) < 30_000
+
+
+def test_the_command(builder: Builder, tmp_path: Path) -> None:
+    done = builder("site", "--output", tmp_path / "site", "--offline")
+    assert done.returncode == 0, done.stderr
+    assert "written" in done.stdout
+    assert (tmp_path / "site" / "index.html").is_file()
+    (tmp_path / "file").touch()
+    assert builder("site", "--output", tmp_path / "file" / "x", "--offline").returncode == 4
