@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from builder.choose import machine, needs
 from builder.choose.choice import Excluded, Fitting, Question, choose
@@ -11,6 +11,7 @@ from builder.presets.catalog import PresetEntry
 from builder.recipes.catalog import Catalog
 from builder.records.record import Record
 from builder.simulator import cards
+from builder.site import composes
 from builder.site.facts import CardFact, Option, Refusal
 
 Records = Callable[[str], Record | None]
@@ -18,11 +19,15 @@ Records = Callable[[str], Record | None]
 
 
 def every_card(
-    catalog: Catalog, entries: Sequence[PresetEntry], records: Records
+    catalog: Catalog,
+    entries: Sequence[PresetEntry],
+    records: Records,
+    published: Collection[str] = (),
 ) -> tuple[CardFact, ...]:
     """The presets that run on each card, on as many of it as they need.
 
-    Raises ``RecipeError`` where a file of ``cards/`` is invalid.
+    ``published`` are the recipes whose images a registry has.  Raises ``RecipeError`` where a file
+    of ``cards/`` is invalid.
     """
     known = {name: cards.load(catalog.root, name) for name in cards.names(catalog.root)}
     memories = {name: card.memory for name, card in known.items()}
@@ -36,7 +41,10 @@ def every_card(
                 name=card.name,
                 capability=card.capability,
                 memory=card.memory,
-                fits=tuple(_option(each, presets[each.preset]) for each in fits),
+                fits=tuple(
+                    _option(each, presets[each.preset], published=each.recipe in published)
+                    for each in fits
+                ),
                 excluded=tuple(_refusal(each, presets[each.preset]) for each in excluded),
             )
         )
@@ -66,11 +74,12 @@ def _answers(
     return fits, excluded
 
 
-def _option(found: Fitting, entry: PresetEntry) -> Option:
+def _option(found: Fitting, entry: PresetEntry, *, published: bool) -> Option:
     preset = entry.preset
     threads = {each.text: each.thread for each in preset.caveat if each.thread}
-    other = found.context and found.context != preset.serve.context
-    words = ["builder", "run", found.preset, *(["--context", str(found.context)] if other else [])]
+    own = found.context in (0, preset.serve.context)
+    context = None if own else found.context
+    words = ["builder", "run", found.preset, *(["--context", str(context)] if context else [])]
     return Option(
         preset=found.preset,
         recipe=found.recipe,
@@ -87,6 +96,8 @@ def _option(found: Fitting, entry: PresetEntry) -> Option:
             f"{text} ({threads[text]})" if text in threads else text for text in found.caveats
         ),
         command=shlex.join(words),
+        other_context=context,
+        compose=composes.path(found.preset, context) if published else "",
     )
 
 

@@ -11,7 +11,7 @@ from builder.publish.tags import open_repository
 from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.records import record
 from builder.settings import Settings
-from builder.site import choices
+from builder.site import choices, composes
 from builder.site.facts import ImageFact, Site
 from builder.site.images import UNPUBLISHED, image_fact
 from builder.site.published import published
@@ -38,12 +38,17 @@ def collect(catalog: Catalog, settings: Settings, log: Log, *, offline: bool = F
         _image(catalog, name, settings, entries, records.get(name), log if asked else None)
         for name in names
     )
+    there = [each.recipe for each in images if each.repository]
+    cards = choices.every_card(catalog, entries, records.get, there)
     return Site(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         builder=__version__,
-        cards=choices.every_card(catalog, entries, records.get),
+        cards=cards,
         images=images,
         speeds=speeds(entries, {each.recipe: each for each in images}, records),
+        composes=composes.documents(
+            catalog, entries, images, [option for card in cards for option in card.fits]
+        ),
     )
 
 

@@ -113,6 +113,10 @@ class Option:
     driver: str
     caveats: tuple[str, ...]
     command: str
+    other_context: int | None
+    """The context of the command, where it is not that of the preset."""
+    compose: str
+    """Path of its file for Docker Compose; empty where its image is not published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +181,12 @@ class Site:
     images: tuple[ImageFact, ...]
     speeds: tuple[Speed, ...]
     """The fastest first."""
+    composes: Mapping[str, str]
+    """The files for Docker Compose, by path; not in ``index.json``."""
 
     def as_json(self) -> dict[str, Any]:
         """The facts as JSON data, without those that are not known."""
-        found: dict[str, Any] = _known(to_jsonable_python(self))
+        found: dict[str, Any] = _known(to_jsonable_python(self, exclude={"composes"}))
         return {"format": FORMAT, **found}
 
 

@@ -30,6 +30,7 @@ def pages(site: Site) -> Mapping[str, str]:
         path = f"images/{image.recipe}.html"
         found[path] = _page("image.html.j2", site, up="../", image=image)
     assets = files("builder.site").joinpath("templates")
+    found |= site.composes
     return found | {name: assets.joinpath(name).read_text("utf-8") for name in ASSETS}
 
 
@@ -72,8 +73,8 @@ def _size(count: int) -> str:
 
 
 def _anchor(name: str) -> str:
-    """A name as part of an address."""
-    return quote(name, safe="")
+    """A name, or a path, as part of an address."""
+    return quote(name)
 
 
 def _day(time: str) -> str:
