@@ -36,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engine", action="store_true", help="also compile real engines (half an hour)"
     )
     parser.addoption(
+        "--browser", action="store_true", help="also visit the site in Chromium (20 seconds)"
+    )
+    parser.addoption(
         "--kills", type=int, default=8, help="number of kills of a build and a push (20: 5 minutes)"
     )
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
@@ -50,12 +53,10 @@ LONGEST = (
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
-    if config.getoption("--engine"):
-        return
-    chosen = [item for item in items if item.get_closest_marker("engine") is None]
-    left = [item for item in items if item.get_closest_marker("engine") is not None]
+    unwanted = [name for name in ("engine", "browser") if not config.getoption(f"--{name}")]
+    left = [item for item in items if any(map(item.get_closest_marker, unwanted))]
     config.hook.pytest_deselected(items=left)
-    items[:] = chosen
+    items[:] = [item for item in items if item not in left]
 
 
 def _turn(item: pytest.Item) -> int:

@@ -87,7 +87,7 @@ def _option(found: Fitting, entry: PresetEntry, *, published: bool) -> Option:
         cards=preset.cards,
         context=found.context,
         tokens_per_second=found.tokens_per_second,
-        figure_context=found.figure_context,
+        figure_context=found.figure_context or None,
         measured_on=found.measured_on,
         memory=found.memory.size if found.memory else None,
         memory_by=found.memory.by if found.memory else "",

@@ -70,5 +70,7 @@ def _image(
 ) -> ImageFact:
     recipe = catalog.engine(name).recipe
     repository = settings.repository(recipe.image.repository)
-    there = UNPUBLISHED if log is None else published(open_repository(repository, log), recipe)
+    there = UNPUBLISHED
+    if log is not None:
+        there = published(open_repository(repository, log), recipe, catalog.engines)
     return image_fact(catalog, name, repository, entries, kept, there)

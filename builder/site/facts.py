@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic_core import to_jsonable_python
 
 from builder.nightly.history import NightlyRun
-from builder.publish.tag_history import Move
+from builder.site.published import PublishedTag
 
 FORMAT = 1
 """Of ``index.json``."""
@@ -33,26 +33,6 @@ class PatchFact:
     drop_when: str
     applied: bool
     """False: it is not needed, because what it changes is absent."""
-
-
-@dataclass(frozen=True, slots=True)
-class TagFact:
-    """A tag of a registry; sizes are bytes."""
-
-    tag: str
-    digest: str
-    created: str
-    """RFC 3339."""
-    version: str
-    commit: str
-    platforms: tuple[str, ...]
-    download_size: int
-    update_size: int | None
-    signed: bool
-    documents: tuple[str, ...]
-    """CycloneDX, SPDX, SLSA provenance."""
-    moves: tuple[Move, ...]
-    """Newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +67,7 @@ class ImageFact:
     """Scripts that patch it when a container starts."""
     notes: tuple[str, ...]
     presets: tuple[str, ...]
-    tags: tuple[TagFact, ...]
+    tags: tuple[PublishedTag, ...]
     nights: tuple[NightlyRun, ...]
     """Newest first."""
 
@@ -104,7 +84,8 @@ class Option:
     """Tokens; 0: the engine's default."""
     tokens_per_second: float | None
     """As published."""
-    figure_context: int
+    figure_context: int | None
+    """The context of that figure."""
     measured_on: str
     memory: int | None
     """Bytes on all cards."""
@@ -151,7 +132,8 @@ class Speed:
     model: str
     card: str
     cards: int
-    context: int
+    context: int | None
+    """Tokens."""
     tokens_per_second: float
     least: float
     most: float

@@ -13,7 +13,7 @@ from builder.presets.catalog import PresetEntry
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Patch, PullPatch, Recipe
 from builder.records.record import Record
-from builder.site.facts import ImageFact, PatchFact, TagFact
+from builder.site.facts import ImageFact, PatchFact
 from builder.site.published import Published, PublishedTag
 from builder.tools.web.github import ADDRESS
 
@@ -38,6 +38,7 @@ def image_fact(
     tag = _main_tag(recipe, published)
     # The registry's image is the one that people get; the record counts where it is the same one.
     same = record if tag is None or (record and record.digest == tag.digest) else None
+    digest, created, size = _image(tag, same)
     return ImageFact(
         recipe=name,
         summary=recipe.summary,
@@ -50,16 +51,16 @@ def image_fact(
         code=tuple(needs.codes_of(recipe)),
         driver=needs.oldest_driver(recipe, catalog),
         port=recipe.image.port if recipe.artifact is None else None,
-        digest=tag.digest if tag else same.digest if same else "",
-        created=tag.created if tag else same.created if same else "",
-        download_size=tag.download_size if tag else same.verdict.download_size if same else None,
+        digest=digest,
+        created=created,
+        download_size=size,
         unpacked_size=same.verdict.unpacked_size if same else None,
         checks=_checks(same, tag),
         patches=tuple(map(_patch, recipe.patch, details["patches"])),
         starts=tuple(details["starts"]),
         notes=tuple(details["notes"]),
         presets=tuple(entry.name for entry in presets if entry.preset.recipe == name),
-        tags=tuple(map(_tag, published.tags)),
+        tags=published.tags,
         nights=published.nights,
     )
 
@@ -68,6 +69,15 @@ def _main_tag(recipe: Recipe, published: Published) -> PublishedTag | None:
     """The version tag, else the channel: the registry may have one without the other."""
     order = {tag: place for place, tag in enumerate((*recipe.image.tags, *recipe.image.moving))}
     return min(published.tags, key=lambda each: order[each.tag], default=None)
+
+
+def _image(tag: PublishedTag | None, record: Record | None) -> tuple[str, str, int | None]:
+    """Its digest, its date and the bytes to download: of the registry, else of this machine."""
+    if tag is not None:
+        return tag.digest, tag.created, tag.download_size
+    if record is not None:
+        return record.digest, record.created, record.verdict.download_size
+    return "", "", None
 
 
 def _checks(record: Record | None, tag: PublishedTag | None) -> Mapping[str, int]:
@@ -87,20 +97,4 @@ def _patch(patch: Patch, details: Mapping[str, Any]) -> PatchFact:
         why=patch.why,
         drop_when=patch.drop_when or "",
         applied=patch.expect == "applies",
-    )
-
-
-def _tag(found: PublishedTag) -> TagFact:
-    return TagFact(
-        tag=found.tag,
-        digest=found.digest,
-        created=found.created,
-        version=found.version,
-        commit=found.commit,
-        platforms=found.platforms,
-        download_size=found.download_size,
-        update_size=found.update_size,
-        signed=found.signed,
-        documents=found.documents,
-        moves=found.moves,
     )

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from builder import sbom
+from builder.families.layout import LABEL_RECIPE
 from builder.nightly import history
 from builder.nightly.history import NightlyRun
 from builder.publish.referrers import referrers
-from builder.publish.remote_image import PLATFORM, configuration, remote_image
+from builder.publish.remote_image import CREATED, PLATFORM, REVISION, VERSION, configuration
 from builder.publish.survey import SIGNATURES
 from builder.publish.tag_history import Move, moves
 from builder.publish.verdicts import TEXT, VERDICT, Statement
 from builder.recipes.schema import Recipe
+from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, Repository
+from builder.tools.registry.responses import Configuration
 
 DOCUMENTS = {
     sbom.CYCLONEDX: "CycloneDX",
@@ -40,7 +43,7 @@ class PublishedTag:
     platforms: tuple[str, ...]
     """``linux/amd64``, ...; empty where the image does not name them."""
     download_size: int
-    """Bytes of the compressed layers for linux/amd64."""
+    """Bytes of the compressed layers, of an index those of the image for linux/amd64."""
     update_size: int | None
     """Bytes of the layers that the image before the tag's last move lacks; None: not known."""
     signed: bool
@@ -60,41 +63,47 @@ class Published:
     """Newest first."""
 
 
-def published(repository: Repository, recipe: Recipe) -> Published:
-    """What the registry has of a recipe's tags; a tag that it lacks is left out.
+def published(repository: Repository, recipe: Recipe, recipes: Collection[str] = ()) -> Published:
+    """What the registry has of a recipe's tags.
 
-    Raises ``RegistryError``, ``FetchError``.
+    A tag is left out if the registry lacks it, or its image is that of another one of ``recipes``:
+    several may have the same moving tag.  Raises ``RegistryError``, ``FetchError``.
     """
     names = dict.fromkeys((*recipe.image.tags, *recipe.image.moving))
-    found = [_tag(repository, name) for name in names]
+    others = {*recipes} - {recipe.name}
+    found = [_tag(repository, name, others) for name in names]
     channel = recipe.track.channel if recipe.track else None
     nights = history.nightly_runs(repository, channel) if channel else []
     return Published(tuple(each for each in found if each is not None), tuple(nights))
 
 
-def _tag(repository: Repository, tag: str) -> PublishedTag | None:
+def _tag(repository: Repository, tag: str, others: Collection[str]) -> PublishedTag | None:
     manifest = repository.manifest(tag)
-    image = remote_image(repository, manifest.digest) if manifest is not None else None
-    if manifest is None or image is None:
+    if manifest is None:
         return None
     config = configuration(repository, manifest)
-    known = moves(repository, tag)
+    what = f"the configuration of {repository.name}@{manifest.digest}"
+    known = responses.checked(Configuration, config, what)
+    labels = (known.config.Labels if known.config else None) or {}
+    if labels.get(LABEL_RECIPE) in others:
+        return None
+    noted = moves(repository, tag)
     entries = referrers(repository, manifest.digest)
     kinds = {str(entry.get("artifactType")) for entry in entries}
     layers = _layers(repository, manifest)
     return PublishedTag(
         tag=tag,
         digest=manifest.digest,
-        created=image.created,
-        version=image.version,
-        commit=image.revision,
+        created=labels.get(CREATED) or known.created or "",
+        version=labels.get(VERSION, ""),
+        commit=labels.get(REVISION, ""),
         platforms=_platforms(manifest, config),
         download_size=sum(layers.values()),
-        update_size=_update_size(repository, layers, known),
+        update_size=_update_size(repository, layers, noted),
         signed=_is_signed(repository, manifest.digest, kinds),
         documents=tuple(name for kind, name in DOCUMENTS.items() if kind in kinds),
         checks=_checks(entries, manifest.digest),
-        moves=tuple(known),
+        moves=tuple(noted),
     )
 
 

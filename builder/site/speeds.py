@@ -47,7 +47,7 @@ def _speed(entry: PresetEntry, result: Result, marks: tuple[Mark, ...]) -> Speed
         model=preset.model.name,
         card=preset.card,
         cards=preset.cards,
-        context=preset.context_of(result),
+        context=preset.context_of(result) or None,
         tokens_per_second=round(figures.middle, 2),
         least=figures.least,
         most=figures.most,

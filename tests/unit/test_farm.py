@@ -80,6 +80,9 @@ def test_an_installed_wheel_has_its_own_recipes_and_templates(python: Path, tmp_
     for folder in ("cards", "presets"):
         names = {file.name for file in (carried / folder).glob("*.toml")}
         assert names == {file.name for file in (REPOSITORY / folder).glob("*.toml")}
+    site = run(python, "-m", "builder", "site", "--output", "out", "--offline", cwd=elsewhere)
+    assert site.returncode == 0, site.stderr
+    assert (elsewhere / "out" / "site.css").is_file()
     here = run(sys.executable, *show, cwd=REPOSITORY, environment=NO_ENGINE)
     checkout = json.loads(here.stdout)
     assert Path(checkout["file"]).is_relative_to(REPOSITORY)

@@ -33,7 +33,7 @@ function show(card, wanted) {
   const name = card.querySelector("h2").textContent;
   if (best) {
     add(answer, "p", `The fastest published preset that runs on ${name} is ${best.dataset.preset}:`);
-    answer.append(...[...best.querySelectorAll("pre, .compose")].map((each) => each.cloneNode(true)));
+    answer.append(...[...best.querySelectorAll(".figures, pre, .compose")].map((each) => each.cloneNode(true)));
     return;
   }
   add(answer, "p", `No preset${wanted.model ? ` of ${wanted.model}` : ""} runs on ${name}:`);

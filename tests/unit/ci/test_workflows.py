@@ -29,6 +29,7 @@ ACTIONS = sorted((GITHUB / "actions").glob("*/action.yml"))
 FILES = [*WORKFLOWS, *ACTIONS]
 PINNED = re.compile(r"[\w-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 PUBLISHING = re.compile(r"^\./farm (?:push|nightly|hub describe) ", re.MULTILINE)
+DEPLOYING = {"pages": "write", "id-token": "write"}
 every_workflow = pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
 every_file = pytest.mark.parametrize(
     "file", FILES, ids=[str(file.relative_to(GITHUB)) for file in FILES]
@@ -79,10 +80,12 @@ def test_an_action_has_one_pin_everywhere() -> None:
 
 
 @every_workflow
-def test_nothing_is_allowed_but_reading(file: Path) -> None:
+def test_nothing_is_allowed_but_reading_and_the_deployment_of_pages(file: Path) -> None:
     assert read(file)["permissions"] == {}
     for name, job in jobs(file).items():
-        assert job["permissions"] == {"contents": "read"}, name
+        deploys = any("actions/deploy-pages@" in step.get("uses", "") for step in job["steps"])
+        assert job["permissions"] == (DEPLOYING if deploys else {"contents": "read"}), name
+        assert not deploys or (len(job["steps"]), job["environment"]["name"]) == (1, "github-pages")
         assert 0 < job["timeout-minutes"] <= 360, name
         for step in job["steps"]:
             if step.get("uses", "").startswith("actions/checkout@"):
@@ -244,7 +247,7 @@ def test_every_command_of_a_workflow_exists_with_its_options(
 def test_the_commands_that_publish_are_all_there() -> None:
     scripts = "\n".join(param.values[0] for param in farm_scripts())
     said = set(re.findall(r"\./farm ((?:(?:ci|hub|recipe) )?[a-z]+)", scripts))
-    everyday = {"build", "push", "nightly", "status"}
+    everyday = {"build", "push", "nightly", "status", "site"}
     assert said == everyday | {"hub describe", "recipe check", "ci matrix", "ci ccache"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import html5lib
@@ -12,20 +13,28 @@ import yaml
 from builder import sbom
 from builder.families import load_catalog
 from builder.nightly import history
+from builder.presets import catalog as presets
 from builder.publish.referrers import attach
 from builder.publish.tag_history import attach_note
 from builder.publish.verdicts import TEXT, VERDICT, Statement
+from builder.records import record
+from builder.records.record import Record
 from builder.settings import Settings
 from builder.site.collect import collect
+from builder.site.images import image_fact
 from builder.site.published import published
 from builder.site.write import write
+from builder.smoke.verdict import PresetUse
 from builder.tools.registry.client import Manifest, Repository
 from support.environment import REPOSITORY
 from support.nights import night
 from support.prunes import image
+from support.registries import put_image
+from support.verdicts import GOOD, verdict
 
 pytestmark = pytest.mark.usefixtures("docker_config")
 HOSTILE = "<script>alert(1)</script>\" onload='x' {{ 7*7 }}"
+PRESET = "qwen3.6-35b-a3b-mtp@5090-laptop"
 LOST = "the pin has no <b>mtp</b>"
 
 
@@ -91,6 +100,69 @@ def test_the_pages_of_a_published_image(
     assert marks[option["preset"]] == ["compiled", "run on a card"]
     # Only published images have a file for Docker Compose.
     assert {each["recipe"] for each in laptop["fits"] if "compose" in each} == {"llama-cpp-b9261"}
+
+
+def test_a_tag_with_the_image_of_another_recipe_is_left_out(registry: str) -> None:
+    repository = Repository(f"{registry}/me/llama-cpp", print)
+    put_image(repository, "k", "b9261", builder_recipe="llama-cpp-b9397")
+    recipe = load_catalog(REPOSITORY).engine("llama-cpp-b9261").recipe
+    others = ("llama-cpp-b9261", "llama-cpp-b9397")
+    assert published(repository, recipe, others).tags == ()
+    (tag,) = published(repository, recipe, ("llama-cpp-b9261",)).tags
+    assert (tag.update_size, tag.signed, tag.documents, tag.checks) == (None, False, (), {})
+
+
+def test_a_preset_that_was_tried_has_the_memory_of_its_trial(tmp_path: Path) -> None:
+    catalog = load_catalog(REPOSITORY)
+    entry = presets.load(catalog).preset(PRESET)
+    use = PresetUse(
+        *(entry.preset.identity, 262144, "5090-laptop", 1, 25_000_000_000, 20_000_000_000),
+        *(500_000_000, {"weights": 19_500_000_000}),
+    )
+    checks = (GOOD, replace(GOOD, subject="other"))
+    tried = replace(verdict(*checks), presets={PRESET: use})
+    kept = Record(
+        recipe="llama-cpp-b9261",
+        key="k" * 64,
+        contract="c" * 64,
+        references=("llama-cpp:b9261",),
+        digest=tried.digest,
+        verdict=tried,
+        created="2026-11-20T02:00:00+00:00",
+        seconds={},
+    )
+    record.write(tmp_path, kept)
+    facts = collect(catalog, Settings(state_dir=tmp_path), print)
+    laptop = next(each for each in facts.cards if each.card == "5090-laptop")
+    option = next(each for each in laptop.fits if each.preset == PRESET)
+    assert option.memory_by == "trial"
+    marks = {each.marks for each in facts.speeds if each.preset == PRESET}
+    assert marks == {("compiled", "run without a GPU", "run on a card")}
+    image = next(each for each in facts.images if each.recipe == "llama-cpp-b9261")
+    assert (image.digest, image.checks, image.repository) == (tried.digest, {"runs": 2}, "")
+    assert (image.download_size, image.unpacked_size) == (10_000_000, 20_000_000)
+
+
+def test_an_image_of_another_machine_has_not_the_figures_of_this_one(
+    moved: tuple[Repository, Manifest, Manifest],
+) -> None:
+    repository, _, second = moved
+    catalog = load_catalog(REPOSITORY)
+    recipe = catalog.engine("llama-cpp-b9261").recipe
+    there = published(repository, recipe)
+    ours = Record(
+        recipe="llama-cpp-b9261",
+        key="k" * 64,
+        contract="c" * 64,
+        references=(),
+        digest=f"sha256:{'0' * 64}",
+        verdict=verdict(GOOD),
+        created="2026-11-20T02:00:00+00:00",
+        seconds={},
+    )
+    found = image_fact(catalog, "llama-cpp-b9261", repository.name, [], ours, there)
+    assert (found.digest, found.unpacked_size) == (second.digest, None)
+    assert found.checks == {"help": 12, "libraries": 3}
 
 
 def test_every_night_is_shown_and_why_it_failed(registry: str, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,25 @@ import pytest
 
 from builder.errors import WorldError
 from builder.families import load_catalog
+from builder.nightly.history import NightlyRun
+from builder.publish.tag_history import Move
 from builder.settings import Settings
 from builder.site.collect import collect
-from builder.site.facts import Site
+from builder.site.facts import (
+    CardFact,
+    ImageFact,
+    Option,
+    PatchFact,
+    Refusal,
+    Site,
+    Speed,
+)
+from builder.site.published import PublishedTag
 from builder.site.write import write
 from support.commands import Builder
 from support.environment import REPOSITORY
 
+HOSTILE = "'\"><script>alert(1)</script><img src=x onerror=alert(1)>"
 LOADING = {"src", "srcset", "data", "poster", "action", "background"}
 """Attributes by which a browser loads what they name."""
 
@@ -27,7 +41,7 @@ LOADING = {"src", "srcset", "data", "poster", "action", "background"}
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Site:
     state = tmp_path_factory.mktemp("state")
-    return collect(load_catalog(REPOSITORY), Settings(state_dir=state), print)
+    return collect(load_catalog(REPOSITORY), Settings(namespace="", state_dir=state), print)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +69,20 @@ class Links(HTMLParser):
                 (self.loaded if tag == "link" else self.links).append(value or "")
             elif name in LOADING:
                 self.loaded.append(value or "")
+
+
+class Attributes(HTMLParser):
+    """The names of all attributes of a page, and the models of its rows."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.models: set[str | None] = set()
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        self.names |= {name for name, _ in attrs}
+        self.models |= {value for name, value in attrs if name == "data-model"}
 
 
 def pages(site: Path) -> list[Path]:
@@ -135,9 +163,52 @@ def test_a_site_is_replaced_and_nothing_else(facts: Site, tmp_path: Path) -> Non
     assert (other / "letter.txt").read_text() == "mine"
 
 
-def test_the_first_page_is_light(site: Path) -> None:
-    import gzip
+def test_no_text_becomes_markup_or_a_script(facts: Site, tmp_path: Path) -> None:
+    card = next(each for each in facts.cards if each.fits)
+    option = replace(
+        card.fits[0], model=HOSTILE, preset=HOSTILE, command=HOSTILE, caveats=(HOSTILE,)
+    )
+    speed = replace(facts.speeds[0], by=HOSTILE, url="javascript:alert(1)", differs=HOSTILE)
+    image = facts.images[0]
+    patch = PatchFact(HOSTILE, "javascript:alert(1)", HOSTILE, HOSTILE, applied=True)
+    hostile = replace(
+        facts,
+        cards=(replace(card, name=HOSTILE, fits=(option,)),),
+        images=(replace(image, summary=HOSTILE, notes=(HOSTILE,), patches=(patch,)),),
+        speeds=(speed,),
+    )
+    write(hostile, tmp_path / "site")
+    for page in pages(tmp_path / "site"):
+        text = page.read_text()
+        html5lib.HTMLParser(strict=True).parse(text)
+        assert "<script>" not in text
+        assert "<img" not in text
+        assert 'href="javascript:' not in text
+    first = Attributes(tmp_path / "site" / "index.html")
+    assert HOSTILE in first.models
+    assert not {name for name in first.names if name.startswith("on")}
 
+
+def test_a_broken_file_is_left_out_and_named(catalog: Path, tmp_path: Path) -> None:
+    (catalog / "recipes" / "broken-1.toml").write_text("family = 'none'")
+    (catalog / "presets").mkdir(exist_ok=True)
+    (catalog / "presets" / "odd@5090.toml").write_text("recipe = 1")
+    said: list[str] = []
+    found = collect(load_catalog(catalog), Settings(state_dir=tmp_path / "state"), said.append)
+    assert "broken-1" not in {image.recipe for image in found.images}
+    assert [line.split()[0] for line in said] == ["odd@5090", "broken-1"]
+
+
+def test_the_manual_names_every_field() -> None:
+    text = (REPOSITORY / "docs" / "site.md").read_text()
+    for kind in (CardFact, Option, Refusal, ImageFact, PatchFact, PublishedTag, Move, Speed):
+        for field in fields(kind):
+            assert f"`{field.name}`" in text, f"{kind.__name__}.{field.name}"
+    for name in NightlyRun.model_fields:
+        assert f"`{name}`" in text, name
+
+
+def test_the_first_page_is_light(site: Path) -> None:
     names = ("index.html", "site.css", "choose.js")
     assert sum(len(gzip.compress((site / name).read_bytes())) for name in names) < 30_000
 

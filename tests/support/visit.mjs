@@ -1,6 +1,7 @@
 // Visits pages in headless Chromium over its DevTools protocol, and prints what it finds as JSON.
 // Called with the program, axe.min.js, a directory for screenshots, and a file of visits: a list of
-// {url, name, width, dark, script, steps}; each step is an expression that is evaluated in the page.
+// {name, url, width, dark, script, steps}. A step is a key (Tab, Enter, ArrowDown), or an expression
+// that is evaluated in the page; "script": false switches the page's own scripts off.
 import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -10,6 +11,9 @@ const [program, axe, shots, list] = process.argv.slice(2);
 const profile = mkdtempSync(join(tmpdir(), "visit-"));
 const flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"];
 const browser = spawn(program, [...flags, "--remote-debugging-port=0", `--user-data-dir=${profile}`, "about:blank"]);
+const ended = new Promise((resolve) => browser.on("exit", resolve));
+const KEYS = { Tab: 9, Enter: 13, ArrowDown: 40 };
+const LONGEST = 2500; // pixels of a screenshot
 
 function address() {
   return new Promise((resolve, reject) => {
@@ -19,7 +23,8 @@ function address() {
       const found = /DevTools listening on (\S+)/.exec(text);
       if (found) resolve(found[1]);
     });
-    browser.on("exit", () => reject(new Error(`the browser ended: ${text}`)));
+    ended.then(() => reject(new Error(`the browser ended: ${text}`)));
+    browser.on("error", reject);
   });
 }
 
@@ -34,9 +39,10 @@ async function connected(url) {
   let last = 0;
   socket.onmessage = ({ data }) => {
     const message = JSON.parse(data);
-    if (!message.id) return events.push(message);
+    if (!message.id) return void events.push(message);
     const { resolve, reject } = waiting.get(message.id);
-    message.error ? reject(new Error(message.error.message)) : resolve(message.result);
+    if (message.error) reject(new Error(message.error.message));
+    else resolve(message.result);
   };
   const send = (method, params = {}, sessionId = undefined) =>
     new Promise((resolve, reject) => {
@@ -46,55 +52,67 @@ async function connected(url) {
   return { send, events };
 }
 
-async function visit({ send, events }, { url, name, width, dark, script, steps }) {
+async function opened({ send, events }, { url, width, dark, script }) {
   const { targetId } = await send("Target.createTarget", { url: "about:blank" });
   const { sessionId } = await send("Target.attachToTarget", { targetId, flatten: true });
   const tell = (method, params) => send(method, params, sessionId);
-  const evaluate = async (expression) => {
-    const { result, exceptionDetails } = await tell("Runtime.evaluate", { expression, awaitPromise: true, returnByValue: true });
-    if (exceptionDetails) throw new Error(`${name}: ${exceptionDetails.exception?.description ?? exceptionDetails.text}`);
-    return result.value;
-  };
+  const seen = (...methods) =>
+    events.filter((event) => event.sessionId === sessionId && methods.includes(event.method)).map((event) => event.params);
   for (const domain of ["Page", "Runtime", "Network", "Log"]) await tell(`${domain}.enable`);
-  await tell("Emulation.setDeviceMetricsOverride", { width, height: 800, deviceScaleFactor: 1, mobile: width < 600 });
+  await tell("Emulation.setDeviceMetricsOverride", { width, height: 800, deviceScaleFactor: 1, mobile: false });
   await tell("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: dark ? "dark" : "light" }] });
   await tell("Emulation.setScriptExecutionDisabled", { value: !script });
-  const ours = (event) => event.sessionId === sessionId;
   await tell("Page.navigate", { url });
-  while (!events.some((event) => ours(event) && event.method === "Page.loadEventFired"))
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  // The page's own scripts did not run; those of this program need an engine.
+  while (!seen("Page.loadEventFired").length) await new Promise((resolve) => setTimeout(resolve, 20));
+  // The page's scripts had their turn, or none; what is evaluated from here on needs an engine.
   await tell("Emulation.setScriptExecutionDisabled", { value: false });
+  return { tell, seen, close: () => send("Target.closeTarget", { targetId }) };
+}
+
+async function visit(connection, wanted) {
+  const { name, width, steps } = wanted;
+  const { tell, seen, close } = await opened(connection, wanted);
+  const evaluate = async (expression) => {
+    const { result, exceptionDetails: fault } = await tell("Runtime.evaluate", { expression, awaitPromise: true, returnByValue: true });
+    if (fault) throw new Error(`${name}: ${fault.exception?.description ?? fault.text}`);
+    return result.value;
+  };
+  const press = async (key) => {
+    const event = { key, code: key, windowsVirtualKeyCode: KEYS[key] };
+    await tell("Input.dispatchKeyEvent", { type: "keyDown", text: key === "Enter" ? "\r" : undefined, ...event });
+    await tell("Input.dispatchKeyEvent", { type: "keyUp", ...event });
+  };
   const values = [];
   for (const step of steps) {
-    if (step === "Tab" || step === "Enter" || step === "ArrowDown") {
-      const key = { key: step, code: step, windowsVirtualKeyCode: { Tab: 9, Enter: 13, ArrowDown: 40 }[step] };
-      await tell("Input.dispatchKeyEvent", { type: "keyDown", text: step === "Enter" ? "\r" : undefined, ...key });
-      await tell("Input.dispatchKeyEvent", { type: "keyUp", ...key });
-    } else values.push(await evaluate(step));
+    if (step in KEYS) await press(step);
+    else values.push(await evaluate(step));
   }
-  const paint = await evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime");
-  const wide = await evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth");
+  const found = {
+    name,
+    values,
+    paint: await evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"),
+    wide: await evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"),
+    requests: seen("Network.requestWillBeSent").map((each) => each.request.url),
+    errors: seen("Runtime.exceptionThrown", "Log.entryAdded").map((each) => JSON.stringify(each)),
+  };
   await evaluate(readFileSync(axe, "utf8"));
-  const faults = await evaluate("axe.run().then((found) => found.violations.map((each) => `${each.id}: ${each.nodes.map((node) => node.html).slice(0, 3).join(' ')}`))");
+  found.faults = await evaluate("axe.run().then((told) => told.violations.map((each) => `${each.id}: ${each.nodes[0].html}`))");
   const { cssContentSize } = await tell("Page.getLayoutMetrics");
-  const clip = { x: 0, y: 0, width, height: Math.min(cssContentSize.height, 2500), scale: 1 };
+  const clip = { x: 0, y: 0, width, height: Math.min(cssContentSize.height, LONGEST), scale: 1 };
   const { data } = await tell("Page.captureScreenshot", { clip, captureBeyondViewport: true });
   writeFileSync(join(shots, `${name}.png`), Buffer.from(data, "base64"));
-  const asked = events.filter((event) => ours(event) && event.method === "Network.requestWillBeSent");
-  const errors = events.filter((event) => ours(event) && (event.method === "Runtime.exceptionThrown" || event.method === "Log.entryAdded"));
-  await send("Target.closeTarget", { targetId });
-  return { name, values, paint, wide, faults, requests: asked.map((event) => event.params.request.url), errors: errors.map((event) => JSON.stringify(event.params)) };
+  await close();
+  return found;
 }
 
 try {
   const connection = await connected(await address());
   const found = [];
   for (const each of JSON.parse(readFileSync(list, "utf8"))) found.push(await visit(connection, each));
-  console.log(JSON.stringify(found, null, 1));
+  await new Promise((resolve) => process.stdout.write(JSON.stringify(found), resolve));
 } finally {
   browser.kill();
-  await new Promise((resolve) => (browser.exitCode === null && browser.signalCode === null ? browser.on("exit", resolve) : resolve()));
+  await ended;
   rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
 }
 process.exit();
