@@ -37,11 +37,15 @@ function show(card, wanted) {
     return;
   }
   add(answer, "p", `No preset${wanted.model ? ` of ${wanted.model}` : ""} runs on ${name}:`);
-  const list = add(answer, "ul", "");
+  const reasons = new Map();
+  const refuse = (preset, why) => reasons.set(why, [...(reasons.get(why) ?? []), preset]);
   for (const row of rows)
-    if (!wanted.model || row.dataset.model === wanted.model)
-      add(list, "li", `${row.dataset.preset}: ${whyNot(row, wanted)}`);
-  for (const row of others) if (!row.hidden) add(list, "li", row.textContent);
+    if (!wanted.model || row.dataset.model === wanted.model) refuse(row.dataset.preset, whyNot(row, wanted));
+  for (const row of others)
+    if (!row.hidden) refuse(row.querySelector("b").textContent, row.querySelector("span").textContent);
+  const list = add(answer, "ul", "");
+  for (const [why, presets] of reasons)
+    add(list, "li", `${presets.length === 1 ? presets[0] : `${presets.length} presets`}: ${why}`);
 }
 
 function update() {
