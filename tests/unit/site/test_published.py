@@ -8,9 +8,11 @@ from pathlib import Path
 
 import html5lib
 import pytest
+import tenacity.nap
 import yaml
 
 from builder import sbom
+from builder.errors import FetchError
 from builder.families import load_catalog
 from builder.nightly import history
 from builder.presets import catalog as presets
@@ -163,6 +165,16 @@ def test_an_image_of_another_machine_has_not_the_figures_of_this_one(
     found = image_fact(catalog, "llama-cpp-b9261", repository.name, [], ours, there)
     assert (found.digest, found.unpacked_size) == (second.digest, None)
     assert found.checks == {"help": 12, "libraries": 3}
+
+
+def test_a_registry_that_does_not_answer_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenacity.nap.time, "sleep", lambda _: None)
+    settings = Settings(namespace="127.0.0.1:1/me", state_dir=tmp_path)
+    with pytest.raises(FetchError, match="does not answer"):
+        collect(load_catalog(REPOSITORY), settings, print)
+    assert collect(load_catalog(REPOSITORY), settings, print, offline=True).images
 
 
 def test_every_night_is_shown_and_why_it_failed(registry: str, tmp_path: Path) -> None:
