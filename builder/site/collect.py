@@ -8,6 +8,7 @@ from builder import __version__
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.publish.tags import open_repository
+from builder.receipts import catalog as receipts
 from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.records import record
 from builder.settings import Settings
@@ -15,7 +16,7 @@ from builder.site import choices, composes
 from builder.site.facts import ImageFact, Site
 from builder.site.images import UNPUBLISHED, image_fact
 from builder.site.published import published
-from builder.site.speeds import speeds
+from builder.site.speeds import measurements, speeds
 from builder.tools.log import Log
 
 
@@ -24,7 +25,7 @@ def collect(catalog: Catalog, settings: Settings, log: Log, *, offline: bool = F
 
     The registry is asked if there is a namespace, and not ``offline``.  Raises ``RegistryError``
     and ``FetchError`` where it does not answer, ``RecipeError`` where a file of ``cards/`` is
-    invalid.
+    invalid, ``ReceiptError`` where one of ``receipts/`` is.
     """
     entries = _presets(catalog, log)
     broken = [each.name for each in catalog.engines.values() if isinstance(each, BrokenEntry)]
@@ -46,6 +47,7 @@ def collect(catalog: Catalog, settings: Settings, log: Log, *, offline: bool = F
         cards=cards,
         images=images,
         speeds=speeds(entries, {each.recipe: each for each in images}, records),
+        measurements=measurements(entry.receipt for entry in receipts.load(catalog)),
         composes=composes.documents(
             catalog, entries, images, [option for card in cards for option in card.fits]
         ),

@@ -152,6 +152,28 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
+class Measurement:
+    """A figure of a receipt."""
+
+    recipe: str
+    digest: str
+    hardware: str
+    driver: str
+    model: str
+    """Name of the file."""
+    model_sha256: str
+    context: int
+    tokens_per_second: float
+    """The mean of the runs."""
+    runs: tuple[float, ...]
+    """Tokens in a second of each run."""
+    by: str
+    """Who measured; empty: not named."""
+    created: str
+    """RFC 3339."""
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """All facts."""
 
@@ -163,6 +185,8 @@ class Site:
     images: tuple[ImageFact, ...]
     speeds: tuple[Speed, ...]
     """The fastest first."""
+    measurements: tuple[Measurement, ...]
+    """The figures of all receipts, the fastest first."""
     composes: Mapping[str, str]
     """The files for Docker Compose, by path; not in ``index.json``."""
 

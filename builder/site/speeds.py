@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from builder.presets.catalog import PresetEntry
 from builder.presets.figures import Result
+from builder.receipts.schema import Receipt
 from builder.records.record import Record
-from builder.site.facts import ImageFact, Mark, Speed
+from builder.site.facts import ImageFact, Mark, Measurement, Speed
 
 
 def speeds(
@@ -21,6 +22,28 @@ def speeds(
         for result in entry.preset.result
     ]
     return tuple(sorted(found, key=lambda each: (-each.tokens_per_second, each.preset)))
+
+
+def measurements(receipts: Iterable[Receipt]) -> tuple[Measurement, ...]:
+    """Every figure of the receipts, the fastest first."""
+    found = [
+        Measurement(
+            recipe=receipt.image.recipe,
+            digest=receipt.image.digest,
+            hardware=receipt.hardware,
+            driver=receipt.driver,
+            model=receipt.model.name,
+            model_sha256=receipt.model.sha256,
+            context=point.context,
+            tokens_per_second=round(point.mean, 2),
+            runs=tuple(round(run.tokens_per_second, 2) for run in point.runs),
+            by=receipt.by or "",
+            created=receipt.created.isoformat(timespec="seconds"),
+        )
+        for receipt in receipts
+        for point in receipt.measured
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.tokens_per_second, each.recipe)))
 
 
 def _marks(

@@ -26,9 +26,11 @@ from builder.settings import Settings
 from builder.site.collect import collect
 from builder.site.facts import ImageFact, Site
 from builder.site.published import PublishedTag
+from builder.site.speeds import measurements
 from builder.site.write import write
 from support.environment import REPOSITORY
 from support.nights import night
+from support.receipts import receipt
 
 pytestmark = pytest.mark.browser
 CI = REPOSITORY / ".ci"
@@ -69,7 +71,8 @@ def full(image: ImageFact) -> ImageFact:
 def known(state: Path) -> Site:
     found = collect(load_catalog(REPOSITORY), Settings(namespace="", state_dir=state), print)
     images = [full(each) if each.recipe == "llama-cpp-b9261" else each for each in found.images]
-    return replace(found, images=tuple(images))
+    shown = measurements([receipt(recipe="llama-cpp-b9261", by="@me")])
+    return replace(found, images=tuple(images), measurements=shown)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from builder.site.collect import collect
 from builder.site.facts import (
     CardFact,
     ImageFact,
+    Measurement,
     Option,
     PatchFact,
     Refusal,
@@ -29,9 +30,11 @@ from builder.site.facts import (
     Speed,
 )
 from builder.site.published import PublishedTag
+from builder.site.speeds import measurements
 from builder.site.write import write
 from support.commands import Builder
 from support.environment import REPOSITORY
+from support.receipts import DIGEST, receipt
 
 HOSTILE = "'\"><script>alert(1)</script><img src=x onerror=alert(1)>"
 LOADING = {"src", "srcset", "data", "poster", "action", "background"}
@@ -189,6 +192,27 @@ def test_no_text_becomes_markup_or_a_script(facts: Site, tmp_path: Path) -> None
     assert not {name for name in first.names if name.startswith("on")}
 
 
+def test_the_figures_of_receipts_are_attributed(facts: Site, tmp_path: Path) -> None:
+    made = receipt(recipe=facts.images[0].recipe, by="@me", driver="580.65.06")
+    shown = replace(facts, measurements=measurements([made]))
+    write(shown, tmp_path / "site")
+    page = (tmp_path / "site" / "speeds.html").read_text()
+    html5lib.HTMLParser(strict=True).parse(page)
+    told = " ".join(page.split())
+    assert "<b>102 tokens/s</b> (100-104, 2 runs) with 32768 tokens of context" in told
+    assert "NVIDIA GeForce RTX 5090, driver 580.65.06" in told
+    assert f"<code>{DIGEST}</code>" in told
+    assert f"<code>{'e' * 64}</code>, by @me" in told
+    (found,) = data(tmp_path / "site")["measurements"]
+    assert (found["runs"], found["model_sha256"]) == ([100.0, 104.0], "e" * 64)
+
+
+def test_without_receipts_there_is_no_section_for_them(facts: Site, tmp_path: Path) -> None:
+    write(replace(facts, measurements=()), tmp_path / "site")
+    assert "Receipts" not in (tmp_path / "site" / "speeds.html").read_text()
+    assert "measurements" not in data(tmp_path / "site")
+
+
 def test_a_broken_file_is_left_out_and_named(catalog: Path, tmp_path: Path) -> None:
     (catalog / "recipes" / "broken-1.toml").write_text("family = 'none'")
     (catalog / "presets").mkdir(exist_ok=True)
@@ -201,7 +225,17 @@ def test_a_broken_file_is_left_out_and_named(catalog: Path, tmp_path: Path) -> N
 
 def test_the_manual_names_every_field() -> None:
     text = (REPOSITORY / "docs" / "site.md").read_text()
-    for kind in (CardFact, Option, Refusal, ImageFact, PatchFact, PublishedTag, Move, Speed):
+    for kind in (
+        CardFact,
+        Option,
+        Refusal,
+        ImageFact,
+        PatchFact,
+        PublishedTag,
+        Move,
+        Speed,
+        Measurement,
+    ):
         for field in fields(kind):
             assert f"`{field.name}`" in text, f"{kind.__name__}.{field.name}"
     for name in NightlyRun.model_fields:
