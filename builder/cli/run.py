@@ -79,7 +79,7 @@ def run(
     job = runs.Launch(catalog_at(catalog), asked, settings.load(), log)
     if printed:
         found = described.find_run(job.catalog, asked)
-        directory = job.settings.models_dir.absolute()
+        directory = job.models_dir
         if download:
             _, missing = located(found, directory, asked.given)
             with _progress() as progress:

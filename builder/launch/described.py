@@ -45,11 +45,20 @@ def find_entry(catalog: Catalog, wanted: Wanted) -> PresetEntry | None:
 
 def find_run(catalog: Catalog, wanted: Wanted) -> Run:
     """The preset or the recipe of that name; raises ``RecipeError``."""
-    found = find_entry(catalog, wanted)
+    return run_of(find_entry(catalog, wanted), catalog, wanted)
+
+
+def run_of(found: PresetEntry | None, catalog: Catalog, wanted: Wanted) -> Run:
+    """The run of a preset that was found, or else of the recipe; raises ``RecipeError``."""
     entry = catalog.engine(found.preset.recipe if found else wanted.target)
     preset = found.preset if found else None
     name = found.name if found else entry.name
     return Run(name, entry.recipe, preset, wanted.context, wanted.options)
+
+
+def models_directory(settings: Settings) -> Path:
+    """The models directory as an absolute path; ~ is the user's home."""
+    return settings.models_dir.expanduser().absolute()
 
 
 def described(catalog: Catalog, wanted: Wanted, settings: Settings, log: Log) -> Service:
@@ -66,7 +75,7 @@ def described(catalog: Catalog, wanted: Wanted, settings: Settings, log: Log) ->
         for place, file in (model_files.of_preset(run.preset) if run.preset else {}).items()
         if place not in wanted.given
     }
-    directory = settings.models_dir.expanduser().absolute()
+    directory = models_directory(settings)
     names = {place: _name_of(place, file, directory, log) for place, file in others.items()}
     files = joined(files, model_files.mounted(others, str(directory), names))
     return service(run, image, files, published=wanted.port)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from builder import families
 from builder.errors import UntriedError
 from builder.launch import check
-from builder.launch.described import Wanted, find_entry, find_run
+from builder.launch.described import Wanted, find_entry, models_directory, run_of
 from builder.launch.download import Progress, download
 from builder.launch.files import Missing, located
 from builder.launch.start import existing, start
@@ -30,6 +31,11 @@ class Launch:
     settings: Settings
     log: Log
 
+    @property
+    def models_dir(self) -> Path:
+        """The models directory of the settings, as ``described`` has it."""
+        return models_directory(self.settings)
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -46,10 +52,11 @@ def launch(job: Launch, card: str, seconds: float, progress: Progress | None = N
     With ``progress``, what is missing of the models is downloaded.  Raises ``WorldError`` with all
     that is wrong, and like ``download`` and ``start``.
     """
-    run = find_run(job.catalog, job.wanted)
-    chosen = check.choose_cards(run, find_entry(job.catalog, job.wanted), card, job.catalog)
+    entry = find_entry(job.catalog, job.wanted)
+    run = run_of(entry, job.catalog, job.wanted)
+    chosen = check.choose_cards(run, entry, card, job.catalog)
     image, no_image = check.image_of(run, job.settings)
-    files, missing = located(run, job.settings.models_dir.absolute(), job.wanted.given)
+    files, missing = located(run, job.models_dir, job.wanted.given)
     faults = [*chosen.faults, *check.engine_faults(), *([no_image] if no_image else [])]
     if progress is not None and not faults:
         files, missing = fetched(job, run, missing, progress)
@@ -71,7 +78,7 @@ def fetched(
     job: Launch, run: Run, missing: list[Missing], progress: Progress
 ) -> tuple[Files, list[Missing]]:
     """Download what is missing; the models that are here then.  Raises like ``download``."""
-    directory = job.settings.models_dir.absolute()
+    directory = job.models_dir
     for each in missing:
         size = f" ({each.size / 1e9:.2f} GB)" if each.size else ""
         if each.fetches:

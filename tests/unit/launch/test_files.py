@@ -9,14 +9,18 @@ import pytest
 
 from builder.errors import FetchError
 from builder.families import load_catalog
+from builder.launch.described import Wanted
 from builder.launch.files import located
+from builder.launch.run import Launch
 from builder.presets.schema import Preset
 from builder.presets.service import Files, Mount, Run
+from builder.settings import Settings
 from support import model_hub
 from support.environment import REPOSITORY
 from support.model_hub import Hub
 
-RECIPE = load_catalog(REPOSITORY).engine("llama-cpp-b9261").recipe
+CATALOG = load_catalog(REPOSITORY)
+RECIPE = CATALOG.engine("llama-cpp-b9261").recipe
 
 
 @pytest.fixture
@@ -137,3 +141,12 @@ def test_a_model_without_a_repository_has_to_be_given(models: Path) -> None:
     assert missing.commands("a@5090") == (
         "the preset names no repository: give the file with --model FILE"
     )
+
+
+def test_the_models_directory_of_the_settings_may_begin_with_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    wanted = Settings(models_dir=Path("~/models"))
+    job = Launch(CATALOG, Wanted("hello-sm120"), wanted, print)
+    assert job.models_dir == tmp_path / "models"
