@@ -13,7 +13,6 @@ from builder.presets.catalog import PresetEntry
 from builder.presets.figures import Result
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
-from builder.smoke.contract import version_numbers
 
 Trials = Callable[[PresetEntry], MemoryNeed | None]
 """The memory of a preset by its recorded trial; None where there is none."""
@@ -92,9 +91,14 @@ def choose(entries: Sequence[PresetEntry], question: Question) -> Choice:
     """The presets that run on the machine, and the reasons of those that do not."""
     answers = [_answer(entry, question) for entry in entries]
     fits = [each for each in answers if isinstance(each, Fitting)]
-    fits.sort(key=lambda each: (-(each.tokens_per_second or 0), each.preset))
+    fits.sort(key=by_speed)
     excluded = tuple(each for each in answers if isinstance(each, Excluded))
     return Choice(question.machine, tuple(fits), excluded)
+
+
+def by_speed(found: Fitting) -> tuple[float, str]:
+    """The place of a preset among others: the fastest first."""
+    return -(found.tokens_per_second or 0), found.preset
 
 
 def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
@@ -173,11 +177,9 @@ def _no_code(preset: Preset, able: Sequence[HostCard], question: Question) -> li
 
 
 def _old_driver(needed: str, machine: Machine) -> list[str]:
-    if not (needed and machine.driver):
-        return []
-    if version_numbers(machine.driver) >= version_numbers(needed):
-        return []
-    return [f"the driver {machine.driver} is too old: it needs {needed} or newer"]
+    if needs.is_older(machine.driver, needed):
+        return [f"the driver {machine.driver} is too old: it needs {needed} or newer"]
+    return []
 
 
 def _no_room(

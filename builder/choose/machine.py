@@ -40,6 +40,11 @@ class Machine:
     driver: str = ""
 
 
+def memories(root: Path) -> dict[str, int]:
+    """Bytes of the cards of ``cards/``, by their file's name."""
+    return {name: cards.load(root, name).memory for name in cards.names(root)}
+
+
 def named(root: Path, names: Sequence[str], driver: str = "") -> Machine:
     """A machine with these cards of ``cards/``, each as often as it is named.
 

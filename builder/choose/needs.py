@@ -15,6 +15,7 @@ from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
+from builder.smoke.contract import version_numbers
 from builder.tools.fatbin import Code
 
 
@@ -81,6 +82,11 @@ def _code(name: str) -> Code:
     digits = arch.rstrip("af")
     suffix: Literal["", "a", "f"] = "a" if arch.endswith("a") else "f" if arch != digits else ""
     return Code("ptx" if prefix == "compute" else "elf", int(digits), suffix)
+
+
+def is_older(driver: str, oldest: str) -> bool:
+    """Whether a driver is too old; not where one of the versions is empty, so not known."""
+    return bool(driver and oldest) and version_numbers(driver) < version_numbers(oldest)
 
 
 def oldest_driver(recipe: Recipe, catalog: Catalog) -> str:

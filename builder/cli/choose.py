@@ -13,7 +13,6 @@ from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from builder.choose.choice import Choice, Fitting
     from builder.choose.machine import Machine
@@ -105,7 +104,7 @@ def choose(
     question = choice.Question(
         here,
         recipes,
-        _memories(recipes.root),
+        machine.memories(recipes.root),
         _tokens(context),
         lambda entry: needs.by_trial(entry, records.get(entry.preset.recipe)),
     )
@@ -140,12 +139,6 @@ def _tokens(context: str | None) -> int:
     """A checked size of the context in tokens; K is 1000: sources round 65536 and 64000 alike."""
     match = CONTEXT.fullmatch(context or "")
     return int(match[1]) * (1000 if match[2] else 1) if match else 0
-
-
-def _memories(root: Path) -> dict[str, int]:
-    from builder.simulator import cards
-
-    return {name: cards.load(root, name).memory for name in cards.names(root)}
 
 
 def _records(entries: list[PresetEntry]) -> dict[str, Record]:

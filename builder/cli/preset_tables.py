@@ -135,8 +135,8 @@ def _row(preset: Preset, result: Result) -> tuple[str, ...]:
     speeds = result.tokens_per_second
     differs = [shlex.join(result.arguments), result.differs or "", result.task or ""]
     accepted = _figures(result.acceptance)
-    if not accepted and result.drafted:
-        accepted = f"{100 * sum(result.accepted) / sum(result.drafted):.1f}"
+    if not accepted and result.accepted_share is not None:
+        accepted = f"{result.accepted_share:.1f}"
     return (
         str(preset.context_of(result) or ""),
         _figures(speeds),

@@ -17,7 +17,6 @@ from builder.presets.service import HOST, Run, Service
 from builder.recipes.catalog import Catalog
 from builder.settings import Settings
 from builder.simulator import cards
-from builder.smoke.contract import version_numbers
 from builder.tools.docker import gpus
 from builder.tools.docker.containers import TOOLKIT
 
@@ -106,9 +105,9 @@ def _unfit(run: Run, entry: PresetEntry | None, here: Machine, catalog: Catalog)
         yield from _unfit_for_recipe(run, here, catalog)
         return
     published = entry.preset.serve.context or 0
-    memory = {name: cards.load(catalog.root, name).memory for name in cards.names(catalog.root)}
+    memories = machine.memories(catalog.root)
     context = min(run.context or published, published)
-    found = choice.choose([entry], choice.Question(here, catalog, memory, context))
+    found = choice.choose([entry], choice.Question(here, catalog, memories, context))
     for excluded in found.excluded:
         yield from excluded.why
 
@@ -119,7 +118,7 @@ def _unfit_for_recipe(run: Run, here: Machine, catalog: Catalog) -> Iterator[str
         built = " ".join(run.recipe.cuda.arch)
         yield f"the image has no code for compute capability {card.capability}, only for {built}"
     oldest = needs.oldest_driver(run.recipe, catalog)
-    if oldest and here.driver and version_numbers(here.driver) < version_numbers(oldest):
+    if needs.is_older(here.driver, oldest):
         yield f"the driver {here.driver} is too old: the image needs {oldest} or newer"
 
 

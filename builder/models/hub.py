@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 
 from builder.errors import FetchError
-from builder.models.location import Location, endpoint, token_for
+from builder.models.location import Location, access, endpoint, token_for
 from builder.tools.web.client import Client, Response
 from builder.tools.web.errors import WebError
 from builder.tools.web.json_model import JsonModel, first_error
@@ -106,6 +106,5 @@ def _is_inside(path: str) -> bool:
 
 def _next_step(repository: str, status: int) -> str:
     if status in {401, 403}:
-        page = f"{endpoint()}/{repository}"
-        return f"accept the conditions at {page} if it has any, and set HF_TOKEN to your token"
+        return access(repository)
     return "check the name of the repository" if status == 404 else ""

@@ -178,6 +178,12 @@ def bearer(token: str) -> AuthBase:
     return Bearer()
 
 
+def access(repository: str) -> str:
+    """The next step where the Hub refuses a repository."""
+    page = f"{endpoint()}/{repository}"
+    return f"accept the conditions at {page} if it has any, and set HF_TOKEN to your token"
+
+
 def refused(location: Location, error: Exception) -> FetchError:
     """The error of a response, with the Hub's own reason (X-Error-Message) and the next step."""
     response: Response | None = getattr(error, "response", None)
@@ -188,8 +194,7 @@ def refused(location: Location, error: Exception) -> FetchError:
         stated = response.headers.get("X-Error-Message", "")
         why = f"{why}: {stated}" if stated else why
         if response.status_code in {401, 403} and location.repository:
-            page = f"{endpoint()}/{location.repository}"
-            hint = f"accept the conditions at {page} if it has any, and set HF_TOKEN to your token"
+            hint = access(location.repository)
         elif response.status_code == 404:
             names = "the names of the repository and of the file"
             hint = f"check {names if location.repository else 'the URL'}"

@@ -154,15 +154,20 @@ class Result(Model):
             raise ValueError("more tokens were accepted than drafted")
         if self.acceptance and self.acceptance.most > 100:
             raise ValueError("acceptance is a percentage: at most 100")
-        if self.acceptance and self.drafted:
-            share = 100 * sum(self.accepted) / sum(self.drafted)
-            if abs(share - self.acceptance.middle) > 100 * ROUNDING:
-                raise ValueError(f"accepted is {share:.2f} % of drafted, unlike acceptance")
+        share = self.accepted_share
+        stated = self.acceptance.middle if self.acceptance else share
+        if share is not None and stated is not None and abs(share - stated) > 100 * ROUNDING:
+            raise ValueError(f"accepted is {share:.2f} % of drafted, unlike acceptance")
         if self.tokens and self.seconds:
             speed, told = self.tokens / self.seconds, self.tokens_per_second.middle
             if abs(speed - told) > ROUNDING * told:
                 raise ValueError(f"tokens in seconds are {speed:.2f} a second, not {told:g}")
         return self
+
+    @property
+    def accepted_share(self) -> float | None:
+        """Percent of the drafted tokens that were accepted, over all runs; None: not counted."""
+        return 100 * sum(self.accepted) / sum(self.drafted) if self.drafted else None
 
     @property
     def of_preset(self) -> bool:

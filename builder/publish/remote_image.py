@@ -48,11 +48,15 @@ def remote_image(repository: Repository, reference: str) -> RemoteImage | None:
     found = repository.manifest(reference)
     if found is None:
         return None
-    parsed = configuration(repository, found)
-    what = f"the configuration of {repository.name}@{found.digest}"
-    config = responses.checked(Configuration, parsed, what)
-    labels = (config.config.Labels if config.config else None) or {}
-    return RemoteImage(found.digest, labels.get(CREATED) or config.created or "", labels)
+    return described(repository, found, configuration(repository, found))
+
+
+def described(repository: Repository, manifest: Manifest, config: dict[str, Any]) -> RemoteImage:
+    """The image of a manifest and its ``configuration``.  Raises ``RegistryError``."""
+    what = f"the configuration of {repository.name}@{manifest.digest}"
+    known = responses.checked(Configuration, config, what)
+    labels = (known.config.Labels if known.config else None) or {}
+    return RemoteImage(manifest.digest, labels.get(CREATED) or known.created or "", labels)
 
 
 def configuration(repository: Repository, manifest: Manifest) -> dict[str, Any]:

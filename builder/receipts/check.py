@@ -19,7 +19,6 @@ from builder.receipts import redaction
 from builder.receipts.catalog import ReceiptEntry
 from builder.receipts.schema import Measured, Receipt
 from builder.recipes.catalog import Catalog
-from builder.smoke.contract import version_numbers
 
 Published = Callable[[str, str], RemoteImage | None]
 """The image of a recipe's repository with a digest; None where the registry has none."""
@@ -103,7 +102,7 @@ def _hardware(receipt: Receipt, catalog: Catalog) -> Iterator[str]:
     oldest = needs.oldest_driver(recipe, catalog)
     if not DRIVER.fullmatch(receipt.driver):
         yield f"{receipt.driver!r} is no version of NVIDIA's driver such as 580.65.06"
-    elif oldest and version_numbers(receipt.driver) < version_numbers(oldest):
+    elif needs.is_older(receipt.driver, oldest):
         yield f"the driver {receipt.driver} is too old for the image: it needs {oldest} or newer"
 
 

@@ -48,6 +48,7 @@ def write(path: Path, seed: int = 1) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    path.chmod(0o644)  # the image's own user reads it
 
 
 def _describe(writer: Any, vocabulary: int) -> None:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Collection, Sequence
 
 from builder.choose import machine, needs
-from builder.choose.choice import Excluded, Fitting, Question, choose
+from builder.choose.choice import Excluded, Fitting, Question, by_speed, choose
 from builder.presets.catalog import PresetEntry
 from builder.recipes.catalog import Catalog
 from builder.records.record import Record
@@ -70,7 +70,7 @@ def _answers(
         answer = choose([entry for entry in entries if entry.preset.cards == count], question)
         fits += answer.fits
         excluded += answer.excluded
-    fits.sort(key=lambda each: (-(each.tokens_per_second or 0), each.preset))
+    fits.sort(key=by_speed)
     return fits, excluded
 
 

@@ -12,14 +12,12 @@ from builder.families.layout import LABEL_RECIPE
 from builder.nightly import history
 from builder.nightly.history import NightlyRun
 from builder.publish.referrers import referrers
-from builder.publish.remote_image import CREATED, PLATFORM, REVISION, VERSION, configuration
+from builder.publish.remote_image import PLATFORM, configuration, described
 from builder.publish.survey import SIGNATURES
 from builder.publish.tag_history import Move, moves
 from builder.publish.verdicts import TEXT, VERDICT, Statement
 from builder.recipes.schema import Recipe
-from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, Repository
-from builder.tools.registry.responses import Configuration
 
 DOCUMENTS = {
     sbom.CYCLONEDX: "CycloneDX",
@@ -82,10 +80,8 @@ def _tag(repository: Repository, tag: str, others: Collection[str]) -> Published
     if manifest is None:
         return None
     config = configuration(repository, manifest)
-    what = f"the configuration of {repository.name}@{manifest.digest}"
-    known = responses.checked(Configuration, config, what)
-    labels = (known.config.Labels if known.config else None) or {}
-    if labels.get(LABEL_RECIPE) in others:
+    image = described(repository, manifest, config)
+    if image.labels.get(LABEL_RECIPE) in others:
         return None
     noted = moves(repository, tag)
     entries = referrers(repository, manifest.digest)
@@ -94,9 +90,9 @@ def _tag(repository: Repository, tag: str, others: Collection[str]) -> Published
     return PublishedTag(
         tag=tag,
         digest=manifest.digest,
-        created=labels.get(CREATED) or known.created or "",
-        version=labels.get(VERSION, ""),
-        commit=labels.get(REVISION, ""),
+        created=image.created,
+        version=image.version,
+        commit=image.revision,
         platforms=_platforms(manifest, config),
         download_size=sum(layers.values()),
         update_size=_update_size(repository, layers, noted),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from builder.choose import needs
 from builder.presets.catalog import PresetEntry
 from builder.presets.figures import Result
 from builder.receipts.schema import Receipt
@@ -52,9 +53,7 @@ def _marks(
     image = images.get(entry.preset.recipe)
     if image is not None and image.digest and image.checks:
         yield "compiled"
-    record = records.get(entry.preset.recipe)
-    use = record.verdict.presets.get(entry.name) if record is not None else None
-    if use is not None and use.identity == entry.preset.identity:
+    if needs.by_trial(entry, records.get(entry.preset.recipe)) is not None:
         yield "run without a GPU"
     if entry.preset.source is not None:
         yield "run on a card"
@@ -89,6 +88,5 @@ def _acceptance(result: Result) -> float | None:
     """Percent: as stated, else by the tokens that were drafted and accepted."""
     if result.acceptance is not None:
         return round(result.acceptance.middle, 1)
-    if result.drafted:
-        return round(100 * sum(result.accepted) / sum(result.drafted), 1)
-    return None
+    share = result.accepted_share
+    return round(share, 1) if share is not None else None

@@ -166,7 +166,6 @@ def _launched(
     """The image's server, started on the card with the test model.  Raises ``BuilderError``."""
     model = work / f"{test_model.NAME}.gguf"
     test_model.write(model)
-    model.chmod(0o644)  # the image's own user reads it
     with model.open("rb") as stream:
         header = gguf.read(stream)
     simulation = simulated(subject, start, device, header, work)

@@ -62,7 +62,6 @@ def check(
     if model is None:
         model, context = work / f"{test_model.NAME}.gguf", test_model.CONTEXT
         test_model.write(model)
-        model.chmod(0o644)
     spec = ServeSpec(model, context, gpu_test.draft, gpus=gpus.ALL, verbose=True, limited=False)
     try:
         with launched(reference, recipe.serve, recipe.image.port, spec) as server:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from builder.presets import command
+from builder.presets import command, model_files
 from builder.presets.schema import Preset
 from builder.recipes.schema import Recipe
 from builder.smoke import help_text
@@ -38,8 +38,7 @@ def check(
         # A kind of its own, so that no count of passed checks takes it for one of options.
         yield Check("not tried", subject, "the reason", "its --help lists no option", True)
         return
-    files = {"model": preset.model, "draft": preset.drafter, "mmproj": preset.mmproj}
-    places = {name: name.upper() for name, file in files.items() if file is not None}
+    places = {place: place.upper() for place in model_files.of_preset(preset)}
     words = command.arguments(preset, recipe, places)
     wrong = faults(words, preset.serve.environment, text)
     found = "; ".join(wrong) or f"all {len(_groups(words))}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from builder.errors import BuilderError
 from builder.models import gguf, shapes
 from builder.models.shapes.sizes import SizeError
-from builder.presets import command
+from builder.presets import command, model_files
 from builder.presets.schema import ModelFile, Preset
 from builder.servers import test_model
 from builder.servers.server import NotServingError, Server, ServeSpec, launched
@@ -95,17 +95,14 @@ def _models(preset: Preset, subject: device.Tried, work: Path) -> dict[str, Path
 
     An engine that is given no model has the test model, which it does not read.
     """
-    wanted = {"model": preset.model, "draft": preset.drafter, "mmproj": preset.mmproj}
     words = command.arguments(preset, subject.recipe, {"model": "{model}"})
     if not any("{model}" in word for word in words):
         file = work / f"{test_model.NAME}.gguf"
         test_model.write(file)
-        file.chmod(0o644)  # the image's own user reads it
         return {"model": file}
     return {
-        name: _written(model, work / f"{name}.gguf")
-        for name, model in wanted.items()
-        if model is not None
+        place: _written(model, work / f"{place}.gguf")
+        for place, model in model_files.of_preset(preset).items()
     }
 
 

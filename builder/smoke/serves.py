@@ -35,7 +35,6 @@ def check(recipe: Recipe, reference: str, work: Path, driver_stub: Path | None) 
         return
     model = work / f"{test_model.NAME}.gguf"
     test_model.write(model)
-    model.chmod(0o644)  # the image's own user reads it
     spec = ServeSpec(model, CONTEXT, driver_stub=driver_stub)
     try:
         with launched(reference, recipe.serve, recipe.image.port, spec) as server:
