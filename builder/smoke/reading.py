@@ -1,46 +1,27 @@
-"""Reads the contents of an image from its blobs, without starting a container.
-
-OCI image specification (https://github.com/opencontainers/image-spec): manifest.md, layer.md.
-"""
+"""Reads the contents of an image from its blobs, without starting a container."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import posixpath
 import tarfile
 import tempfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from builder.errors import UntriedError
 from builder.kernels import ledger
 from builder.smoke import scans, secrets
 from builder.smoke.contents import Contents, Entry, File, Layer
 from builder.smoke.wanted import LARGEST_TEXT, Wanted
-from builder.tools import elf
+from builder.tools import elf, layers
 from builder.tools.docker.blobs import Blobs
+from builder.tools.layers import BLOCK
 
-BLOCK = 1 << 20
-BUFFER = 1 << 16  # bytes: tarfile copies the rest of its buffer for every small file
 IN_MEMORY = 16 << 20  # bytes of a library that are kept out of the disk while it is read
-LARGEST_DOCUMENT = 16 << 20  # bytes of a manifest or configuration
-WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 SCANS = "scans"  # in the cache directory
-GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952, 2.3.1
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
-PREFERRED = {"linux/amd64": 0, "": 1}
-"""The platforms of an index, the first before the second and that before any other: an engine runs
-an image that names its platform rather than one that names none."""
-BROKEN = (
-    *(OSError, EOFError, tarfile.TarError, zlib.error),
-    *(AttributeError, KeyError, TypeError, ValueError),
-)
-"""Exceptions that a damaged image causes."""
 
 
 def read(
@@ -52,53 +33,16 @@ def read(
     directory ``cache``, a layer that was read before is only hashed.  Raises ``UntriedError`` if a
     blob is missing or damaged.
     """
-    from backports.zstd import ZstdError
-
     scanner = _Scanner(work, wanted or Wanted(), cache / SCANS if cache else None)
-    try:
-        manifest = _manifest(blobs)
-        image = _document(blobs.file(manifest["config"]["digest"]))
+    with layers.damage_reported():
+        _, manifest = layers.manifest_of(blobs)
+        image = layers.document(blobs.file(manifest["config"]["digest"]))
         digests = [part["digest"] for part in manifest["layers"]]
         # Unpacking and hashing leave Python's lock: two layers at a time.
         with ThreadPoolExecutor(2) as pool:
             files = map(blobs.file, digests)
             entries = list(pool.map(scanner.layer, files, range(len(digests))))
         return _composed(manifest, image, entries)
-    except (*BROKEN, ZstdError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UntriedError("the image cannot be read", reason) from error
-
-
-def _document(file: Path) -> dict[str, Any]:
-    """A manifest, an index or a configuration."""
-    if file.stat().st_size > LARGEST_DOCUMENT:
-        raise ValueError(f"{file.name} is larger than {LARGEST_DOCUMENT} bytes")
-    content = file.read_bytes()
-    _require_digest(file, hashlib.sha256(content))
-    found = json.loads(content)
-    return dict(found.items())
-
-
-def _require_digest(file: Path, found: hashlib._Hash) -> None:
-    """Raise ``ValueError`` if a blob does not match its digest."""
-    if found.hexdigest() != file.name:
-        raise ValueError(f"the blob {file.name} has the sha256 {found.hexdigest()}")
-
-
-class _Hashed:
-    """A file that is hashed as it is read."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.digest = hashlib.sha256()
-        self._file = file
-
-    def read(self, size: int = -1) -> bytes:
-        block = self._file.read(size)
-        self.digest.update(block)
-        return block
-
-    def readable(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +62,7 @@ class _Scanner:
         kept = scans.find(self.scans, blob.name, code)
         if kept is not None and not any(e.file and self.wanted.lacks(e.file) for e in kept):
             with blob.open("rb") as file:
-                _require_digest(blob, hashlib.file_digest(file, "sha256"))
+                layers.require_digest(blob, hashlib.file_digest(file, "sha256"))
             return kept
         found = self.unpacked(blob)
         if kept is None:
@@ -127,34 +71,14 @@ class _Scanner:
 
     def unpacked(self, blob: Path) -> list[Entry]:
         """The entries of a layer, read from its bytes."""
-        from backports.zstd import ZstdFile
+        with layers.opened(blob) as layer:
+            return [self.entry(layer, member) for member in layer]
 
-        with blob.open("rb") as file:
-            head = file.read(4)
-            file.seek(0)
-            stream = _Hashed(file)
-            if head == ZSTD_MAGIC:
-                with ZstdFile(cast("IO[bytes]", stream)) as unpacked:
-                    found = list(self.entries(cast("IO[bytes]", unpacked), "r|"))
-            else:
-                mode = "r|gz" if head[:2] == GZIP_MAGIC else "r|"
-                found = list(self.entries(cast("IO[bytes]", stream), mode))
-            while stream.read(BLOCK):
-                pass  # the end of a tar is not the end of its blob
-        _require_digest(blob, stream.digest)
-        return found
-
-    def entries(self, stream: IO[bytes], mode: Any) -> Iterator[Entry]:
-        with tarfile.open(fileobj=stream, mode=mode, bufsize=BUFFER) as layer:
-            for member in layer:
-                path = posixpath.normpath("/" + member.name)
-                folder, name = posixpath.split(path)
-                if name == OPAQUE:
-                    yield Entry(folder, opaque=True)
-                elif name.startswith(WHITEOUT):
-                    yield Entry(posixpath.join(folder, name.removeprefix(WHITEOUT)))
-                else:
-                    yield Entry(path, self.file(layer, member, path))
+    def entry(self, layer: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
+        path, hides = layers.place(member)
+        if hides:
+            return Entry(path, opaque=hides == "below")
+        return Entry(path, self.file(layer, member, path))
 
     def file(self, layer: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> File:
         if member.isdir():
@@ -263,24 +187,6 @@ def _linked(file: File, files: Mapping[str, File]) -> File:
     if not file.shares:
         return file
     return replace(files[file.shares], path=file.path, shares=file.shares)
-
-
-def _manifest(blobs: Blobs) -> dict[str, Any]:
-    """The manifest of the image, through indexes."""
-    found = blobs.index
-    while "manifests" in found:
-        there = [entry for entry in found["manifests"] if blobs.file(entry["digest"]).is_file()]
-        images = [entry for entry in there if _platform(entry) != "unknown/unknown"]
-        if not images:
-            raise UntriedError("Docker has no image of the index")
-        wanted = min(images, key=lambda entry: PREFERRED.get(_platform(entry), len(PREFERRED)))
-        found = _document(blobs.file(wanted["digest"]))
-    return dict(found)
-
-
-def _platform(entry: Mapping[str, Any]) -> str:
-    platform = entry.get("platform")
-    return f"{platform['os']}/{platform['architecture']}" if platform else ""
 
 
 def _history(image: Mapping[str, Any], count: int) -> list[str]:

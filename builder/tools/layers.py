@@ -1,0 +1,145 @@
+"""An image in a directory of blobs: its manifest, its configuration and the tar of each layer.
+
+OCI image specification (https://github.com/opencontainers/image-spec): manifest.md, layer.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal, cast
+
+from builder.errors import UntriedError
+from builder.tools.docker.blobs import Blobs
+from builder.tools.files import is_disk_full
+
+BLOCK = 1 << 20
+BUFFER = 1 << 16  # bytes: tarfile copies the rest of its buffer for every small file
+LARGEST_DOCUMENT = 16 << 20  # bytes of a manifest or configuration
+WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
+GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952, 2.3.1
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
+PREFERRED = {"linux/amd64": 0, "": 1}
+"""The platforms of an index, the first before the second and that before any other: an engine runs
+an image that names its platform rather than one that names none."""
+BROKEN = (
+    *(OSError, EOFError, tarfile.TarError, zlib.error),
+    *(AttributeError, KeyError, TypeError, ValueError),
+)
+"""Exceptions that a damaged image causes."""
+Hides = Literal["", "path", "below"]
+"""What an entry of a layer removes of the layers below: nothing, its path, all below its path."""
+
+
+@contextmanager
+def damage_reported() -> Iterator[None]:
+    """Raise ``UntriedError`` where reading an image fails: a blob is missing or damaged."""
+    from backports.zstd import ZstdError
+
+    try:
+        yield
+    except (*BROKEN, ZstdError) as error:
+        if is_disk_full(error):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise UntriedError("the image cannot be read", reason) from error
+
+
+def manifest_of(blobs: Blobs) -> tuple[str, dict[str, Any]]:
+    """The manifest of the image with its digest: through indexes, that for linux/amd64 if there is
+    one, else the first one.
+
+    Raises ``UntriedError`` where no image of the index is there, and what ``damage_reported``
+    catches.
+    """
+    digest, found = "", blobs.index
+    while "manifests" in found:
+        there = [entry for entry in found["manifests"] if blobs.file(entry["digest"]).is_file()]
+        images = [entry for entry in there if _platform(entry) != "unknown/unknown"]
+        if not images:
+            raise UntriedError("Docker has no image of the index")
+        wanted = min(images, key=lambda entry: PREFERRED.get(_platform(entry), len(PREFERRED)))
+        digest = wanted["digest"]
+        found = document(blobs.file(digest))
+    return digest, dict(found)
+
+
+def document(file: Path) -> dict[str, Any]:
+    """A manifest, an index or a configuration; raises what ``damage_reported`` catches."""
+    if file.stat().st_size > LARGEST_DOCUMENT:
+        raise ValueError(f"{file.name} is larger than {LARGEST_DOCUMENT} bytes")
+    content = file.read_bytes()
+    require_digest(file, hashlib.sha256(content))
+    found = json.loads(content)
+    return dict(found.items())
+
+
+def require_digest(blob: Path, found: hashlib._Hash) -> None:
+    """Raise ``ValueError`` if a blob does not match its digest."""
+    if found.hexdigest() != blob.name:
+        raise ValueError(f"the blob {blob.name} has the sha256 {found.hexdigest()}")
+
+
+@contextmanager
+def opened(blob: Path) -> Iterator[tarfile.TarFile]:
+    """The tar of a layer, to be read in its order; it may be packed with gzip or zstd.
+
+    Afterwards the digest of the whole blob is checked.  Raises what ``damage_reported`` catches.
+    """
+    from backports.zstd import ZstdFile
+
+    with blob.open("rb") as file:
+        head = file.read(4)
+        file.seek(0)
+        stream = _Hashed(file)
+        if head == ZSTD_MAGIC:
+            with ZstdFile(cast("IO[bytes]", stream)) as unpacked, _tar(unpacked, "r|") as tar:
+                yield tar
+        else:
+            with _tar(stream, "r|gz" if head[:2] == GZIP_MAGIC else "r|") as tar:
+                yield tar
+        while stream.read(BLOCK):
+            pass  # the end of a tar is not the end of its blob
+    require_digest(blob, stream.digest)
+
+
+def place(member: tarfile.TarInfo) -> tuple[str, Hides]:
+    """The absolute path that an entry of a layer is for, and what it hides of the layers below."""
+    path = posixpath.normpath("/" + member.name)
+    folder, name = posixpath.split(path)
+    if name == OPAQUE:
+        return folder, "below"
+    if name.startswith(WHITEOUT):
+        return posixpath.join(folder, name.removeprefix(WHITEOUT)), "path"
+    return path, ""
+
+
+class _Hashed:
+    """A file that is hashed as it is read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.digest = hashlib.sha256()
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
+        self.digest.update(block)
+        return block
+
+    def readable(self) -> bool:
+        return True
+
+
+def _tar(stream: Any, mode: Any) -> tarfile.TarFile:
+    return tarfile.open(fileobj=stream, mode=mode, bufsize=BUFFER)
+
+
+def _platform(entry: Mapping[str, Any]) -> str:
+    platform = entry.get("platform")
+    return f"{platform['os']}/{platform['architecture']}" if platform else ""
