@@ -9,6 +9,7 @@ sources    the inputs fetched and verified; the source tree laid out
 patches    diffs and scripts applied to that tree, exactly
 images     the context assembled and built; the names and the bases in the engine
 kernels    every kernel of an image: registers, spills, size; two images compared
+compare    two images, directories or files: files, ELF sections, device code by kernel
 servers    how an engine's server is started and asked; the test model
 models     GGUF headers, near or far; files with holes for the weights, of any file or by shape
 simulator  cards that answer without a GPU

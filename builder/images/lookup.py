@@ -49,7 +49,7 @@ def smoke_test(session: BuildSession, target: str, recipe: str | None = None) ->
     ``WorldError`` where the engine does not have the image, ``RecipeError`` for a preset.
     """
     session.settings.require_directories()
-    if recipe is None and _is_recipe(session, target):
+    if recipe is None and is_recipe(session, target):
         return _smoke_test_recipe(session, target)
     found = _any_image(session, target)
     named = recipe or found.labels.get(LABEL_RECIPE, "")
@@ -61,7 +61,8 @@ def smoke_test(session: BuildSession, target: str, recipe: str | None = None) ->
     return CheckedImage(target, target, verdict)
 
 
-def _is_recipe(session: BuildSession, name: str) -> bool:
+def is_recipe(session: BuildSession, name: str) -> bool:
+    """Whether a name is that of a recipe, or of an engine that has recipes."""
     return name in _recipes(session)
 
 
@@ -111,7 +112,7 @@ def served(session: BuildSession, target: str) -> tuple[str, docker.Image, Recip
     Raises ``WorldError`` where there is no such image, ``RecipeError`` for a preset, and where no
     recipe is named, or one that the catalog lacks.
     """
-    if _is_recipe(session, target):
+    if is_recipe(session, target):
         image = session.resolve(target)
         return *_built_image(image), image.plan.recipe
     found = _any_image(session, target)
@@ -142,7 +143,7 @@ def located(session: BuildSession, target: str) -> tuple[str, docker.Image]:
 
     Raises ``WorldError`` where there is no such image, ``RecipeError`` for a preset.
     """
-    if _is_recipe(session, target):
+    if is_recipe(session, target):
         return _built_image(session.resolve(target))
     return target, _any_image(session, target)
 

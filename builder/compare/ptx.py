@@ -1,0 +1,86 @@
+"""PTX text split into its functions, and what makes two of them differ.
+
+PTX ISA, "Kernel and Function Directives".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_TOP = re.compile(rb'//[^\n]*|/\*.*?\*/|"[^"]*"|[{};]', re.DOTALL)
+_BODY = re.compile(rb'//[^\n]*|/\*.*?\*/|"[^"]*"|[{}]', re.DOTALL)
+_FUNCTION = re.compile(
+    rb"(?:\.(?:visible|weak|extern)\s+)*"
+    rb"\.(?:entry|func\b\s*(?:\.noreturn\b\s*)?(?:\([^)]*\))?)\s*([\w$.]+)"
+)
+_SIGN = re.compile(rb"\.[su](8|16|32|64)\b")
+_LOAD = re.compile(rb"\bld(?:\.\w+)*\.([su])8\b")
+_MADE_UP = re.compile(
+    rb"(?:\d*_INTERNAL_|\d*_GLOBAL__N__|__nv_static_\d+__)[0-9a-f]{8}_\d+_\w*?_[0-9a-f]{8}"
+)
+"""Names of what has internal linkage: hashes of the source's path and content (seen with CUDA 12.8
+to 13.0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PtxFunction:
+    """A kernel or device function; ``name`` is mangled, ``text`` begins with its linkage."""
+
+    name: str
+    text: bytes
+
+
+def split(text: bytes) -> tuple[list[PtxFunction], bytes]:
+    """The functions with a body, in order, and all of the text that is outside of them."""
+    functions: list[PtxFunction] = []
+    others: list[bytes] = []
+    done = 0
+    for start, brace, end in _blocks(text):
+        found = _FUNCTION.search(text, start, brace)
+        if found is not None:
+            others.append(text[done : found.start()])
+            name = found[1].decode(errors="replace")
+            functions.append(PtxFunction(name, text[found.start() : end]))
+            done = end
+    others.append(text[done:])
+    return functions, b"".join(others)
+
+
+def without_signs(text: bytes) -> bytes:
+    """The text with the same type in the place of signed and unsigned ones of a size."""
+    return _SIGN.sub(rb".x\1", text)
+
+
+def without_made_up_names(text: bytes) -> bytes:
+    """The text with one name in the place of those that nvcc makes from hashes."""
+    return _MADE_UP.sub(b"_", text)
+
+
+def byte_loads(text: bytes) -> tuple[int, int]:
+    """The number of signed and of unsigned 8-bit loads."""
+    found = [load[1] for load in _LOAD.finditer(text)]
+    return found.count(b"s"), found.count(b"u")
+
+
+def _blocks(text: bytes) -> Iterator[tuple[int, int, int]]:
+    """The statements with braces outside of all others: start, opening brace, end."""
+    start = at = 0
+    while (token := _TOP.search(text, at)) is not None:
+        at = token.end()
+        if token[0] == b"{":
+            at = _closing(text, at)
+            yield start, token.start(), at
+        if token[0] in (b"{", b";"):
+            start = at
+
+
+def _closing(text: bytes, at: int) -> int:
+    """The byte after the brace that closes one before ``at``."""
+    depth = 1
+    for token in _BODY.finditer(text, at):
+        depth += (token[0] == b"{") - (token[0] == b"}")
+        if depth == 0:
+            return token.end()
+    return len(text)

@@ -1,0 +1,250 @@
+"""What a comparison finds: frozen values without a formatting of their own.
+
+In every difference, ``before`` is the first thing compared and ``after`` the second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from builder.compare.tree import Node
+
+State = Literal["added", "removed", "changed"]
+Aspect = Literal[
+    "name", "kind", "content", "target", "mode", "owner", "attributes", "hard link", "time"
+]
+
+LayerState = Literal["equal", "compression", "times", "order", "tar", "files", "added", "removed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueDifference:
+    """A named value, or a list of values; empty where a side has none."""
+
+    name: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SectionDifference:
+    """A section whose bytes differ, or that one file lacks."""
+
+    name: str
+    before: int | None
+    """Bytes."""
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ElfDifference:
+    """How two ELF files differ."""
+
+    values: tuple[ValueDifference, ...]
+    """Of ``machine``, ``type``, ``interpreter``, ``soname``, ``needed``, ``runpath``, ``rpath`` and
+    ``build id`` those that differ."""
+    symbols_added: tuple[str, ...]
+    """Dynamic symbols, ``cudaFree@libcudart.so.13``; ``U`` before those that others must define."""
+    symbols_removed: tuple[str, ...]
+    sections: tuple[SectionDifference, ...]
+    """In the order of the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCode:
+    """A kernel or device function in one of the modules of a file."""
+
+    module: int
+    """Number of the fat binary in the file, from 1."""
+    size: int
+    """Bytes of SASS, or of PTX text."""
+    digest: str
+    """sha256 (hex) of them."""
+    registers: int | None = None
+    """Of a thread; None for PTX and for device functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionDifference:
+    """A kernel or device function that differs for one code (``sm_120a``, ``compute_120``)."""
+
+    code: str
+    name: str
+    """Demangled."""
+    before: FunctionCode | None
+    after: FunctionCode | None
+    parts: tuple[str, ...]
+    """What differs of one that both have: ``SASS``, ``PTX``, or sections that belong to it, such as
+    ``.nv.info`` and ``.nv.constant0``."""
+    cause: Literal["", "signedness", "names"] = ""
+    """``signedness``: only signs of types differ, or the signs of 8-bit loads, which are as many;
+    ``names``: only names that nvcc makes up."""
+
+    @property
+    def state(self) -> State:
+        """What happened to it."""
+        if self.before is None:
+            return "added"
+        return "removed" if self.after is None else "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTotals:
+    """One kind of code of a file (``sm_120a``, ``compute_120``), by its fat binary entries."""
+
+    code: str
+    before: int
+    """Entries."""
+    after: int
+    equal: int
+    """Entries whose unpacked bytes are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDifference:
+    """What modules have besides their functions, and differs: a section, PTX outside of them."""
+
+    code: str
+    name: str
+    modules: int
+    """In so many modules."""
+    before: int
+    """Bytes in these modules."""
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """8-bit loads in the functions that differ in the signs of their loads."""
+
+    code: str
+    signed_before: int
+    unsigned_before: int
+    signed_after: int
+    unsigned_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodeDifference:
+    """The device code of two files."""
+
+    totals: tuple[CodeTotals, ...]
+    functions: tuple[FunctionDifference, ...] = ()
+    others: tuple[OtherDifference, ...] = ()
+    signs: tuple[Signs, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether every entry has an equal one in the other file, byte for byte."""
+        return all(each.before == each.after == each.equal for each in self.totals)
+
+    @property
+    def signedness(self) -> bool:
+        """Whether a function differs in signedness."""
+        return any(each.cause == "signedness" for each in self.functions)
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """A path that differs; ``time`` is among the aspects where only that differs, too."""
+
+    path: str
+    before: Node | None
+    after: Node | None
+    former: str = ""
+    """The path of the first one, where a library has another version in its name."""
+    aspects: tuple[Aspect, ...] = ()
+    """What differs of a path that both have."""
+    first_byte: int | None = None
+    """Offset of the first byte that differs; None where the files were not read for it."""
+    lines: tuple[str, str] | None = None
+    """Of two texts the first line that differs."""
+    elf: ElfDifference | None = None
+    """Of two ELF files."""
+    code: CodeDifference | None = None
+    """Of two files where one has device code."""
+    unread: str = ""
+    """Why ELF sections or device code could not be compared."""
+
+    @property
+    def state(self) -> State:
+        """What happened to it."""
+        if self.before is None:
+            return "added"
+        return "removed" if self.after is None else "changed"
+
+    @property
+    def only_time(self) -> bool:
+        """Whether nothing but the modification time differs."""
+        return self.aspects == ("time",)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSide:
+    """A layer of one of two images."""
+
+    number: int
+    """From 1, the lowest."""
+    digest: str
+    size: int
+    """Bytes of the blob."""
+    created_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class LayerDifference:
+    """Two layers, or one that has no counterpart.
+
+    ``state`` is what differs: nothing; the compression of the same tar; the modification times, the
+    order of the entries, or other bytes of the tar, of the same files; or the files.
+    """
+
+    before: LayerSide | None
+    after: LayerSide | None
+    state: LayerState
+    paths: tuple[str, ...] = ()
+    """With ``times`` and ``files``: the paths that differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two trees, or two images, compared.
+
+    Of two images with one digest nothing else is read: everything is equal.
+    """
+
+    before: str
+    """Name."""
+    after: str
+    digests: tuple[str, str] | None
+    """Of the manifests of two images."""
+    equal: int
+    """Paths that are equal, apart from times."""
+    files: tuple[FileDifference, ...]
+    """Those that differ, by path; also those of which only the time differs."""
+    config: tuple[ValueDifference, ...] = ()
+    """Values of two images' configurations, ``config.Env``; those with times are in ``times``."""
+    times: tuple[ValueDifference, ...] = ()
+    """Times in two images' configurations: ``created``, ``history``."""
+    layers: tuple[LayerDifference, ...] = ()
+    """All layers of two images, also equal ones."""
+
+    def differing(self, *, times: bool = False) -> list[FileDifference]:
+        """The files that differ; with ``times`` also those of which only the time does."""
+        return [each for each in self.files if times or not each.only_time]
+
+    def same(self, *, times: bool = False) -> bool:
+        """Whether files and configuration are equal, with ``times`` also all times."""
+        return not self.differing(times=times) and not self.config and not (times and self.times)
+
+    @property
+    def codes(self) -> Iterator[tuple[FileDifference, CodeDifference]]:
+        """The files of which device code was compared."""
+        return ((each, each.code) for each in self.files if each.code is not None)
+
+    @property
+    def same_code(self) -> bool:
+        """Whether the device code is the same, byte for byte."""
+        return all(code.same for _, code in self.codes)

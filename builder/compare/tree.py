@@ -1,0 +1,155 @@
+"""Files with their properties: of an image as a container sees it, of a directory, or one file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+from builder.errors import WorldError
+
+Kind = Literal["file", "link", "directory", "device", "fifo"]
+HEAD = 64  # bytes of a file that tell its format
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One path of a tree."""
+
+    kind: Kind
+    mode: int = 0
+    """Permission bits with set-user-ID, set-group-ID and sticky bit: 0o4755."""
+    user: int = 0
+    group: int = 0
+    time: float = 0.0
+    """Modification time, seconds since 1970."""
+    size: int = 0
+    digest: str = ""
+    """sha256 (hex) of a file's content."""
+    target: str = ""
+    """Of a link, as written; of a device its kind and numbers: ``c 1:3``."""
+    same_file: str = ""
+    """For a file with several names: the first of them, sorted.  Empty for the others."""
+    attributes: tuple[tuple[str, str], ...] = ()
+    """Extended attributes in the order of their names; values in hex."""
+    head: bytes = b""
+    """The first ``HEAD`` bytes of a file."""
+
+
+class Tree(Protocol):
+    """A set of files that is compared with another one."""
+
+    @property
+    def name(self) -> str:
+        """The name that the user gave."""
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """What is at each path; paths begin with ``/``."""
+
+    def extract(self, paths: Collection[str], folder: Path) -> Mapping[str, Path]:
+        """The content of these files; ``folder``, a new directory, may take copies.
+
+        Raises ``WorldError`` or ``UntriedError`` where one cannot be read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FilesTree:
+    """A directory, or one file, on this machine."""
+
+    name: str
+    root: Path
+    nodes: Mapping[str, Node] = field(repr=False)
+
+    def extract(self, paths: Collection[str], folder: Path) -> Mapping[str, Path]:  # noqa: ARG002
+        """The files themselves."""
+        single = self.root.is_file()
+        return {path: self.root if single else self.root / path[1:] for path in paths}
+
+
+def read_files(root: Path) -> FilesTree:
+    """A directory, or one file; the path of a single file in the tree is ``/``.
+
+    A link to either is followed.  Raises ``WorldError`` where something cannot be read.
+    """
+    name = str(root)
+    try:
+        root = root.resolve(strict=True)
+        found = {path: _node(file) for path, file in _below(root)}
+        return FilesTree(name, root, with_first_names(found, _shared(root, found)))
+    except OSError as error:
+        what = error.filename or root
+        raise WorldError(f"cannot read {what}", error.strerror or str(error)) from error
+
+
+def with_first_names(nodes: dict[str, Node], shared: Mapping[str, object]) -> dict[str, Node]:
+    """The nodes with ``same_file`` set; ``shared``: equal values for the names of one file."""
+    names: dict[object, list[str]] = defaultdict(list)
+    for path, value in shared.items():
+        names[value].append(path)
+    for group in names.values():
+        if len(group) > 1:
+            first = min(group)
+            nodes.update({path: replace(nodes[path], same_file=first) for path in group})
+    return nodes
+
+
+def _below(root: Path) -> Iterator[tuple[str, Path]]:
+    """The paths of a tree, a directory before what is in it; not the root of a directory."""
+    if not root.is_dir():
+        yield "/", root
+        return
+    for folder, folders, files in os.walk(root, onerror=_raise):
+        for name in sorted([*folders, *files]):
+            path = Path(folder, name)
+            yield f"/{path.relative_to(root)}", path
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _shared(root: Path, nodes: Mapping[str, Node]) -> dict[str, object]:
+    """Device and inode of each file with several names."""
+    found: dict[str, object] = {}
+    for path, node in nodes.items():
+        if node.kind == "file" and path != "/":
+            status = (root / path[1:]).lstat()
+            if status.st_nlink > 1:
+                found[path] = (status.st_dev, status.st_ino)
+    return found
+
+
+def _node(path: Path) -> Node:
+    status = path.lstat()
+    mode = stat.S_IMODE(status.st_mode)
+    common = (mode, status.st_uid, status.st_gid, status.st_mtime)
+    if stat.S_ISLNK(status.st_mode):
+        return Node("link", *common, target=str(path.readlink()))
+    attributes = tuple(
+        (name, os.getxattr(path, name, follow_symlinks=False).hex())
+        for name in sorted(os.listxattr(path, follow_symlinks=False))
+    )
+    if stat.S_ISDIR(status.st_mode):
+        return Node("directory", *common, attributes=attributes)
+    if stat.S_ISREG(status.st_mode):
+        with path.open("rb") as file:
+            head = file.read(HEAD)
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Node("file", *common, status.st_size, digest, attributes=attributes, head=head)
+    if stat.S_ISFIFO(status.st_mode):
+        return Node("fifo", *common)
+    return Node("device", *common, target=_device(status))
+
+
+def _device(status: os.stat_result) -> str:
+    kinds = {stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFSOCK: "s"}
+    kind = kinds.get(stat.S_IFMT(status.st_mode), "?")
+    return f"{kind} {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"

@@ -1,0 +1,90 @@
+"""Two images of the engine or of a registry, directories or files, compared by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from builder.compare.files import compare_trees
+from builder.compare.image_tree import read_image
+from builder.compare.images import compare_images
+from builder.compare.results import Comparison
+from builder.compare.tree import Tree, read_files
+from builder.errors import UsageError, WorldError
+from builder.images.lookup import REFERENCE, is_recipe, located
+from builder.images.session import BuildSession
+from builder.publish.remote_image import pulled
+from builder.tools.docker import engine as docker
+from builder.tools.docker.blobs import Blobs, blobs_of
+from builder.tools.files import workspace
+
+Source = Path | Blobs
+"""A directory or a file; or the blobs of an image."""
+
+
+def compare_named(session: BuildSession, before: str, after: str) -> Comparison:
+    """Compare what two names stand for.
+
+    A name is a recipe, a path of this machine (also of an OCI image layout), or an image: of the
+    engine, else of a registry, which is pulled and removed again.  Raises ``UsageError`` where one
+    is a file and the other one is not; ``WorldError`` where there is no such thing; ``FetchError``
+    where a registry does not give an image; ``UntriedError`` where an image is damaged;
+    ``SpaceError`` where the files that differ do not fit into the cache directory.
+    """
+    session.settings.require_directories()
+    with workspace(session.settings.cache_dir) as work, ExitStack() as stack:
+        old = stack.enter_context(_found(session, before, work))
+        new = stack.enter_context(_found(session, after, work))
+        if isinstance(old, Blobs) and isinstance(new, Blobs):
+            return compare_images((before, old), (after, new), work)
+        _require_alike(before, old, after, new)
+        return compare_trees(_tree(before, old), _tree(after, new), work)
+
+
+def _require_alike(before: str, old: Source, after: str, new: Source) -> None:
+    files = [isinstance(each, Path) and not each.is_dir() for each in (old, new)]
+    if files[0] != files[1]:
+        file, other = (before, after) if files[0] else (after, before)
+        raise UsageError(
+            f"{file} is a file, and {other} is not",
+            hint="compare two files, or two of images and directories",
+        )
+
+
+def _tree(name: str, source: Source) -> Tree:
+    return read_files(source) if isinstance(source, Path) else read_image(name, source)
+
+
+@contextmanager
+def _found(session: BuildSession, name: str, work: Path) -> Iterator[Source]:
+    """What a name stands for; an image that was pulled for it is removed afterwards."""
+    path = Path(name).expanduser()
+    with ExitStack() as stack:
+        if not is_recipe(session, name) and path.exists():
+            yield _layout(path) or path
+            return
+        if _is_remote(session, name):
+            session.log(f"Docker does not have {name}: pulling it")
+            stack.enter_context(pulled(name))
+        reference, image = located(session, name)
+        yield blobs_of(reference, work, image.digest)
+
+
+def _layout(folder: Path) -> Blobs | None:
+    """The image of a directory in the OCI image layout (image-spec, image-layout.md), or None."""
+    index = folder / "index.json"
+    if not (folder / "oci-layout").is_file() or not index.is_file():
+        return None
+    try:
+        return Blobs(folder / "blobs" / "sha256", dict(json.loads(index.read_bytes())))
+    except (ValueError, TypeError) as error:
+        raise WorldError(f"{index} cannot be read", f"it is no JSON object: {error}") from error
+
+
+def _is_remote(session: BuildSession, name: str) -> bool:
+    """Whether a name can only be that of an image of a registry: ``OWNER/NAME``, ``NAME:TAG``."""
+    if is_recipe(session, name) or not REFERENCE.fullmatch(name) or session.options.offline:
+        return False
+    return bool({"/", ":"} & {*name}) and docker.image(name) is None
