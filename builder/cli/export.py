@@ -30,6 +30,7 @@ class Format(StrEnum):
     COMPOSE = "compose"
     QUADLET = "quadlet"
     KUBERNETES = "kubernetes"
+    HELM = "helm"
     LLAMA_SWAP = "llama-swap"
 
 
@@ -46,7 +47,8 @@ def export(
         Format,
         typer.Option(
             "--format",
-            help="A shell script, or a file for Docker Compose, Podman, Kubernetes or llama-swap.",
+            help="A shell script, a file for Docker Compose, Podman, Kubernetes or llama-swap, or "
+            "a chart of Helm.",
         ),
     ] = Format.DOCKER_RUN,
     output: Annotated[

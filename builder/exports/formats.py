@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from builder.exports import compose, docker_run, kubernetes, llama_swap, quadlet
+from builder.exports import compose, docker_run, helm, kubernetes, llama_swap, quadlet
 from builder.presets.service import Service
 
 Files = Mapping[str, str]
@@ -33,6 +33,10 @@ FORMATS: Mapping[str, Format] = {
     "docker-run": Format(
         _single("{name}.sh", docker_run.document),
         "sh {name}.sh",
+    ),
+    "helm": Format(
+        helm.documents,
+        "helm install {name} ./{name}",
     ),
     "kubernetes": Format(
         _single("{name}.yaml", kubernetes.document),

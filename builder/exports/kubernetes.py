@@ -6,7 +6,7 @@ is replaced and ``$$`` becomes ``$`` (API reference, Container), so every ``$`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 from builder.exports.text import rendered, scalar
 from builder.presets.schema import Container
@@ -18,24 +18,37 @@ UNITS = {"k": "Ki", "m": "Mi", "g": "Gi"}
 
 def document(service: Service) -> str:
     """``NAME.yaml``."""
+    texts = {
+        "name": scalar(service.name),
+        "image": scalar(service.image),
+        "port": str(service.published),
+    }
+    return rendered("kubernetes.yaml.j2", **facts(service), **texts)
+
+
+def facts(service: Service) -> dict[str, Any]:
+    """What the templates of both objects need, but for the texts that a chart has as values."""
     size = service.container.shm_size
-    return rendered(
-        "kubernetes.yaml.j2",
-        service=service,
-        size=f"{size[:-1]}{UNITS[size[-1]]}" if size else None,
-        needs=dict.fromkeys(Container.model_fields, "")
+    return {
+        "service": service,
+        "size": f"{size[:-1]}{UNITS[size[-1]]}" if size else None,
+        "needs": dict.fromkeys(Container.model_fields, "")
         | {key: why for key, _, why in container_needs(service.container)},
-        volumes=list(_volumes(service)),
-        value=_value,
-        plain=scalar,
-        period=10,
-    )
+        "gpumem": gpumem(service),
+        "value": _value,
+        "plain": scalar,
+        "period": 10,
+    }
 
 
-def _volumes(service: Service) -> Iterator[tuple[str, str, str]]:
-    """Name, path on the node and path in the container of each mount."""
-    for number, mount in enumerate(service.mounts):
-        yield f"models-{number}", mount.source, mount.target
+def gpumem(service: Service) -> int | None:
+    """MiB of each card that the run took, as HAMi counts ``nvidia.com/gpumem``; None: not known.
+
+    HAMi, docs/gpu-memory-factor.md: without a factor, one unit is 1 MiB.
+    """
+    if not service.memory or not service.cards:
+        return None
+    return -(-service.memory // (service.cards << 20))
 
 
 def _value(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from builder import families
 from builder.presets.schema import Preset
@@ -79,16 +79,26 @@ def arguments(
     ``places`` are the models in the container, by ``model``, ``draft`` and ``mmproj``.  ``context``
     replaces the preset's; ``others``, such as those of a result, replace the same options of it.
     """
-    own = _merged(preset.serve.arguments, others)
     tokens = context or preset.serve.context
-    values = {f"{{{name}}}": place for name, place in places.items()}
-    if tokens is not None:
-        values["{context}"] = str(tokens)
+    values = {**places, **({"context": str(tokens)} if tokens is not None else {})}
+    return filled(written(preset, recipe, values, others), values)
+
+
+def written(
+    preset: Preset, recipe: Recipe, places: Collection[str], others: Sequence[str] = ()
+) -> list[str]:
+    """The arguments with ``{model}``, ``{context}``, ...; ``places`` are those that are known."""
+    own = _merged(preset.serve.arguments, others)
     words: list[str] = []
     for place, group in known_options(recipe).items():
-        if place in values and not any(place in word for word in own):
+        if place.strip("{}") in places and not any(place in word for word in own):
             words += group
-    return [_filled(word, values) for word in [*words, *own]]
+    return [*words, *own]
+
+
+def filled(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
+    """The words with the values by their names in place of ``{model}``, ``{context}``, ..."""
+    return [_filled(word, values) for word in words]
 
 
 def _merged(words: Sequence[str], others: Sequence[str]) -> list[str]:
@@ -99,7 +109,7 @@ def _merged(words: Sequence[str], others: Sequence[str]) -> list[str]:
 
 def _filled(word: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
-        word = word.replace(name, value)
+        word = word.replace(f"{{{name}}}", value)
     return word
 
 

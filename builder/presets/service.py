@@ -25,6 +25,8 @@ HOST = "127.0.0.1"
 LOADING = 900
 """Seconds to load the weights of a model."""
 RESTART = "unless-stopped"
+LONGEST_NAME = 53
+"""Characters of a release of Helm (``ValidateReleaseName``), the shortest limit of all programs."""
 OPTIONS_OF_PLACES = {"model": "--model", "draft": "--draft", "mmproj": "--mmproj"}
 """The options of ``builder run`` that name the files of a server."""
 
@@ -35,6 +37,8 @@ class Option:
 
     words: tuple[str, ...]
     why: str = ""
+    written: tuple[str, ...] = ()
+    """The words with ``{model}``, ``{context}``, ... for ``Service.places``; empty: ``words``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class Service:
     """A container that serves a model, with the reason for each of its settings."""
 
     name: str
-    """Name of the container: letters, digits and - alone, at most 63 (a DNS label)."""
+    """Name of the container: a DNS label of at most ``LONGEST_NAME`` characters."""
     title: str
     """What it serves, in one line."""
     image: str
@@ -84,8 +88,13 @@ class Service:
     """Path of its health page, with the leading slash."""
     environment: tuple[Variable, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Paths of ``model``, ``draft`` and ``mmproj`` in the container, and ``context`` in tokens: the
+    values in ``arguments`` that a user changes."""
     cards: int = 1
     """Number of NVIDIA GPUs; 0: none."""
+    memory: int = 0
+    """Bytes on all cards, as the source of the preset states them; 0: not known."""
     devices: tuple[int, ...] = ()
     """Numbers of these GPUs, as nvidia-smi counts them; empty: any."""
     cdi: bool = False
@@ -141,11 +150,13 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         raise RecipeError(f"{recipe.name} is no server: its image has no port")
     preset = run.preset
     environment = preset.serve.environment if preset else {}
+    values = _values(run, files)
+    arguments = tuple(_options(run, recipe, files, values))
     return Service(
         name=container_name(run.name),
         title=preset.summary if preset else recipe.summary,
         image=image,
-        arguments=tuple(_options(run, recipe, files)),
+        arguments=arguments,
         port=port,
         published=published or port,
         health=f"/{recipe.image.health or ''}",
@@ -154,7 +165,13 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
             for name, value in environment.items()
         ),
         mounts=files.mounts,
+        places={
+            place: value
+            for place, value in values.items()
+            if any(f"{{{place}}}" in word for option in arguments for word in option.written)
+        },
         cards=preset.cards if preset else 1,
+        memory=(preset.memory.whole or 0) if preset and preset.memory else 0,
         container=preset.container if preset else Container(),
         notes=tuple(_notes(preset)) if preset else (),
         missing=files.missing,
@@ -164,7 +181,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
 def container_name(run: str) -> str:
     """``builder-qwen3-6-27b-5090-laptop``: a name for containers, and a label in DNS (RFC 1035)."""
     plain = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
-    return f"builder-{plain}"[:63].rstrip("-")
+    return f"builder-{plain}"[:LONGEST_NAME].rstrip("-")
 
 
 def container_needs(container: Container) -> Iterator[tuple[str, str, str]]:
@@ -180,28 +197,31 @@ def container_needs(container: Container) -> Iterator[tuple[str, str, str]]:
         yield "capabilities", ", ".join(container.capabilities), reasons["capabilities"]
 
 
-def _options(run: Run, recipe: Recipe, files: Files) -> Iterator[Option]:
+def _values(run: Run, files: Files) -> dict[str, str]:
+    """What stands for ``{model}``, ``{draft}``, ``{mmproj}`` and ``{context}`` in arguments."""
+    context = run.context or (run.preset.serve.context if run.preset else None)
+    return {**files.places, **({"context": str(context)} if context is not None else {})}
+
+
+def _options(run: Run, recipe: Recipe, files: Files, values: Mapping[str, str]) -> Iterator[Option]:
     """The arguments in groups: each option with its values."""
-    preset = run.preset
-    if preset is not None:
-        words = command.arguments(preset, recipe, files.places, run.context, run.options)
+    if run.preset is not None:
+        words = command.written(run.preset, recipe, values, run.options)
     else:
-        words = list(_words_of_recipe(run, recipe, files))
+        words = list(_words_of_recipe(run, recipe, values))
     for group in command.groups(words):
-        yield Option(tuple(group), _reason(group, run, files))
+        filled = command.filled(group, values)
+        yield Option(tuple(filled), _reason(filled, run, files), tuple(group))
 
 
-def _words_of_recipe(run: Run, recipe: Recipe, files: Files) -> Iterator[str]:
+def _words_of_recipe(run: Run, recipe: Recipe, values: Mapping[str, str]) -> Iterator[str]:
     known = command.known_options(recipe)
-    values = {f"{{{name}}}": place for name, place in files.places.items()}
-    for name in files.places:
-        if f"{{{name}}}" not in known:
-            raise RecipeError(f"{recipe.name} takes no {OPTIONS_OF_PLACES[name]}")
-    if run.context is not None:
-        values["{context}"] = str(run.context)
-    given = {place: group for place, group in known.items() if place in values}
-    for place, group in given.items():
-        yield from (word.replace(place, values[place]) for word in group)
+    for name, option in OPTIONS_OF_PLACES.items():
+        if name in values and f"{{{name}}}" not in known:
+            raise RecipeError(f"{recipe.name} takes no {option}")
+    for place, group in known.items():
+        if place.strip("{}") in values:
+            yield from group
     yield from recipe.serve.gpu if recipe.serve else ()
     yield from run.options
 

@@ -109,7 +109,7 @@ def test_a_recipe_that_is_no_server() -> None:
     [
         ("qwen3.6-27b@5090-laptop", "builder-qwen3-6-27b-5090-laptop"),
         ("A__b@2x3090", "builder-a-b-2x3090"),
-        ("m" * 54 + "@5090", "builder-" + "m" * 54),
+        ("m" * 44 + "@5090", "builder-" + "m" * 44),
     ],
 )
 def test_the_name_of_a_container_is_a_label_in_dns(run: str, name: str) -> None:

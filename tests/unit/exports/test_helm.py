@@ -1,0 +1,62 @@
+"""The chart: its values name model and context once.  Helm itself: tests/network/test_helm.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from builder.exports import helm, kubernetes
+from builder.presets.service import Option, Service
+from support.services import BASE, catalog, published
+
+SERVICES = published(catalog())
+
+
+def files(service: Service) -> dict[str, str]:
+    """The files of the chart, by their path in its directory."""
+    found = helm.documents(service)
+    assert all(path.startswith(f"{service.name}/") for path in found)
+    return {path.partition("/")[2]: text for path, text in found.items()}
+
+
+def values(service: Service) -> dict[str, Any]:
+    return dict(yaml.safe_load(files(service)["values.yaml"]))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_values_of_a_published_preset(name: str) -> None:
+    service = SERVICES[name]
+    found = files(service)
+    given = yaml.safe_load(found["values.yaml"])
+    jsonschema.validate(given, json.loads(found["values.schema.json"]))
+    assert given["image"] == service.image
+    assert "{{ .Values.model }}" in " ".join(given["arguments"])
+    assert given["model"] not in " ".join(given["arguments"])
+    assert {"model", "context"} & given.keys() == {"model", "context"} & service.places.keys()
+    for option in service.arguments:
+        assert not option.why or f"  # {option.why}\n" in found["values.yaml"]
+    chart = yaml.safe_load(found["Chart.yaml"])
+    assert (chart["apiVersion"], chart["name"]) == ("v2", service.name)
+    assert given["hami"]["memory"] == kubernetes.gpumem(service)
+
+
+def test_the_memory_of_the_source_is_divided_among_the_cards() -> None:
+    assert kubernetes.gpumem(replace(BASE, memory=(8 << 30) + 1, cards=2)) == 4097
+    assert kubernetes.gpumem(replace(BASE, memory=8 << 30, cards=0)) is None
+    text = kubernetes.document(replace(BASE, memory=8 << 30))
+    assert "# nvidia.com/gpumem: 8192\n" in text
+
+
+def test_a_placeholder_behind_a_brace_is_no_other_expression() -> None:
+    option = Option(("{64}",), written=("{{context}}", "{{other}}", "{context}{context}"))
+    given = values(replace(BASE, arguments=(option,), places={"context": "64"}))
+    assert given["arguments"] == [
+        '{{ "{" }}{{ int .Values.context }}}',
+        '{{ "{{" }}other}}',
+        "{{ int .Values.context }}{{ int .Values.context }}",
+    ]
