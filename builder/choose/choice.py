@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from builder.choose import needs
 from builder.choose.machine import HostCard, Machine
@@ -16,6 +16,27 @@ from builder.recipes.catalog import Catalog
 
 Trials = Callable[[PresetEntry], MemoryNeed | None]
 """The memory of a preset by its recorded trial; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A figure of a receipt: a run of the preset, as it is, on these cards."""
+
+    tokens_per_second: float
+    """The mean of the runs."""
+    interval: tuple[float, float] | None
+    """Of the mean, with 95 % confidence; None for one run."""
+    runs: int
+    context: int
+    """Tokens."""
+    by: str
+    """Who measured; empty: not named."""
+    receipt: str
+    """Name of its file without the suffix."""
+
+
+Receipts = Callable[[PresetEntry, Sequence[HostCard], int], Measured | None]
+"""The figure of a preset's receipt on cards with a context of so many tokens, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +54,8 @@ class Fitting:
     measured_on: str
     """The card of that figure: a file of ``cards/``."""
     measured_cards: int
+    measured: Measured | None
+    """Of a receipt on such cards, which comes before the published figure."""
     memory: MemoryNeed | None
     """None: not known; the machine has as much as the one that it was published for."""
     driver: str
@@ -69,6 +92,7 @@ class Question:
     context: int = 0
     """The least context in tokens."""
     trials: Trials = field(default=lambda _: None)
+    receipts: Receipts = field(default=lambda *_: None)
 
 
 def matching(entries: Sequence[PresetEntry], text: str) -> list[PresetEntry]:
@@ -97,8 +121,9 @@ def choose(entries: Sequence[PresetEntry], question: Question) -> Choice:
 
 
 def by_speed(found: Fitting) -> tuple[float, str]:
-    """The place of a preset among others: the fastest first."""
-    return -(found.tokens_per_second or 0), found.preset
+    """The place of a preset among others: the fastest first, by its receipt if it has one."""
+    speed = found.measured.tokens_per_second if found.measured else found.tokens_per_second
+    return -(speed or 0), found.preset
 
 
 def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
@@ -121,7 +146,8 @@ def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
         need = trial or needs.told(preset, context, result)
         fault = _no_room(need, preset, cards, question)
         if not fault:
-            return _fitting(entry, context, result, need, driver)
+            fitting = _fitting(entry, context, result, need, driver)
+            return replace(fitting, measured=question.receipts(entry, cards, context))
         lacks = fault  # the last is that of the smallest context, or of the widest asked for
     return Excluded(entry.name, (lacks,))
 
@@ -142,6 +168,7 @@ def _fitting(
         figure_context=preset.context_of(figure) if figure else 0,
         measured_on=preset.card,
         measured_cards=preset.cards,
+        measured=None,
         memory=need,
         driver=driver,
         caveats=(*slower, *(each.text for each in preset.caveat)),

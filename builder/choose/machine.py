@@ -91,11 +91,15 @@ def machine_of(root: Path, table: str) -> Machine:
 
 
 def _known(gpu: gpus.Gpu, known: Sequence[Card]) -> HostCard:
-    memory = gpu.memory << 20
     for card in known:
-        if card.name == gpu.name and card.memory <= memory <= card.memory * (1 + SAME):
+        if is_listed_as(card, gpu.name, gpu.memory):
             return _host_card(card)
-    return HostCard(gpu.name, Capability.parse(gpu.capability), memory, 0)
+    return HostCard(gpu.name, Capability.parse(gpu.capability), gpu.memory << 20, 0)
+
+
+def is_listed_as(card: Card | HostCard, name: str, memory: int) -> bool:
+    """Whether nvidia-smi lists a card so, with ``memory`` in MiB: two kinds may have one name."""
+    return card.name == name and card.memory <= memory << 20 <= card.memory * (1 + SAME)
 
 
 def _host_card(card: Card) -> HostCard:

@@ -83,14 +83,18 @@ def choose(
     A preset runs where its image has code for the card, the driver is new enough, and the memory
     suffices: by the recorded trial of its image on a simulated card, else as its source states it,
     else as much as the machine had that it was published for.
-    Speeds are the published ones, of the card that is named beside them; they are no prediction
-    for another card.
+    Speeds are those of receipts, if there are any of the preset on such cards; else the published
+    ones, of the card that is named beside them. They are no prediction for another card.
 
     The exit code is 15 if no preset runs.
     """
+    from datetime import UTC, datetime
+
     from builder.choose import choice, machine, needs
     from builder.errors import FitError
     from builder.presets import catalog as preset_files
+    from builder.receipts.check import checked
+    from builder.receipts.of_preset import lookup
 
     recipes = catalog_at(catalog)
     presets = preset_files.load(recipes)
@@ -101,12 +105,16 @@ def choose(
         found = machine.present(recipes.root)
         here = machine.Machine(found.cards, driver or found.driver)
     records = _records(entries)
+    receipts = checked(recipes, datetime.now(UTC))
+    if receipts.invalid:
+        log(f"{counted(len(receipts.invalid), 'receipt')} left out as invalid: `builder receipts`")
     question = choice.Question(
         here,
         recipes,
         machine.memories(recipes.root),
         _tokens(context),
         lambda entry: needs.by_trial(entry, records.get(entry.preset.recipe)),
+        lookup(receipts.entries, recipes),
     )
     answer = choice.choose(entries, question)
     images = {each.recipe: _image(recipes, each.recipe) for each in answer.fits}
@@ -199,14 +207,24 @@ def _print(answer: Choice, images: Mapping[str, str]) -> None:
 
 
 def _row(each: Fitting, image: str) -> tuple[str, ...]:
-    speed = "not published" if each.tokens_per_second is None else f"{each.tokens_per_second:g}"
-    if each.figure_context and each.figure_context != each.context:
-        speed += f" at {each.figure_context}"
-    count = f"{each.measured_cards} x " if each.measured_cards > 1 else ""
     need = each.memory
     memory = "not known"
     if need is not None:
         memory = f"{size(need.size)} ({'tried' if need.by == 'trial' else 'published'})"
     context = str(each.context) if each.context else "the model's"
     driver = f"{each.driver} or newer" if each.driver else "not known"
-    return each.preset, speed, f"{count}{each.measured_on}", context, memory, driver, image
+    return each.preset, *_speed(each), context, memory, driver, image
+
+
+def _speed(each: Fitting) -> tuple[str, str]:
+    """Tokens in a second, with the context if it is another one; and where that was measured."""
+    found = each.measured
+    if found is not None:
+        speed, context = f"{found.tokens_per_second:g}", found.context
+        where = f"such cards, by {found.by or 'a receipt'}"
+    else:
+        speed = "not published" if each.tokens_per_second is None else f"{each.tokens_per_second:g}"
+        context = each.figure_context
+        count = f"{each.measured_cards} x " if each.measured_cards > 1 else ""
+        where = f"{count}{each.measured_on}"
+    return f"{speed} at {context}" if context and context != each.context else speed, where

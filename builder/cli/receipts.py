@@ -52,17 +52,23 @@ group = typer.Typer(
 
 @group.command(LIST)
 def list_receipts(catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
-    """List the receipts of the farm, one line a context, the fastest first."""
-    from builder.receipts.catalog import load
+    """List the receipts of the farm, one line a context, the fastest first.
 
-    found = load(catalog_at(catalog))
+    The exit code is 16 if a file of receipts/ is no valid receipt; it is left out.
+    """
+    from datetime import UTC, datetime
+
+    from builder.receipts.check import checked
+
+    found = checked(catalog_at(catalog), datetime.now(UTC))
     if as_json:
-        print_json([{"name": each.name, **each.receipt.as_json()} for each in found])
-    elif not found:
+        print_json([{"name": each.name, **each.receipt.as_json()} for each in found.entries])
+    elif not found.entries:
         line("there are no receipts yet: see `builder bench --help`")
     else:
-        rows = [row for each in found for row in _rows(each)]
+        rows = [row for each in found.entries for row in _rows(each)]
         table(HEADER, [row for _, row in sorted(rows, key=lambda each: -each[0])])
+    found.require_valid()
 
 
 @group.command()
@@ -100,7 +106,7 @@ def add(
     def published(recipe: str, digest: str) -> RemoteImage | None:
         return remote_image(repository_of(recipes, recipe), digest)
 
-    require_valid(receipt, recipes, receipts.load(recipes), published, datetime.now(UTC))
+    require_valid(receipt, recipes, receipts.load(recipes).entries, published, datetime.now(UTC))
     if dry_run:
         line(f"valid  {receipts.path_of(recipes, receipt).name}")
     else:

@@ -36,16 +36,23 @@ def site(
     nothing from elsewhere; without JavaScript they show everything, with it they filter.
     index.json has the same facts for programs.
 
-    The exit code is 5 if the registry does not answer. The directory is then as it was before.
+    The exit code is 5 if the registry does not answer; the directory is then as it was before. It
+    is 16 if a file of receipts/ is no valid receipt; the pages are then written without it.
     """
+    from datetime import UTC, datetime
+
     from builder import settings
+    from builder.receipts.check import checked
     from builder.site.collect import collect
     from builder.site.write import write
 
-    found = collect(catalog_at(catalog), settings.load(), log, offline=offline)
+    recipes = catalog_at(catalog)
+    receipts = checked(recipes, datetime.now(UTC))
+    found = collect(recipes, settings.load(), log, receipts.entries, offline=offline)
     written = write(found, output.absolute())
     if as_json:
         print_json({"directory": str(output.absolute()), "files": written})
-        return
-    line(f"written  {output}: {counted(len(written), 'file')}, {size(sum(written.values()))}")
-    line(f"         {counted(len(found.images), 'image')}, {counted(len(found.cards), 'card')}")
+    else:
+        line(f"written  {output}: {counted(len(written), 'file')}, {size(sum(written.values()))}")
+        line(f"         {counted(len(found.images), 'image')}, {counted(len(found.cards), 'card')}")
+    receipts.require_valid()

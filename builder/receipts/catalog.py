@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from operator import attrgetter
@@ -23,13 +24,33 @@ class ReceiptEntry:
     receipt: Receipt
 
 
-def load(catalog: Catalog) -> tuple[ReceiptEntry, ...]:
-    """The receipts beside the recipes of ``catalog``, by name.
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    """The receipts of a farm, by name, and what is wrong with the other files of ``receipts/``."""
 
-    Raises ``ReceiptError`` for a file that is no receipt, or cannot be read.
-    """
-    files = sorted(_folder(catalog).glob("*.json"), key=attrgetter("stem"))
-    return tuple(ReceiptEntry(file.stem, read(file)) for file in files)
+    entries: tuple[ReceiptEntry, ...] = ()
+    invalid: tuple[ReceiptError, ...] = ()
+
+    def require_valid(self) -> None:
+        """Raise ``ReceiptError`` that names all files that are left out."""
+        if self.invalid:
+            lines = "\n".join(f"{each.what}: {each.why}" for each in self.invalid)
+            raise ReceiptError(_left_out(self.invalid), lines, "remove them, or mend them")
+
+
+def _left_out(invalid: Sequence[ReceiptError]) -> str:
+    return "a receipt is left out" if len(invalid) == 1 else f"{len(invalid)} receipts are left out"
+
+
+def load(catalog: Catalog) -> Receipts:
+    """The receipts beside the recipes of ``catalog``: every file that has the format of one."""
+    entries, invalid = [], []
+    for file in sorted(_folder(catalog).glob("*.json"), key=attrgetter("stem")):
+        try:
+            entries.append(ReceiptEntry(file.stem, read(file)))
+        except ReceiptError as error:
+            invalid.append(error)
+    return Receipts(tuple(entries), tuple(invalid))
 
 
 def read(file: Path) -> Receipt:

@@ -11,12 +11,12 @@ from typing import Any
 from builder.bench.results import Generation
 from builder.choose import needs
 from builder.choose.machine import DRIVER, HostCard
-from builder.errors import ReceiptError
+from builder.errors import ReceiptError, RecipeError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.kernels.selection import Capability
 from builder.publish.remote_image import RemoteImage
 from builder.receipts import redaction
-from builder.receipts.catalog import ReceiptEntry
+from builder.receipts.catalog import ReceiptEntry, Receipts, load
 from builder.receipts.schema import Measured, Receipt
 from builder.recipes.catalog import Catalog
 
@@ -43,17 +43,41 @@ def require_valid(
     ``taken`` are those that are there.  The registry is asked if nothing else is wrong.  Raises
     ``RecipeError`` for an unknown recipe, and like ``published``.
     """
-    found = [*_private(receipt), *_when(receipt, now), *_hardware(receipt, catalog)]
-    for measured in receipt.measured:
-        found += [f"context {measured.context}: {text}" for text in _contradictions(measured)]
-        found += _too_much_memory(receipt, measured)
-    contexts = [measured.context for measured in receipt.measured]
-    if len(set(contexts)) < len(contexts):
-        found.append("a context is measured twice")
+    found = list(findings(receipt, catalog, now))
     found += [f"it is there already: {name}" for name in _same(receipt, taken)]
     found = found or list(_unpublished(receipt, published))
     if found:
         raise ReceiptError("the receipt is refused", "\n".join(found))
+
+
+def checked(catalog: Catalog, now: datetime) -> Receipts:
+    """The receipts of a farm without those that ``findings`` refuses: a file can be written by
+    hand.  The registry is not asked."""
+    there = load(catalog)
+    entries, invalid = [], list(there.invalid)
+    for entry in there.entries:
+        try:
+            faults = "; ".join(findings(entry.receipt, catalog, now))
+        except RecipeError as error:
+            faults = error.what
+        if faults:
+            invalid.append(ReceiptError(f"{entry.name}.json is no valid receipt", faults))
+        else:
+            entries.append(entry)
+    return Receipts(tuple(entries), tuple(invalid))
+
+
+def findings(receipt: Receipt, catalog: Catalog, now: datetime) -> Iterator[str]:
+    """What is wrong with a receipt by itself; raises ``RecipeError`` for an unknown recipe."""
+    yield from _private(receipt)
+    yield from _when(receipt, now)
+    yield from _hardware(receipt, catalog)
+    for measured in receipt.measured:
+        yield from (f"context {measured.context}: {text}" for text in _contradictions(measured))
+        yield from _too_much_memory(receipt, measured)
+    contexts = [measured.context for measured in receipt.measured]
+    if len(set(contexts)) < len(contexts):
+        yield "a context is measured twice"
 
 
 def _private(receipt: Receipt) -> Iterator[str]:

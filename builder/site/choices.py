@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Collection, Sequence
 
 from builder.choose import machine, needs
-from builder.choose.choice import Excluded, Fitting, Question, by_speed, choose
+from builder.choose.choice import Excluded, Fitting, Question, Receipts, by_speed, choose
 from builder.presets.catalog import PresetEntry
 from builder.recipes.catalog import Catalog
 from builder.records.record import Record
@@ -22,6 +22,7 @@ def every_card(
     catalog: Catalog,
     entries: Sequence[PresetEntry],
     records: Records,
+    receipts: Receipts,
     published: Collection[str] = (),
 ) -> tuple[CardFact, ...]:
     """The presets that run on each card, on as many of it as they need.
@@ -34,7 +35,7 @@ def every_card(
     presets = {entry.name: entry for entry in entries}
     found = []
     for name, card in known.items():
-        fits, excluded = _answers(catalog, entries, name, memories, records)
+        fits, excluded = _answers(catalog, entries, name, memories, records, receipts)
         found.append(
             CardFact(
                 card=name,
@@ -57,6 +58,7 @@ def _answers(
     card: str,
     memories: dict[str, int],
     records: Records,
+    receipts: Receipts,
 ) -> tuple[list[Fitting], list[Excluded]]:
     fits: list[Fitting] = []
     excluded: list[Excluded] = []
@@ -66,6 +68,7 @@ def _answers(
             catalog,
             memories,
             trials=lambda entry: needs.by_trial(entry, records(entry.preset.recipe)),
+            receipts=receipts,
         )
         answer = choose([entry for entry in entries if entry.preset.cards == count], question)
         fits += answer.fits
@@ -89,6 +92,7 @@ def _option(found: Fitting, entry: PresetEntry, *, published: bool) -> Option:
         tokens_per_second=found.tokens_per_second,
         figure_context=found.figure_context or None,
         measured_on=found.measured_on,
+        measured=found.measured,
         memory=found.memory.size if found.memory else None,
         memory_by=found.memory.by if found.memory else "",
         driver=found.driver,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from builder import __version__
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.publish.tags import open_repository
-from builder.receipts import catalog as receipts
+from builder.receipts.catalog import ReceiptEntry
+from builder.receipts.of_preset import lookup
 from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.records import record
 from builder.settings import Settings
@@ -20,12 +22,19 @@ from builder.site.speeds import measurements, speeds
 from builder.tools.log import Log
 
 
-def collect(catalog: Catalog, settings: Settings, log: Log, *, offline: bool = False) -> Site:
+def collect(
+    catalog: Catalog,
+    settings: Settings,
+    log: Log,
+    receipts: Sequence[ReceiptEntry] = (),
+    *,
+    offline: bool = False,
+) -> Site:
     """The facts of all valid recipes and presets; broken ones are logged and left out.
 
     The registry is asked if there is a namespace, and not ``offline``.  Raises ``RegistryError``
     and ``FetchError`` where it does not answer, ``RecipeError`` where a file of ``cards/`` is
-    invalid, ``ReceiptError`` where one of ``receipts/`` is.
+    invalid.
     """
     entries = _presets(catalog, log)
     broken = [each.name for each in catalog.engines.values() if isinstance(each, BrokenEntry)]
@@ -40,14 +49,14 @@ def collect(catalog: Catalog, settings: Settings, log: Log, *, offline: bool = F
         for name in names
     )
     there = [each.recipe for each in images if each.repository]
-    cards = choices.every_card(catalog, entries, records.get, there)
+    cards = choices.every_card(catalog, entries, records.get, lookup(receipts, catalog), there)
     return Site(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         builder=__version__,
         cards=cards,
         images=images,
         speeds=speeds(entries, {each.recipe: each for each in images}, records),
-        measurements=measurements(entry.receipt for entry in receipts.load(catalog)),
+        measurements=measurements(entry.receipt for entry in receipts),
         composes=composes.documents(
             catalog, entries, images, [option for card in cards for option in card.fits]
         ),

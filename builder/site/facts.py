@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
+from builder.choose.choice import Measured
 from builder.nightly.history import NightlyRun
 from builder.site.published import PublishedTag
 
@@ -87,6 +88,8 @@ class Option:
     figure_context: int | None
     """The context of that figure."""
     measured_on: str
+    measured: Measured | None
+    """Of a receipt on such cards."""
     memory: int | None
     """Bytes on all cards."""
     memory_by: str
@@ -165,6 +168,8 @@ class Measurement:
     context: int
     tokens_per_second: float
     """The mean of the runs."""
+    interval: tuple[float, float] | None
+    """Of the mean, with 95 % confidence; None for one run."""
     runs: tuple[float, ...]
     """Tokens in a second of each run."""
     by: str

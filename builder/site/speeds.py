@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from builder.choose import needs
 from builder.presets.catalog import PresetEntry
 from builder.presets.figures import Result
+from builder.receipts.of_preset import interval
 from builder.receipts.schema import Receipt
 from builder.records.record import Record
 from builder.site.facts import ImageFact, Mark, Measurement, Speed
@@ -37,6 +38,7 @@ def measurements(receipts: Iterable[Receipt]) -> tuple[Measurement, ...]:
             model_sha256=receipt.model.sha256,
             context=point.context,
             tokens_per_second=round(point.mean, 2),
+            interval=interval(point),
             runs=tuple(round(run.tokens_per_second, 2) for run in point.runs),
             by=receipt.by or "",
             created=receipt.created.isoformat(timespec="seconds"),

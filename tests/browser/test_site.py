@@ -165,7 +165,7 @@ def test_pages_load_their_own_files_without_errors(
 def test_the_keyboard_alone_finds_an_answer(visits: dict[str, dict[str, Any]]) -> None:
     focused, answer, opened = visits["keys"]["values"]
     assert focused == "card"
-    assert "The fastest published preset that runs on NVIDIA GeForce RTX 5090" in answer
+    assert "The fastest preset that runs on NVIDIA GeForce RTX 5090" in answer
     assert "builder run " in answer
     assert opened == 1
 

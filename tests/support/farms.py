@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.commands import Builder
+from support.environment import REPOSITORY
 from support.indexes import Index, served, wheel
 from support.upstreams import Upstream, numbered
 
@@ -47,6 +48,16 @@ moving     = ["stays"]
 [[probe]]
 option = "--x"
 """
+
+
+@pytest.fixture
+def farm_copy(tmp_path: Path) -> Path:
+    """The recipes, presets and cards of the repository, and no receipts."""
+    folder = tmp_path / "farm"
+    folder.mkdir()
+    for name in ("recipes", "presets", "cards", "patches", "dockerfiles", "engines"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    return folder
 
 
 class Farm:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from builder.presets.schema import Preset
 from builder.receipts.schema import Receipt
 
 DIGEST = f"sha256:{'d' * 64}"
@@ -65,6 +66,18 @@ def data(recipe: str = "llama-cpp-b9831", **more: Any) -> dict[str, Any]:
         "builder": "0.1.0",
     }
     return given | more
+
+
+def of_dflash(preset: Preset, **more: Any) -> dict[str, Any]:
+    """What the receipt of a run of qwen3.6-27b-dflash@5090-laptop has, on another card."""
+    own = ["--model", "{model}", "--ctx-size", "{context}", "--n-gpu-layers", "99"]
+    given = {
+        "arguments": [*own, "--model-draft", "{draft}", *preset.serve.arguments],
+        "model": {"name": "Qwen3.6-27B-UD-Q3_K_XL.gguf", "size": 3, "sha256": "e" * 64},
+        "draft": {"name": "dflash-draft-3.6-q8_0.gguf", "size": 3, "sha256": "f" * 64},
+        "by": "@me",
+    }
+    return data(**({"recipe": preset.recipe} | given | more))
 
 
 def receipt(**more: Any) -> Receipt:

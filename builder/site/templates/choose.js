@@ -32,7 +32,7 @@ function show(card, wanted) {
   const best = rows.find((row) => !row.hidden);
   const name = card.querySelector("h2").textContent;
   if (best) {
-    add(answer, "p", `The fastest published preset that runs on ${name} is ${best.dataset.preset}:`);
+    add(answer, "p", `The fastest preset that runs on ${name} is ${best.dataset.preset}:`);
     answer.append(...[...best.querySelectorAll(".figures, pre, .compose")].map((each) => each.cloneNode(true)));
     return;
   }

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from builder.families import load_catalog
+from builder.presets.catalog import load
+from support import receipts
 from support.commands import Builder
+from support.environment import REPOSITORY
 
 
 def test_choose_lists_what_runs_and_what_does_not(builder: Builder) -> None:
@@ -28,6 +33,25 @@ def test_choose_as_json(builder: Builder) -> None:
     assert (best["image"], best["context"]) == ("llama-cpp:b9261", 65536)
     assert best["tokens_per_second"] == 252.64
     assert best["memory"]["by"] == "source"
+
+
+def test_a_receipt_decides_and_is_attributed(builder: Builder, farm_copy: Path) -> None:
+    folder = farm_copy / "receipts"
+    folder.mkdir()
+    (folder / "c.json").write_text("{}")
+    words = ("choose", "--card", "5090", "--model", "27b", "--catalog", farm_copy)
+    before = builder(*words)
+    assert "1 receipt left out as invalid: `builder receipts`" in before.stderr
+    name = "qwen3.6-27b-dflash@5090-laptop"
+    assert not before.stdout.splitlines()[2].startswith(name)
+    preset = load(load_catalog(REPOSITORY)).preset(name).preset
+    runs = receipts.measured(receipts.run(900.0, 1), receipts.run(910.0, 2))
+    (folder / "c.json").write_text(json.dumps(receipts.of_dflash(preset, measured=[runs])))
+    done = builder(*words)
+    first = done.stdout.splitlines()[2].split("\t")
+    assert first[:3] == [name, "905 at 32768", "such cards, by @me"], done.stdout
+    told = json.loads(builder(*words, "--json").stdout)["fits"][0]
+    assert (told["measured"]["receipt"], told["measured"]["runs"]) == ("c", 2)
 
 
 def test_nothing_that_runs_is_an_error(builder: Builder) -> None:

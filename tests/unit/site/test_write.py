@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import html5lib
 import pytest
 
+from builder.choose.choice import Measured
 from builder.errors import WorldError
 from builder.families import load_catalog
 from builder.nightly.history import NightlyRun
@@ -32,6 +33,7 @@ from builder.site.facts import (
 from builder.site.published import PublishedTag
 from builder.site.speeds import measurements
 from builder.site.write import write
+from support import receipts
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.receipts import DIGEST, receipt
@@ -199,12 +201,14 @@ def test_the_figures_of_receipts_are_attributed(facts: Site, tmp_path: Path) -> 
     page = (tmp_path / "site" / "speeds.html").read_text()
     html5lib.HTMLParser(strict=True).parse(page)
     told = " ".join(page.split())
-    assert "<b>102 tokens/s</b> (100-104, 2 runs) with 32768 tokens of context" in told
+    speed = "<b>102 tokens/s</b> (95 % confidence 76.59 to 127.41; 2 runs, 100 to 104)"
+    assert f"{speed} with 32768 tokens of context" in told
     assert "NVIDIA GeForce RTX 5090, driver 580.65.06" in told
     assert f"<code>{DIGEST}</code>" in told
     assert f"<code>{'e' * 64}</code>, by @me" in told
     (found,) = data(tmp_path / "site")["measurements"]
     assert (found["runs"], found["model_sha256"]) == ([100.0, 104.0], "e" * 64)
+    assert found["interval"] == [76.59, 127.41]
 
 
 def test_without_receipts_there_is_no_section_for_them(facts: Site, tmp_path: Path) -> None:
@@ -228,6 +232,7 @@ def test_the_manual_names_every_field() -> None:
     for kind in (
         CardFact,
         Option,
+        Measured,
         Refusal,
         ImageFact,
         PatchFact,
@@ -254,3 +259,37 @@ def test_the_command(builder: Builder, tmp_path: Path) -> None:
     assert (tmp_path / "site" / "index.html").is_file()
     (tmp_path / "file").touch()
     assert builder("site", "--output", tmp_path / "file" / "x", "--offline").returncode == 4
+
+
+def test_an_invalid_receipt_is_left_out_and_named(
+    builder: Builder, farm_copy: Path, tmp_path: Path
+) -> None:
+    folder = farm_copy / "receipts"
+    folder.mkdir()
+    (folder / "a.json").write_text(json.dumps(receipts.data()))
+    slower = receipts.measured(receipts.run(50.0, 3), mean=500.0)
+    (folder / "b.json").write_text(json.dumps(receipts.data(measured=[slower])))
+    (folder / "c.json").write_text("{")
+    (folder / "d.json").write_text(json.dumps(receipts.data("gone-1.0")))
+    target = tmp_path / "site"
+    done = builder("site", "--output", target, "--offline", "--catalog", farm_copy)
+    assert done.returncode == 16, done.stderr
+    assert "3 receipts are left out" in done.stderr
+    told = " ".join(done.stderr.split())
+    assert "b.json is no valid receipt: context 32768: the mean is 500 tokens/s" in told
+    assert "c.json is not a receipt" in told
+    assert "d.json is no valid receipt: no recipe is named gone-1.0" in told
+    assert [each["tokens_per_second"] for each in data(target)["measurements"]] == [102.0]
+    listed = builder("receipts", "--catalog", farm_copy, "--json")
+    assert (listed.returncode, len(json.loads(listed.stdout))) == (16, 1)
+
+
+def test_the_first_page_has_the_speed_of_a_receipt(facts: Site, tmp_path: Path) -> None:
+    card = next(each for each in facts.cards if each.fits)
+    figure = Measured(102.0, (76.59, 127.41), 2, 32768, "@me", "a")
+    option = replace(card.fits[0], measured=figure, context=65536)
+    write(replace(facts, cards=(replace(card, fits=(option,)),)), tmp_path / "site")
+    told = " ".join((tmp_path / "site" / "index.html").read_text().split())
+    assert "<b>102 tokens/s</b> (76.59 to 127.41 with 95 % confidence) with 32768 tokens" in told
+    assert 'on such cards by @me (<a href="speeds.html">receipt</a>),' in told
+    assert data(tmp_path / "site")["cards"][0]["fits"][0]["measured"]["by"] == "@me"
