@@ -9,10 +9,13 @@ from dataclasses import dataclass, field, replace
 from builder.choose import needs
 from builder.choose.machine import HostCard, Machine
 from builder.choose.needs import MemoryNeed
+from builder.families.device_code import no_code, runs_on
 from builder.presets.catalog import PresetEntry
 from builder.presets.figures import Result
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
+from builder.tools import sizes
+from builder.tools.docker import gpus
 
 Trials = Callable[[PresetEntry], MemoryNeed | None]
 """The memory of a preset by its recorded trial; None where there is none."""
@@ -129,7 +132,7 @@ def by_speed(found: Fitting) -> tuple[float, str]:
 def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
     preset = entry.preset
     recipe = question.catalog.engine(preset.recipe).recipe
-    able = [card for card in question.machine.cards if needs.runs_on(recipe, card)]
+    able = [card for card in question.machine.cards if runs_on(recipe, card.capability)]
     cards = sorted(able, key=lambda card: -card.memory)[: preset.cards]
     driver = needs.oldest_driver(recipe, question.catalog)
     why = [*_no_code(preset, able, question), *_old_driver(driver, question.machine)]
@@ -194,17 +197,15 @@ def _too_short(preset: Preset, wanted: int) -> str:
 def _no_code(preset: Preset, able: Sequence[HostCard], question: Question) -> list[str]:
     cards = question.machine.cards
     if not able:
-        known = " and ".join(sorted({str(card.capability) for card in cards}))
         recipe = question.catalog.engine(preset.recipe).recipe
-        built = ", ".join(needs.codes_of(recipe))
-        return [f"its image has no code for compute capability {known}, only {built}"]
+        return [f"its image has {no_code(recipe, *(card.capability for card in cards))}"]
     if len(able) < preset.cards:
         return [f"it needs {preset.cards} cards, this machine has {len(able)} for it"]
     return []
 
 
 def _old_driver(needed: str, machine: Machine) -> list[str]:
-    if needs.is_older(machine.driver, needed):
+    if gpus.is_older(machine.driver, needed):
         return [f"the driver {machine.driver} is too old: it needs {needed} or newer"]
     return []
 
@@ -220,14 +221,11 @@ def _no_room(
             return f"its memory is not known, nor that of the {preset.card}"
         if there >= before:
             return ""
-        return f"its memory is not known; it ran with {_gb(before)}, and here are {_gb(there)}"
+        ran = sizes.shown(before)
+        return f"its memory is not known; it ran with {ran}, and here are {sizes.shown(there)}"
     size = need.on(cards)
     if size <= there:
         return ""
     source = "as published" if need.by == "source" else "as tried"
-    lacking = _gb(size - there)
-    return f"it takes {_gb(size)} ({source}), and here are {_gb(there)}: {lacking} too little"
-
-
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+    lacking = f"here are {sizes.shown(there)}: {sizes.shown(size - there)} too little"
+    return f"it takes {sizes.shown(size)} ({source}), and {lacking}"

@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from builder.choose.machine import HostCard
-from builder.families import ENGINES, entrypoint
-from builder.kernels import selection
+from builder.families import entrypoint
 from builder.presets.catalog import PresetEntry
 from builder.presets.figures import Memory, Result
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
-from builder.smoke.contract import version_numbers
-from builder.tools.fatbin import Code
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +58,6 @@ def by_trial(entry: PresetEntry, kept: Record | None) -> MemoryNeed | None:
 def _need(memory: Memory, whole: int) -> MemoryNeed:
     kinds = {name: memory.bytes_of(size) for name, size in memory.kinds.items()}
     return MemoryNeed(whole, "source", kinds)
-
-
-def codes_of(recipe: Recipe) -> list[str]:
-    """The code of a recipe's image, such as ``sm_120a``.
-
-    Where its family does not know it, as for published images, it is that which the recipe names.
-    """
-    return list(ENGINES[recipe.family].machine_code(recipe)) or entrypoint.machine_code(recipe)
-
-
-def runs_on(recipe: Recipe, card: HostCard) -> bool:
-    """Whether a card takes code of a recipe's image, as ``selection.runs`` decides."""
-    return any(selection.runs(_code(name), card.capability) for name in codes_of(recipe))
-
-
-def _code(name: str) -> Code:
-    """``sm_120a``, and for PTX ``compute_120``, as nvcc names code."""
-    prefix, _, arch = name.partition("_")
-    digits = arch.rstrip("af")
-    suffix: Literal["", "a", "f"] = "a" if arch.endswith("a") else "f" if arch != digits else ""
-    return Code("ptx" if prefix == "compute" else "elf", int(digits), suffix)
-
-
-def is_older(driver: str, oldest: str) -> bool:
-    """Whether a driver is too old; not where one of the versions is empty, so not known."""
-    return bool(driver and oldest) and version_numbers(driver) < version_numbers(oldest)
 
 
 def oldest_driver(recipe: Recipe, catalog: Catalog) -> str:

@@ -38,6 +38,7 @@ from builder.cli import (
     smoke,
     tag,
 )
+from builder.cli.options import EngineCommand
 from builder.errors import (
     EXIT_CODES,
     INTERNAL,
@@ -79,6 +80,7 @@ OTHERS: dict[str, Command] = {
     "bake": bake.bake,
     "ci": ci.group,
 }
+ENGINE_COMMANDS: tuple[Command, ...] = (fit.fit, run.run, export.export)
 PANELS = {"Everyday commands": EVERYDAY, "Other commands": OTHERS}
 EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()) + "."
 
@@ -106,7 +108,8 @@ for panel, commands in PANELS.items():
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, rich_help_panel=panel)
         else:
-            app.command(name, rich_help_panel=panel)(command)
+            kind = EngineCommand if command in ENGINE_COMMANDS else None
+            app.command(name, cls=kind, rich_help_panel=panel)(command)
 
 
 def _print_version(wanted: bool) -> None:

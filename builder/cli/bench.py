@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from builder.cli.options import CatalogOption, JsonOption, build_session
+from builder.cli.options import CatalogOption, EngineCommand, JsonOption, build_session
 from builder.cli.terminal import log, print_json
 from builder.errors import RecipeError, WorldError
 
@@ -48,7 +48,7 @@ PlotOption = Annotated[
 ]
 
 
-@group.command(RUN)
+@group.command(RUN, cls=EngineCommand)
 def run_benchmark(
     target: Annotated[
         str,

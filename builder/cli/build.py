@@ -20,8 +20,9 @@ from builder.cli.options import (
     build_session,
     reporter,
 )
-from builder.cli.tables import duration, filled, pairs, size
+from builder.cli.tables import duration, filled, pairs
 from builder.cli.terminal import line, print_json
+from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.pipeline import Outcome
@@ -101,7 +102,7 @@ def _print_outcome(outcome: Outcome) -> None:
         "key": record.key,
         "checks": _checks(record.verdict),
         "device": record.verdict.device.text if record.verdict.device else "",
-        "size": f"{size(download)} to download, {size(unpacked)} unpacked",
+        "size": f"{sizes.shown(download)} to download, {sizes.shown(unpacked)} unpacked",
         "time": times,
         "log": record.log,
     }

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli.options import CatalogOption, JsonOption, catalog_at
-from builder.cli.tables import counted, filled, pairs, paragraph, size, table
+from builder.cli.tables import counted, filled, pairs, paragraph, table
 from builder.cli.terminal import line, log, print_json
+from builder.tools import sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,7 +170,8 @@ def _image(recipes: Catalog, name: str) -> str:
 
 
 def _shown(machine: Machine) -> str:
-    names = [f"{card.name} ({card.capability}, {size(card.memory)})" for card in machine.cards]
+    cards = machine.cards
+    names = [f"{each.name} ({each.capability}, {sizes.shown(each.memory)})" for each in cards]
     driver = f", driver {machine.driver}" if machine.driver else ""
     return f"{' and '.join(names)}{driver}"
 
@@ -210,7 +212,7 @@ def _row(each: Fitting, image: str) -> tuple[str, ...]:
     need = each.memory
     memory = "not known"
     if need is not None:
-        memory = f"{size(need.size)} ({'tried' if need.by == 'trial' else 'published'})"
+        memory = f"{sizes.shown(need.size)} ({'tried' if need.by == 'trial' else 'published'})"
     context = str(each.context) if each.context else "the model's"
     driver = f"{each.driver} or newer" if each.driver else "not known"
     return each.preset, *_speed(each), context, memory, driver, image

@@ -18,8 +18,9 @@ from builder.cli.options import (
     build_session,
     catalog_at,
 )
-from builder.cli.tables import size, table
+from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
+from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.images.ccache import Carried
@@ -198,4 +199,4 @@ def _print_carried(verb: str, carried: Carried, as_json: bool) -> None:
     if as_json:
         print_json(asdict(carried) | {"file": str(carried.file)})
     else:
-        line(f"compiler cache {verb} {carried.file}  ({size(carried.size)})")
+        line(f"compiler cache {verb} {carried.file}  ({sizes.shown(carried.size)})")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli.options import CatalogOption, JsonOption, build_session
-from builder.cli.tables import duration, filled, pairs, size, table
+from builder.cli.tables import duration, filled, pairs, table
 from builder.cli.terminal import line, log, print_json
+from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.fit.results import Fit, ModelFile, Trial
@@ -197,7 +198,7 @@ def warning(found: Fit) -> str:
 
 def _model(file: ModelFile) -> str:
     longest = f", the model's maximum: {file.context} tokens" if file.context else ""
-    return f"{file.name}, {size(file.size)}: {size(file.read)} read{longest}"
+    return f"{file.name}, {sizes.shown(file.size)}: {sizes.shown(file.read)} read{longest}"
 
 
 def _cards(found: Fit) -> str:

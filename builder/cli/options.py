@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from builder.cli.terminal import log
 from builder.errors import WorldError
@@ -20,6 +21,25 @@ if TYPE_CHECKING:
     from builder.smoke.gpu import GpuTest
     from builder.smoke.verdict import Verdict
     from builder.tools.registry.client import Repository
+
+
+class EngineCommand(TyperCommand):
+    """A command that takes options of the engine after ``--``; an error says so."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, as Click parses them."""
+        given = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if hasattr(error, "possibilities"):  # Click's NoSuchOption
+                name = getattr(error, "option_name", "")
+                # Of -ngl Click names -n alone.
+                word = next((each for each in given if each.startswith(name)), name)
+                known = f"; options of the engine go after --: ... -- {word}"
+                error.message = f"No such option: {word}{known}"  # type: ignore[attr-defined]
+            raise
+
 
 RecipeName = Annotated[
     str,

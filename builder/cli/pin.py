@@ -29,6 +29,7 @@ from builder.cli.sources import (
 from builder.cli.tables import counted, table
 from builder.cli.terminal import line, log, print_json
 from builder.errors import FetchError, PatchError, RecipeError
+from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog
@@ -273,7 +274,7 @@ def lock(
     else:
         for change in made.changes or ("no changes",):
             line(change)
-        size = f", {made.size / 1e9:.1f} GB to download" if made.size else ""
+        size = f", {sizes.shown(made.size)} to download" if made.size else ""
         line(f"{made.file.name}: {len(made.files)} files{size}")
     if not dry_run:
         write(made.file, made.text)

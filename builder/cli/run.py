@@ -21,6 +21,7 @@ from builder.cli.run_options import (
     wanted,
 )
 from builder.cli.terminal import err, line, log
+from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.launch.download import Progress
@@ -136,7 +137,7 @@ def _progress() -> Iterator[Progress]:
         if live:
             bars.update(tasks[name], completed=done)
         elif done == size:
-            log(f"  {name}: {size / 1e6:.1f} MB")
+            log(f"  {name}: {sizes.shown(size)}")
 
     if live:
         bars.start()

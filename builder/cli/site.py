@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from builder.cli.options import CatalogOption, JsonOption, catalog_at
-from builder.cli.tables import counted, size
+from builder.cli.tables import counted
 from builder.cli.terminal import line, log, print_json
+from builder.tools import sizes
 
 
 def site(
@@ -53,6 +54,7 @@ def site(
     if as_json:
         print_json({"directory": str(output.absolute()), "files": written})
     else:
-        line(f"written  {output}: {counted(len(written), 'file')}, {size(sum(written.values()))}")
+        total = sizes.shown(sum(written.values()))
+        line(f"written  {output}: {counted(len(written), 'file')}, {total}")
         line(f"         {counted(len(found.images), 'image')}, {counted(len(found.cards), 'card')}")
     receipts.require_valid()

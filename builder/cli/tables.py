@@ -54,11 +54,6 @@ def paragraph(title: str, lines: Sequence[str]) -> None:
         line("\n".join([f"\n{title}", *(f"  {each}" for each in lines)]))
 
 
-def size(count: int) -> str:
-    """A number of bytes for people: decimal units, as registries show them."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
 def counted(count: int, noun: str) -> str:
     """``1 recipe`` or ``2 recipes``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

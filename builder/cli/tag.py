@@ -24,6 +24,7 @@ from builder.cli.options import (
 )
 from builder.cli.tables import minute, table
 from builder.cli.terminal import line, log, print_json
+from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.publish.prune_plan import Plan
@@ -260,7 +261,7 @@ def _print_plan(plan: Plan, deleted: Collection[str], *, delete: bool) -> None:
     kept = "one other tag is kept" if others == 1 else f"{others} other tags are kept"
     line(f"{going} of {len(rows)} nightlies of {plan.channel} {verb}; {kept}")
     if not delete and going:
-        line(f"{plan.freed_bytes / 1e6:.1f} MB are referred to by nothing else")
+        line(f"{sizes.shown(plan.freed_bytes)} are referred to by nothing else")
         log("nothing was deleted: add --delete")
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 from builder.errors import BuilderError
+from builder.families.entrypoint import OLDEST_DRIVERS
 from builder.platforms import architecture
 from builder.settings import Settings
 from builder.tools import apt
 from builder.tools.docker import engine as docker
+from builder.tools.docker import gpus
 from builder.tools.docker.containers import TOOLKIT
 from builder.tools.files import nearest_existing
 from builder.tools.git import command as git
@@ -41,6 +43,7 @@ class Finding:
 def examine(settings: Settings) -> Iterator[Finding]:
     """Check everything; also works without an engine."""
     yield from _engine()
+    yield _driver()
     yield from _builders()
     yield _git()
     yield _memory()
@@ -85,6 +88,26 @@ def _engine() -> Iterator[Finding]:
             f"none among {', '.join(engine.runtimes)}",
             f"not needed for builds; to run on a GPU here, {TOOLKIT}",
         )
+
+
+def _driver() -> Finding:
+    """NVIDIA's driver: no build needs it."""
+    try:
+        found = gpus.read(gpus.on_host())
+    except BuilderError as error:
+        why = f"{error.what}: {error.why}" if error.why else error.what
+        return Finding("NVIDIA driver", "could", why, "only needed to run an engine on a GPU")
+    if not found:
+        return Finding("NVIDIA driver", "could", "it lists no GPU", "check nvidia-smi")
+    names = ", ".join(gpu.name for gpu in found)
+    driver = found[0].driver
+    newest = max(OLDEST_DRIVERS)
+    if not gpus.is_older(driver, OLDEST_DRIVERS[newest]):
+        return Finding("NVIDIA driver", "has", f"{driver}: {names}")
+    needed = ", ".join(
+        f"CUDA {cuda} needs {oldest} or newer" for cuda, oldest in sorted(OLDEST_DRIVERS.items())
+    )
+    return Finding("NVIDIA driver", "could", f"{driver}: {names}", f"of the images, {needed}")
 
 
 def _builders() -> Iterator[Finding]:

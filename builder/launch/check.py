@@ -10,6 +10,7 @@ from pathlib import Path
 from builder.choose import choice, machine, needs
 from builder.choose.machine import HostCard, Machine
 from builder.errors import BuilderError, WorldError
+from builder.families.device_code import no_code, runs_on
 from builder.images import reference
 from builder.launch.files import Missing
 from builder.presets.catalog import PresetEntry
@@ -17,6 +18,7 @@ from builder.presets.service import HOST, Run, Service
 from builder.recipes.catalog import Catalog
 from builder.settings import Settings
 from builder.simulator import cards
+from builder.tools import sizes
 from builder.tools.docker import gpus
 from builder.tools.docker.containers import TOOLKIT
 
@@ -114,11 +116,10 @@ def _unfit(run: Run, entry: PresetEntry | None, here: Machine, catalog: Catalog)
 
 def _unfit_for_recipe(run: Run, here: Machine, catalog: Catalog) -> Iterator[str]:
     card: HostCard = here.cards[0]
-    if not needs.runs_on(run.recipe, card):
-        built = " ".join(run.recipe.cuda.arch)
-        yield f"the image has no code for compute capability {card.capability}, only for {built}"
+    if not runs_on(run.recipe, card.capability):
+        yield f"the image has {no_code(run.recipe, card.capability)}"
     oldest = needs.oldest_driver(run.recipe, catalog)
-    if needs.is_older(here.driver, oldest):
+    if gpus.is_older(here.driver, oldest):
         yield f"the driver {here.driver} is too old: the image needs {oldest} or newer"
 
 
@@ -150,7 +151,7 @@ def image_of(run: Run, settings: Settings) -> tuple[str, Fault | None]:
 def file_faults(missing: Sequence[Missing], target: str) -> Iterator[Fault]:
     """The models that are not here, with their size and how to get them."""
     for each in missing:
-        size = f"; {each.size / 1e9:.2f} GB to download" if each.size else ""
+        size = f"; {sizes.shown(each.size)} to download" if each.size else ""
         why = f" ({each.why})" if each.why else ""
         what = f"the {NAMES[each.place]} {each.file.shown} is not here{size}{why}"
         yield Fault(what, each.commands(target))

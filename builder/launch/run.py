@@ -17,6 +17,7 @@ from builder.presets.service import Files, Run, Service, service
 from builder.recipes.catalog import Catalog
 from builder.servers.api_flavor import API_FLAVORS, ApiFlavor
 from builder.settings import Settings
+from builder.tools import sizes
 from builder.tools.docker import engine as docker
 from builder.tools.docker import gpus
 from builder.tools.log import Log
@@ -80,7 +81,7 @@ def fetched(
     """Download what is missing; the models that are here then.  Raises like ``download``."""
     directory = job.models_dir
     for each in missing:
-        size = f" ({each.size / 1e9:.2f} GB)" if each.size else ""
+        size = f" ({sizes.shown(each.size)})" if each.size else ""
         if each.fetches:
             job.log(f"downloading {each.file.shown}{size} to {directory}")
     download([fetch for each in missing for fetch in each.fetches], directory, progress)

@@ -18,6 +18,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from builder.errors import RegistryError, plain
+from builder.kernels.selection import Capability
 from builder.plan.explain import explained
 from builder.plan.inputs import where
 from builder.plan.resolve import complete
@@ -26,7 +27,6 @@ from builder.publish.remote_image import REVISION
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import AddPatch, Patch, PullPatch, Recipe, ScriptPatch
 from builder.records.record import newest_good
-from builder.smoke.gpu import capability_of
 from builder.tools.registry.hub import FULL, SHORT
 from builder.tools.web.github import ADDRESS
 from builder.upstream.track import version_order
@@ -232,7 +232,8 @@ def _age(version: str) -> tuple[object, ...]:
 
 
 def _gpus(versions: Sequence[_Version]) -> list[str]:
-    found = sorted({capability_of(arch) for each in versions for arch in each.recipe.cuda.arch})
+    archs = {arch for each in versions for arch in each.recipe.cuda.arch}
+    found = [str(each) for each in sorted({Capability.of_arch(arch) for arch in archs})]
     return [f"{each} ({GPUS[each]})" if each in GPUS else each for each in found]
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from builder.bench.results import Generation
 from builder.choose import needs
-from builder.choose.machine import DRIVER, HostCard
+from builder.choose.machine import DRIVER
 from builder.errors import ReceiptError, RecipeError
+from builder.families.device_code import no_code, runs_on
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.kernels.selection import Capability
 from builder.publish.remote_image import RemoteImage
@@ -19,6 +20,7 @@ from builder.receipts import redaction
 from builder.receipts.catalog import ReceiptEntry, Receipts, load
 from builder.receipts.schema import Measured, Receipt
 from builder.recipes.catalog import Catalog
+from builder.tools.docker import gpus
 
 Published = Callable[[str, str], RemoteImage | None]
 """The image of a recipe's repository with a digest; None where the registry has none."""
@@ -117,16 +119,12 @@ def _hardware(receipt: Receipt, catalog: Catalog) -> Iterator[str]:
         return
     for card in receipt.cards:
         capability = Capability.parse(card.capability)
-        if not needs.runs_on(recipe, HostCard(card.name, capability, card.memory << 20, 0)):
-            built = ", ".join(needs.codes_of(recipe))
-            yield (
-                f"the image has no code for {card.name}, compute capability {capability}: only "
-                f"{built}"
-            )
+        if not runs_on(recipe, capability):
+            yield f"{card.name}: the image has {no_code(recipe, capability)}"
     oldest = needs.oldest_driver(recipe, catalog)
     if not DRIVER.fullmatch(receipt.driver):
         yield f"{receipt.driver!r} is no version of NVIDIA's driver such as 580.65.06"
-    elif needs.is_older(receipt.driver, oldest):
+    elif gpus.is_older(receipt.driver, oldest):
         yield f"the driver {receipt.driver} is too old for the image: it needs {oldest} or newer"
 
 

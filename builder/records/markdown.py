@@ -7,6 +7,7 @@ from pathlib import Path
 
 from builder.records.table import Overview
 from builder.smoke.verdict import Check, Verdict
+from builder.tools import sizes
 
 CELL_LIMIT = 300  # characters
 STATES = {True: "ok", False: "FAILED", None: "not tried"}
@@ -23,8 +24,8 @@ def of_verdict(name: str, verdict: Verdict) -> str:
         "",
         f"{len(verdict.checks)} checks in {seconds:.0f} s: {len(verdict.failures)} failed, "
         f"{len(verdict.untried)} could not be run. "
-        f"{verdict.download_size / 1e6:.1f} MB to download, "
-        f"{verdict.unpacked_size / 1e6:.1f} MB unpacked.",
+        f"{sizes.shown(verdict.download_size)} to download, "
+        f"{sizes.shown(verdict.unpacked_size)} unpacked.",
         "",
         f"`{verdict.digest}`",
         "",

@@ -117,26 +117,37 @@ def engine_of(plan: Plan) -> Part:
 
 def bases(image: EngineImage, digests: Mapping[str, str], shipped: bool) -> Iterator[Part]:
     """The bases of the image; ``digests`` are those of their images, by name."""
-    for below in image.base.chain():
-        plan = below.plan
-        names = f"builder-base/{plan.name}:"
-        digest = next((digests[name] for name in digests if name.startswith(names)), "")
-        part = Part(
-            "base",
-            plan.name,
-            below.short_key,
-            addresses.generic_purl(plan.name, below.short_key),
-            {"builderKey": below.key},
-            about=plan.recipe.summary,
-            properties={"builder:image": digest} if digest else {},
-            shipped=shipped,
-        )
-        if isinstance(plan.root, BootstrappedRoot):
-            packages = f"packages of {plan.root.suite} as of {plan.root.as_of}"
-            part = replace(part, properties={**part.properties, "builder:root": packages})
-        yield part
-        if plan.base is None and plan.root is not None and plan.root.way == "registry":
-            yield _published(plan.root.image, plan.root.digest, shipped)
+    for below, within in all_bases(image):
+        yield from _base(below, digests, shipped and within)
+
+
+def all_bases(image: EngineImage) -> Iterator[tuple[BaseImage, bool]]:
+    """Every base, and whether the image is made on it; else the entrypoint is compiled in it."""
+    for lowest in image.bases():
+        yield from ((below, lowest is image.base) for below in lowest.chain())
+
+
+def _base(below: BaseImage, digests: Mapping[str, str], shipped: bool) -> Iterator[Part]:
+    """A base, and the published image that it begins with."""
+    plan = below.plan
+    names = f"builder-base/{plan.name}:"
+    digest = next((digests[name] for name in digests if name.startswith(names)), "")
+    part = Part(
+        "base",
+        plan.name,
+        below.short_key,
+        addresses.generic_purl(plan.name, below.short_key),
+        {"builderKey": below.key},
+        about=plan.recipe.summary,
+        properties={"builder:image": digest} if digest else {},
+        shipped=shipped,
+    )
+    if isinstance(plan.root, BootstrappedRoot):
+        packages = f"packages of {plan.root.suite} as of {plan.root.as_of}"
+        part = replace(part, properties={**part.properties, "builder:root": packages})
+    yield part
+    if plan.base is None and plan.root is not None and plan.root.way == "registry":
+        yield _published(plan.root.image, plan.root.digest, shipped)
 
 
 def _published(image: str, digest: str, shipped: bool) -> Part:
@@ -152,15 +163,9 @@ def _published(image: str, digest: str, shipped: bool) -> Part:
     )
 
 
-def _with_bases(image: EngineImage) -> list[EngineImage | BaseImage]:
-    return [image, *image.base.chain()]
-
-
 def wheels(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
     """The files of PyPI; ``base_shipped``: the image contains the runtimes of its bases."""
-    for each in _with_bases(image):
-        plan = each.plan
-        shipped = base_shipped or isinstance(plan, Plan)
+    for plan, shipped in _plans(image, base_shipped):
         for context, files in plan.packages.items():
             for file in files:
                 yield Part(
@@ -171,6 +176,13 @@ def wheels(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
                     {"sha256": file.sha256},
                     shipped=shipped and _stays(plan, context, file.name),
                 )
+
+
+def _plans(image: EngineImage, base_shipped: bool) -> Iterator[tuple[Plan | BasePlan, bool]]:
+    """The plans of the image and of all bases, each with whether the image contains its files."""
+    yield image.plan, True
+    for below, within in all_bases(image):
+        yield below.plan, base_shipped and within
 
 
 def _stays(plan: Plan | BasePlan, context: str, name: str) -> bool:
@@ -192,10 +204,9 @@ def scripts(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
     starts = bool(image.plan.recipe.start)
     entrypoint = image.plan.entrypoint
     kept = {"healthcheck", *(["start.py"] if starts else []), *entrypoint}
-    for each in _with_bases(image):
-        own = isinstance(each.plan, Plan)
-        shipped = base_shipped or own
-        for name, digest in {**each.plan.scripts, **(entrypoint if own else {})}.items():
+    for plan, shipped in _plans(image, base_shipped):
+        programs = entrypoint if isinstance(plan, Plan) else {}
+        for name, digest in {**plan.scripts, **programs}.items():
             yield Part(
                 "script",
                 name,
@@ -227,6 +238,18 @@ def debian_packages(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -
             arch = architecture or (platforms.target if shipped else platforms.build)
             purl = _deb(vendor, plain, "", {"arch": arch, "distro": distro})
             yield Part("debian", plain, "", purl, shipped=shipped)
+    if image.tools is not None:
+        yield from _of_tools(image.tools)
+
+
+def _of_tools(base: BaseImage) -> Iterator[Part]:
+    """The packages of the base that the entrypoint is compiled in: its Debian is its own."""
+    recipes = [below.plan.recipe for below in base.chain()]
+    names = {name for each in recipes for name in each.devel.packages}
+    names |= {name for each in recipes if each.root for name in each.root.packages}
+    known = {"arch": base.plan.platforms.build, "distro": base.suite() or ""}
+    for name in sorted(names):
+        yield Part("debian", name, "", _deb("debian", name, "", known), shipped=False)
 
 
 def _deb(vendor: str, name: str, version: str, qualifiers: dict[str, str]) -> str:

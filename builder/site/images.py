@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from builder.choose import needs
+from builder.families.device_code import codes_of
 from builder.plan.explain import explained
 from builder.plan.resolve import complete
 from builder.presets.catalog import PresetEntry
@@ -48,7 +49,7 @@ def image_fact(
         source=tuple(details["source"]),
         bases=tuple(base["published"] for base in details["bases"] if base["published"]),
         channel=(recipe.track.channel if recipe.track else None) or "",
-        code=tuple(needs.codes_of(recipe)),
+        code=tuple(codes_of(recipe)),
         driver=needs.oldest_driver(recipe, catalog),
         port=recipe.image.port if recipe.artifact is None else None,
         digest=digest,

@@ -11,7 +11,8 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from builder.site.facts import Site
-from builder.smoke.contract import version_numbers
+from builder.tools import sizes
+from builder.tools.docker.gpus import version_numbers
 
 WEB = re.compile(r"https?://[^\s<>\"'\\]+")
 ASSETS = ("site.css", "choose.js")
@@ -62,14 +63,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"size": _size, "anchor": _anchor, "day": _day, "tokens": _tokens}
+    environment.filters |= {"size": sizes.shown, "anchor": _anchor, "day": _day, "tokens": _tokens}
     environment.tests["web"] = lambda text: bool(WEB.fullmatch(text))
     return environment
-
-
-def _size(count: int) -> str:
-    """Bytes in decimal units, as registries show them."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _anchor(name: str) -> str:

@@ -98,10 +98,13 @@ def check_image(subject: Subject, work: Path) -> Verdict:
     use, uses = None, {}
     if subject.recipe is not None:
         checks += timed(_dynamic(subject.recipe, subject, contents, work))
-        result = _on_device(subject.recipe, subject, contents, work)
+        tried = device.Tried(
+            subject.reference, subject.recipe, contents, subject.devel, subject.extended
+        )
+        result = _on_device(tried, subject, work)
         checks += result.checks
         use = result.use
-        presets = _on_their_cards(subject.recipe, subject, contents, work)
+        presets = _on_their_cards(tried, subject, work)
         checks += [check for each in presets.values() for check in each.checks]
         uses = {name: each.use for name, each in presets.items() if each.use is not None}
     sizes = contents.download_size, contents.unpacked_size
@@ -246,21 +249,17 @@ def _preset_options(recipe: Recipe, subject: Subject, sandbox: answers.Sandbox) 
         yield from _guarded(checks, "preset", name)
 
 
-def _on_device(recipe: Recipe, subject: Subject, contents: Contents, work: Path) -> device.Result:
+def _on_device(tried: device.Tried, subject: Subject, work: Path) -> device.Result:
     """The checks on a simulated card."""
     if subject.device_test is None:
         return device.Result(())
     folder = work / "device"
     folder.mkdir()
-    return device.check(_tried(recipe, subject, contents), subject.device_test, folder)
-
-
-def _tried(recipe: Recipe, subject: Subject, contents: Contents) -> device.Tried:
-    return device.Tried(subject.reference, recipe, contents, subject.devel, subject.extended)
+    return device.check(tried, subject.device_test, folder)
 
 
 def _on_their_cards(
-    recipe: Recipe, subject: Subject, contents: Contents, work: Path
+    tried: device.Tried, subject: Subject, work: Path
 ) -> dict[str, preset_trial.Result]:
     """The presets of the recipe, each on its own simulated card."""
     test = subject.device_test
@@ -270,7 +269,6 @@ def _on_their_cards(
     for name, preset in subject.presets.items():
         with TemporaryDirectory(dir=work) as folder:
             Path(folder).chmod(0o755)  # the image's own user reads the models
-            tried = _tried(recipe, subject, contents)
             found[name] = preset_trial.check(name, preset, tried, test, Path(folder))
     return found
 

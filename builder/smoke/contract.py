@@ -14,6 +14,7 @@ from builder.smoke import secrets
 from builder.smoke.contents import Contents, ExtendedImage
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
+from builder.tools.docker.gpus import is_older
 
 PLATFORM = "linux/amd64"
 RUNTIME_LIBRARY = re.compile(r"/libcudart\.so\.(\d+)(?:\.\d+)*$")
@@ -97,14 +98,9 @@ def _driver(recipe: Recipe, contents: Contents) -> Check:
     if oldest is None:
         found = f"{needed} or newer" if needed else "no libcudart of a known CUDA in the image"
         return Check("contract", "driver", "a known CUDA", found, needed is not None)
-    enough = needed is not None and version_numbers(oldest) >= version_numbers(needed)
+    enough = needed is not None and not is_older(oldest, needed)
     found = f"its CUDA needs {needed}" if needed else "no libcudart of a known CUDA in the image"
     return Check("contract", "driver", f"runs with {oldest}", found, enough)
-
-
-def version_numbers(version: str) -> list[int]:
-    """``580.65.6`` as numbers, which compare as versions do."""
-    return [int(part) for part in version.split(".")]
 
 
 def check_texts(contents: Contents, rules: Rules) -> Iterator[Check]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from builder.errors import BuilderError, UsageError
 from builder.kernels.code_table import code_table
+from builder.kernels.selection import Capability
 from builder.models import gguf
 from builder.models.gguf import Header
 from builder.recipes.schema import Recipe, Serve
@@ -20,7 +22,6 @@ from builder.servers.server import ServeSpec, launched
 from builder.simulator import build, cards, config, run
 from builder.simulator.cards import Card
 from builder.simulator.run import Simulation
-from builder.smoke import gpu
 from builder.smoke.contents import Contents, ExtendedImage
 from builder.smoke.device_trial import DeviceTrial
 from builder.smoke.verdict import Check, DeviceUse, timed
@@ -50,7 +51,7 @@ def card_for(root: Path, recipe: Recipe, name: str | None) -> Card | None:
     ``root`` is the farm.  Raises ``UsageError`` for an unknown name and for a card that does not
     run the code, ``RecipeError`` where a card's file is invalid.
     """
-    wanted = {gpu.capability_of(arch) for arch in recipe.cuda.arch}
+    wanted = {str(Capability.of_arch(arch)) for arch in recipe.cuda.arch}
     if name is not None:
         card = cards.load(root, name)
         if card.capability in wanted:
@@ -66,7 +67,7 @@ def card_for(root: Path, recipe: Recipe, name: str | None) -> Card | None:
     return min(fitting, key=lambda card: card.memory, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tried:
     """An image and what it is made from; ``devel`` is the base's image to compile in."""
 
@@ -75,6 +76,11 @@ class Tried:
     contents: Contents
     devel: str | None
     extended: ExtendedImage | None
+
+    @cached_property
+    def code(self) -> str:
+        """Its code table, as ``code_of`` has it; it has megabytes."""
+        return code_of(self.contents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +186,7 @@ def simulated(
     """What the server gets to run on ``count`` of the cards.  Raises ``BuilderError``."""
     return run.prepare(
         build.libraries(device.cache, start.devel, device.log),
-        config.files([start.card] * count, model, code_of(subject.contents)),
+        config.files([start.card] * count, model, subject.code),
         work / "simulator",
         search_path=search_path(subject.contents, start.serve),
         preload=needs_preload(subject.contents),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,11 @@ from builder.bench import series
 from builder.bench.measure import Settings, measure
 from builder.bench.results import Generation
 from builder.errors import UntriedError
+from builder.kernels.selection import Capability
 from builder.recipes.schema import Recipe, Serve
 from builder.servers import test_model
 from builder.servers.client import UnansweredError
 from builder.servers.server import OFFLOADED, NotServingError, Server, ServeSpec, launched
-from builder.smoke.contract import version_numbers
 from builder.smoke.verdict import Check
 from builder.tools.docker import gpus
 
@@ -72,20 +71,14 @@ def check(
 
 
 def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, driver: str | None) -> Iterator[Check]:
-    wanted = sorted({capability_of(arch) for arch in recipe.cuda.arch})
+    wanted = sorted({str(Capability.of_arch(arch)) for arch in recipe.cuda.arch})
     names = ", ".join(f"{gpu.name} ({gpu.capability})" for gpu in found) or "none"
     right = any(gpu.capability in wanted for gpu in found)
     yield Check("gpu", "device", f"compute capability {' or '.join(wanted)}", names, right)
     oldest = recipe.cuda.driver or driver
     if oldest is not None and found:
-        enough = version_numbers(found[0].driver) >= version_numbers(oldest)
+        enough = not gpus.is_older(found[0].driver, oldest)
         yield Check("gpu", "driver", f"{oldest} or newer", found[0].driver, enough)
-
-
-def capability_of(arch: str) -> str:
-    """``12.0`` of 120, 120a or 120-real, as CMAKE_CUDA_ARCHITECTURES writes it."""
-    digits = re.sub(r"\D.*", "", arch)
-    return f"{digits[:-1]}.{digits[-1]}"
 
 
 def _on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from builder.smoke.contents import Contents, File
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
+from builder.tools import sizes
 
 LEAST = 64 << 10  # bytes: copies of smaller files are accepted
 CUDA_LIBRARY = re.compile(r"lib(?:cu|nv|np|nccl|caffe_nvrtc)[A-Za-z0-9_-]*\.so")
@@ -80,4 +81,4 @@ def _versions(contents: Contents, rules: Rules) -> Check:
 
 
 def _cost(group: list[File]) -> str:
-    return f"{sum(file.size for file in group[1:]) / 1e6:.1f} MB too much"
+    return f"{sizes.shown(sum(file.size for file in group[1:]))} too much"

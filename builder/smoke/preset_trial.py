@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.errors import BuilderError
+from builder.families.device_code import no_code
+from builder.kernels.selection import Capability
 from builder.models import gguf, shapes
 from builder.models.shapes.sizes import SizeError
 from builder.presets import command, model_files
@@ -24,7 +26,6 @@ from builder.simulator.report import Report
 from builder.simulator.run import Simulation
 from builder.smoke import device, gpu, serves
 from builder.smoke.device_trial import lacked_room, refused
-from builder.smoke.gpu import capability_of
 from builder.smoke.verdict import Check, PresetUse, timed
 from builder.tools.docker.containers import NotRunnableError
 
@@ -82,10 +83,10 @@ def _trial(
     start = device.start_of(subject, card, f"there are no figures of the {preset.card} in cards/")
     if isinstance(start, str):
         raise UntriedPresetError(start)
-    if start.card.capability not in {capability_of(arch) for arch in subject.recipe.cuda.arch}:
+    capability, recipe = Capability.parse(start.card.capability), subject.recipe
+    if capability not in {Capability.of_arch(arch) for arch in recipe.cuda.arch}:
         raise UntriedPresetError(
-            f"the image has no code for compute capability {start.card.capability} of its "
-            f"{preset.card}"
+            f"the image has {no_code(recipe, capability)}: it is that of its {preset.card}"
         )
     return Trial(name, preset, start, _models(preset, subject, work))
 

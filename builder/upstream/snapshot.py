@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.errors import RecipeError
+from builder.families import ENGINES
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog, Entry, R
 from builder.recipes.edit import Target
@@ -49,11 +50,13 @@ class FrozenRecipe:
 
     @property
     def files(self) -> dict[str, str]:
-        """The texts of the recipe and of its base, by their paths below ``recipes/``."""
-        found = {self.entry.file.name: self.entry.text}
-        if self.base is not None:
-            found[f"bases/{self.base.file.name}"] = self.base.text
-        return found
+        """The texts of the recipe, of its base, and of the base that the entrypoint is compiled in,
+        if the family names one; by their paths below ``recipes/``."""
+        tools = ENGINES[self.entry.recipe.family].tools
+        bases = [self.catalog.base(name) for name in self.catalog.chain(tools)] if tools else []
+        bases += [self.base] if self.base is not None else []
+        found = {f"bases/{base.file.name}": base.text for base in bases}
+        return {self.entry.file.name: self.entry.text, **found}
 
     def write(self, folder: Path) -> Path:
         """Write the files below a directory; the recipe's.  Raises ``WorldError``."""

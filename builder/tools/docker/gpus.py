@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from dataclasses import dataclass
 
-from builder.errors import UntriedError
+from builder.errors import UntriedError, WorldError
 from builder.tools.docker import engine as docker
 from builder.tools.docker.containers import Container
 
@@ -25,6 +27,29 @@ class Gpu:
     driver: str
     memory: int
     """MiB."""
+
+
+def is_older(driver: str, oldest: str) -> bool:
+    """Whether a driver is too old; not where one of the versions is empty, so not known."""
+    return bool(driver and oldest) and version_numbers(driver) < version_numbers(oldest)
+
+
+def version_numbers(version: str) -> list[int]:
+    """``580.65.6`` as numbers, which compare as versions do."""
+    return [int(part) for part in version.split(".")]
+
+
+def on_host() -> str:
+    """The output of ``COMMAND`` on this machine.  Raises ``WorldError`` where it lists no GPU."""
+    if shutil.which(COMMAND[0]) is None:
+        raise WorldError("this machine has no NVIDIA GPU", "there is no nvidia-smi")
+    try:
+        done = subprocess.run(COMMAND, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise WorldError("nvidia-smi does not answer", str(error)) from error
+    if done.returncode != 0:
+        raise WorldError("nvidia-smi finds no GPU", (done.stderr or done.stdout).strip())
+    return done.stdout
 
 
 def has_runtime() -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
+from builder.tools import sizes
 from builder.tools.files import is_disk_full
 from builder.tools.python import remote_wheel
 from builder.tools.python.wheel_tags import rank
@@ -104,7 +105,7 @@ def client() -> Iterator[PyPISimple]:
 def _fetch_one(index: PyPISimple, file: File, cache: Path, log: Callable[[str], None]) -> None:
     with _explained(file):
         package = with_retries(lambda: _find(index, file))
-        size = f" ({package.size / 1e6:.1f} MB)" if package.size else ""
+        size = f" ({sizes.shown(package.size)})" if package.size else ""
         log(f"fetching {package.filename}{size}")
         name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
         store(index.s, package.url, name, file.sha256, folder)

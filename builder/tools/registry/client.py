@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import GoneError, RegistryError, TagMovedError, WorldError
+from builder.tools import sizes
 from builder.tools.registry import responses
 from builder.tools.registry.responses import IMAGE_MANIFEST, INDEX, Body
 from builder.tools.registry.transport import Transport, split
@@ -219,7 +220,7 @@ class Repository:
         from another repository").  Raises ``RegistryError``, ``FetchError``.
         """
         size = file.stat().st_size
-        name = f"{digest[:19]} ({size / 1e6:.1f} MB)"
+        name = f"{digest[:19]} ({sizes.shown(size)})"
         if not new and self._has(digest):
             self._log(f"{name}: exists")
             return False

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO
 
+from builder.tools import sizes
 from builder.tools.log import Log
 
 LINE_EVERY = 10.0  # seconds between two lines about an upload
@@ -43,6 +44,6 @@ def progress_lines(log: Log, name: str, size: int) -> Callable[[int], None]:
         nonlocal last
         if time.monotonic() - last >= LINE_EVERY and count < size:
             last = time.monotonic()
-            log(f"{name}: {count / 1e6:.1f} MB sent")
+            log(f"{name}: {sizes.shown(count)} sent")
 
     return progress

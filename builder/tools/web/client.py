@@ -17,6 +17,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
+from builder.tools import sizes
 from builder.tools.web.errors import WebError, status_error, web_error
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _read(raw: requests.Response, method: str, limit: int) -> Response:
         if len(content) > ERROR_SIZE and failed:
             break
         if len(content) > limit:
-            why = f"its response is larger than {limit / 1e6:.1f} MB"
+            why = f"its response is larger than {sizes.shown(limit)}"
             raise WebError(why, temporary=False)
     return Response(method, raw.url, raw.status_code, raw.reason or "", raw.headers, bytes(content))
 

@@ -7,24 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from builder.choose import machine, needs
+from builder.choose import machine
 from builder.choose.choice import Choice, Question, choose, matching
 from builder.choose.needs import MemoryNeed
 from builder.families import load_catalog
+from builder.families.device_code import runs_on
 from builder.kernels.selection import Capability
 from builder.presets.catalog import PresetEntry
 from builder.presets.schema import Preset
 from builder.simulator import cards
+from builder.tools import sizes
 from support.environment import REPOSITORY
 
 RECIPES = load_catalog(REPOSITORY)
 MEMORY = {name: cards.load(REPOSITORY, name).memory for name in cards.names(REPOSITORY)}
-HERE = f"here are {MEMORY['5080'] / 1e9:.1f} GB"
+HERE = f"here are {MEMORY['5080'] / 1e9:.2f} GB"
 
 
-def lacking(size: float) -> str:
-    """How much more an RTX 5080 would need for ``size`` GB."""
-    return f"{HERE}: {size - MEMORY['5080'] / 1e9:.1f} GB too little"
+def lacking(size: int) -> str:
+    """How much more an RTX 5080 would need for ``size`` bytes."""
+    return f"{HERE}: {sizes.shown(size - MEMORY['5080'])} too little"
 
 
 HEAD = """
@@ -94,7 +96,7 @@ def test_the_context_that_is_asked_for_decides() -> None:
     (enough,) = chosen([preset("sweep", SWEEP)], context=32000).fits
     assert (enough.context, enough.tokens_per_second) == (32768, 90)
     reason = why_not(chosen([preset("sweep", SWEEP)], "5080", context=64000))
-    assert reason == f"it takes 20.0 GB (as published), and {lacking(20)}"
+    assert reason == f"it takes 20.00 GB (as published), and {lacking(20 * 10**9)}"
     reason = why_not(chosen([preset("sweep", SWEEP)], context=200000))
     assert reason == "its context is 131072 tokens, 200000 are asked for"
     reason = why_not(chosen([preset("own", "result = []")], context=1000))
@@ -105,7 +107,7 @@ def test_without_a_stated_memory_the_card_of_the_run_decides() -> None:
     (found,) = chosen([preset("untold")], "5090").fits
     assert found.memory is None
     assert why_not(chosen([preset("untold")], "5080")) == (
-        f"its memory is not known; it ran with {MEMORY['5090-laptop'] / 1e9:.1f} GB, and {HERE}"
+        f"its memory is not known; it ran with {MEMORY['5090-laptop'] / 1e9:.2f} GB, and {HERE}"
     )
     elsewhere = preset("elsewhere", card="a100-80gb")
     assert why_not(chosen([elsewhere])) == "its memory is not known, nor that of the a100-80gb"
@@ -114,7 +116,7 @@ def test_without_a_stated_memory_the_card_of_the_run_decides() -> None:
 def test_memory_by_kind_counts_where_it_is_all_of_it() -> None:
     kinds = "[memory]\nunit = 'GiB'\nkinds = { weights = 15, 'KV cache' = 1 }"
     assert why_not(chosen([preset("kinds", kinds)], "5080")) == (
-        f"it takes 17.2 GB (as published), and {lacking(16 * 2**30 / 1e9)}"
+        f"it takes 17.18 GB (as published), and {lacking(16 << 30)}"
     )
     part = "serve = { context = 4096 }\n[memory]\nkinds = { 'KV cache' = 1 }"
     assert "its memory is not known" in why_not(chosen([preset("part", part)], "5080"))
@@ -123,7 +125,7 @@ def test_memory_by_kind_counts_where_it_is_all_of_it() -> None:
 def test_a_trial_counts_before_the_source() -> None:
     trial = MemoryNeed(25 * 10**9, "trial", own=258_998_272)
     reason = why_not(chosen([preset("sweep", SWEEP)], "5080", trial=trial))
-    assert "it takes 25.0 GB (as tried)" in reason
+    assert "it takes 25.01 GB (as tried)" in reason
     (found,) = chosen([preset("sweep", SWEEP)], "5090-laptop", trial=trial).fits
     assert found.memory == trial
 
@@ -164,8 +166,7 @@ def test_a_card_without_code_is_named_by_its_compute_capability() -> None:
     ],
 )
 def test_the_code_of_an_image_decides(recipe: str, capability: tuple[int, int], runs: bool) -> None:
-    card = machine.HostCard("a card", Capability(*capability), 1, 0)
-    assert needs.runs_on(RECIPES.engine(recipe).recipe, card) is runs
+    assert runs_on(RECIPES.engine(recipe).recipe, Capability(*capability)) is runs
 
 
 def test_a_preset_of_two_cards_needs_two() -> None:

@@ -235,6 +235,10 @@ def test_output_that_nobody_takes_is_no_fault_of_builder(tmp_path: Path) -> None
         (("sbom", "hello-sm120", "--from", "../../x"), "must be the tag of an image"),
         (("recipe", "export", "hello-sm120", "-x"), "No such option"),
         (("tag", "history", "hello-sm120", "x" * 129), "at most 128"),
+        (("run", "llama-cpp-b9831", "-ngl", "9"), "go after --: ... -- -ngl"),
+        (("export", "llama-cpp-b9831", "--ctx-size=5"), "go after --: ... -- --ctx-size=5"),
+        (("fit", "llama-cpp-b9831", "-fa", "on"), "No such option: -fa; options of the engine"),
+        (("bench", "llama-cpp-b9831", "--modl", "x"), "(Possible options: --model)"),
     ],
 )
 def test_words_that_the_command_line_refuses(

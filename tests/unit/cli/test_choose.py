@@ -20,7 +20,7 @@ def test_choose_lists_what_runs_and_what_does_not(builder: Builder) -> None:
     runs, _, not_here = done.stdout.partition("Does not run here")
     assert "gemma-4-e4b-mtp@5090-laptop\t178.6\t5090-laptop\t32000\t8.00 GB (published)" in runs
     lost = [row for row in not_here.splitlines() if row.startswith("qwen3.6-35b-a3b-mtp@5090")]
-    assert lost[0].split("\t")[1].startswith("it takes 21.9 GB (as published)")
+    assert lost[0].split("\t")[1].startswith("it takes 21.90 GB (as published)")
 
 
 def test_choose_as_json(builder: Builder) -> None:

@@ -3,12 +3,55 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
+
+import pytest
 
 from support.commands import Builder
 
 
 def test_doctor_looks_at_everything(builder: Builder) -> None:
     found = {item["what"]: item for item in json.loads(builder("doctor", "--json").stdout)}
-    assert {"buildx", "memory", "cores", "disk of the cache", "mmdebstrap"} <= found.keys()
+    assert {
+        "buildx",
+        "NVIDIA driver",
+        "memory",
+        "cores",
+        "disk of the cache",
+        "mmdebstrap",
+    } <= found.keys()
     for item in found.values():
         assert item["state"] == "has" or item["advice"], item
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "found", "advice"),
+    [
+        ("exit 1", "could", "nvidia-smi finds no GPU", "only needed to run an engine on a GPU"),
+        ("echo A card, 12.0, 590.44.01, 32607", "has", "590.44.01: A card", ""),
+        (
+            "echo A card, 12.0, 570.86, 32607",
+            "could",
+            "570.86: A card",
+            "of the images, CUDA 12 needs 570 or newer, CUDA 13 needs 580 or newer",
+        ),
+    ],
+)
+def test_the_driver_is_compared_with_the_cuda_of_the_images(
+    builder: Builder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    state: str,
+    found: str,
+    advice: str,
+) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    lines = json.loads(builder("doctor", "--json").stdout)
+    (told,) = (each for each in lines if each["what"] == "NVIDIA driver")
+    assert (told["state"], told["found"].rstrip(": "), told["advice"]) == (state, found, advice)

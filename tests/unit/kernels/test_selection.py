@@ -57,3 +57,11 @@ def test_the_code_that_a_card_takes(card: str, offered: str, chosen: str | None)
 def test_no_capability(text: str) -> None:
     with pytest.raises(ValueError, match="no compute capability, for example"):
         Capability.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("arch", "capability"),
+    [("120", "12.0"), ("120a-real", "12.0"), ("90", "9.0"), ("121f", "12.1")],
+)
+def test_an_architecture_is_a_compute_capability(arch: str, capability: str) -> None:
+    assert str(Capability.of_arch(arch)) == capability

@@ -51,7 +51,7 @@ def test_a_card_that_the_machine_does_not_have() -> None:
 
 
 def test_a_card_with_too_little_memory() -> None:
-    assert "RTX 5080: it takes 21.9 GB (as published), and here are" in why(chosen(PRESET, "5080"))
+    assert "RTX 5080: it takes 21.90 GB (as published), and here are" in why(chosen(PRESET, "5080"))
 
 
 @pytest.mark.parametrize("target", [PRESET, "hello-sm120"])

@@ -76,7 +76,7 @@ CPU: dict[str, Any] = {"device": "CPU", "cards": [], "driver": ""}
         ({"measured": [measured(), measured()]}, "a context is measured twice"),
         (
             {"cards": [{**CARD, "name": "NVIDIA GeForce RTX 3090", "capability": "8.6"}]},
-            "the image has no code for NVIDIA GeForce RTX 3090, compute capability 8.6: only sm_",
+            "RTX 3090: the image has no code for compute capability 8.6, only sm_",
         ),
         ({"driver": "570.86"}, "the driver 570.86 is too old for the image: it needs 580 or newer"),
         ({"driver": "new"}, "'new' is no version of NVIDIA's driver"),

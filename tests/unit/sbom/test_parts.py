@@ -25,6 +25,7 @@ from support.bills import (
     record_of,
     scopes,
     spdx,
+    texts,
 )
 from support.environment import REPOSITORY
 
@@ -85,6 +86,24 @@ def test_the_wheel_that_is_patched_is_the_engine_and_is_listed_once() -> None:
     assert [each["type"] for each in document["components"] if each["name"] == "vllm"] == [
         "application"
     ]
+
+
+def test_the_base_that_compiles_the_entrypoint_is_a_part_that_is_not_shipped() -> None:
+    made = of_catalog("vllm-0.20.2")
+    assert made.tools is not None
+    document = cyclonedx("vllm-0.20.2")
+    found = {each["name"]: each for each in document["components"]}
+    base = found["debian-trixie-gcc"]
+    assert (base["version"], base["scope"]) == (made.tools.short_key, "excluded")
+    assert ("builder:key", made.tools.key) in properties(base)
+    assert found["vllm-openai-0.20.2"]["scope"] == "required"
+    assert (found["gcc"]["scope"], found["gcc"]["purl"]) == (
+        "excluded",
+        "pkg:deb/debian/gcc?arch=amd64&distro=trixie",
+    )
+    statement = json.loads(texts("vllm-0.20.2")[sbom.PROVENANCE])
+    named = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert f"debian-trixie-gcc {made.tools.short_key}" in {each["name"] for each in named}
 
 
 def test_debian_packages_are_those_that_are_installed() -> None:

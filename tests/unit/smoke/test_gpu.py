@@ -33,14 +33,6 @@ def test_the_devices_of_nvidia_smi_are_checked_against_the_recipe() -> None:
             gpus.read(text)
 
 
-@pytest.mark.parametrize(
-    ("arch", "capability"),
-    [("120", "12.0"), ("120a-real", "12.0"), ("90", "9.0"), ("121f", "12.1")],
-)
-def test_an_architecture_is_a_compute_capability(arch: str, capability: str) -> None:
-    assert gpu.capability_of(arch) == capability
-
-
 def runs(*speeds: float, accepted: tuple[int, ...] = ()) -> list[Generation]:
     shares = accepted or (7,) * len(speeds)
     return [

@@ -1,0 +1,38 @@
+"""The GPU code of a recipe's image, and the cards that take it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from builder.families import ENGINES, entrypoint
+from builder.kernels import selection
+from builder.kernels.selection import Capability
+from builder.recipes.schema import Recipe
+from builder.tools.fatbin import Code
+
+
+def codes_of(recipe: Recipe) -> list[str]:
+    """The code of a recipe's image, such as ``sm_120a``.
+
+    Where its family does not know it, as for published images, it is that which the recipe names.
+    """
+    return list(ENGINES[recipe.family].machine_code(recipe)) or entrypoint.machine_code(recipe)
+
+
+def runs_on(recipe: Recipe, capability: Capability) -> bool:
+    """Whether a card takes code of a recipe's image, as ``selection.runs`` decides."""
+    return any(selection.runs(_code(name), capability) for name in codes_of(recipe))
+
+
+def no_code(recipe: Recipe, *capabilities: Capability) -> str:
+    """``no code for compute capability 8.6, only sm_120a``: what the image lacks for cards."""
+    known = " and ".join(map(str, sorted({*capabilities})))
+    return f"no code for compute capability {known}, only {', '.join(codes_of(recipe))}"
+
+
+def _code(name: str) -> Code:
+    """``sm_120a``, and for PTX ``compute_120``, as nvcc names code."""
+    prefix, _, arch = name.partition("_")
+    digits = arch.rstrip("af")
+    suffix: Literal["", "a", "f"] = "a" if arch.endswith("a") else "f" if arch != digits else ""
+    return Code("ptx" if prefix == "compute" else "elf", int(digits), suffix)
