@@ -58,7 +58,7 @@ def bare(session: BuildSession, recipe: str, work: Path) -> float:
     command = [docker.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
     command += ["--target=image", "--provenance=false", "--output=type=image,name=bench:bare"]
     started = time.monotonic()
-    subprocess.run([*command, *laid_out.arguments()], check=True, capture_output=True)
+    subprocess.run([*command, *laid_out.arguments("image")], check=True, capture_output=True)
     return time.monotonic() - started
 
 

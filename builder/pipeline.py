@@ -13,6 +13,7 @@ from builder.images.log import BuildLog, new_log
 from builder.images.names import build_labels, ensure_tags, find_candidate, find_image
 from builder.images.session import ActiveBuild, BuildOptions, Reporter
 from builder.images.stages import build_stages, require_disk
+from builder.images.way import Way, last_time, require_emulators, way_of
 from builder.plan.rendered import EngineImage
 from builder.records import record
 from builder.records.record import Record
@@ -76,10 +77,12 @@ def _known(image: EngineImage, found: docker.Image | None, options: BuildOptions
 
 def _build(image: EngineImage, active: ActiveBuild, log: BuildLog, work: Path) -> Outcome:
     """Build or find a candidate, check it, and tag it if it is good."""
+    way = way_of(image.plan.platforms, active.settings)
+    require_emulators(way, active.settings)
     base_images = ensure_bases_of(image, active, log)
     candidate = _found_candidate(image, base_images.get("runtime"), active)
     if candidate is None:
-        candidate = _new_candidate(image, base_images, active, log, work)
+        candidate = _new_candidate(image, base_images, active, log, work, way)
     active.reporter.log(f"smoke test of {image.plan.name}")
     kept = check(image, candidate, active, work)
     if not kept.verdict.good:
@@ -108,6 +111,7 @@ def _new_candidate(
     active: ActiveBuild,
     log: BuildLog,
     work: Path,
+    way: Way,
 ) -> Candidate:
     """Build a candidate.  Raises like ``build_stages``."""
     recipe = image.plan.recipe
@@ -119,12 +123,16 @@ def _new_candidate(
             "build it with a network, or add the packages to the base",
         )
     active.reporter.log(f"building {recipe.name} ({image.short_key}); the full log is {log.path}")
+    before = last_time(active.settings.state_dir, way, recipe.name)
+    active.reporter.log(way.text + (f"; last time {before}" if before else ""))
     now = datetime.now(UTC).isoformat(timespec="seconds")
     base = base_images.get("runtime")
     labels = build_labels(image, base, now)
     stages = {"image": image.candidate}
     built = build_stages(image, stages, labels, base_images, active, log, work)["image"]
-    return Candidate(image.candidate, built.digest, labels, str(log.path), built=True, base=base)
+    return Candidate(
+        image.candidate, built.digest, labels, str(log.path), built=True, base=base, way=way.name
+    )
 
 
 def _require_digests(engine: docker.Engine) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,9 +36,25 @@ class Platforms:
         return self.build != self.target
 
     @property
+    def triplet(self) -> str:
+        """GNU's name of the target: "x86_64-linux-gnu"."""
+        return GNU_TRIPLETS[self.target]
+
+    @property
+    def prefix(self) -> str:
+        """What comes before the name of a compiler or linker: "x86_64-linux-gnu-", or nothing."""
+        return f"{self.triplet}-" if self.cross else ""
+
+    @property
     def both(self) -> tuple[Architecture, ...]:
         """The architectures, target first, each once."""
         return (self.target, self.build) if self.cross else (self.target,)
+
+
+def of_target(packages: Iterable[str], target: Architecture) -> list[str]:
+    """Debian packages with the target in place of "target": "libssl-dev:target" is the library
+    that a program links, of the image's architecture also where another one compiles."""
+    return [re.sub(r":target$", f":{target}", name) for name in packages]
 
 
 def architecture(machine: str | None = None) -> Architecture | None:

@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from builder.errors import WorldError
+from builder.platforms import Architecture
 from builder.recipes.parse import suggestion
 from builder.recipes.schema.fields import REPOSITORY
 from builder.recipes.toml_lines import line_numbers, line_of
@@ -73,6 +74,8 @@ class Settings(BaseSettings):
     """Number of parallel compile jobs; 0: as many as cores and memory allow."""
     buildx: Annotated[str, Field(validation_alias=ALIASES[0])] = ""
     """The buildx builder that compiles, from Docker's own variable; empty: the engine's own."""
+    compile_on: Architecture | None = None
+    """The architecture that compiles, where it is not the builder's own: it is emulated."""
     layer_cache: Annotated[str, StringConstraints(pattern=NAMESPACE)] = ""
     """Repository for the layer cache: REGISTRY/NAME; empty: none."""
     cache_dir: Path = Field(default_factory=lambda: user_cache_path("builder"))

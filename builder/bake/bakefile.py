@@ -41,7 +41,7 @@ def target(
         "context": placed(laid_out.folder),
         "dockerfile": "Dockerfile",
         "target": stage,
-        "platforms": laid_out.platform.split(","),
+        "platforms": list(laid_out.platforms[stage]),
         "tags": [literal(tag)],
         "labels": evaluated,
         "annotations": annotations_of(evaluated),

@@ -20,9 +20,10 @@ from builder.cli.options import (
     build_session,
     reporter,
 )
-from builder.cli.tables import duration, filled, pairs
+from builder.cli.tables import filled, pairs
 from builder.cli.terminal import line, print_json
 from builder.tools import sizes
+from builder.tools.log import duration
 
 if TYPE_CHECKING:
     from builder.pipeline import Outcome
@@ -101,6 +102,7 @@ def _print_outcome(outcome: Outcome) -> None:
         "digest": record.digest,
         "key": record.key,
         "checks": _checks(record.verdict),
+        "way": record.way,
         "device": record.verdict.device.text if record.verdict.device else "",
         "size": f"{sizes.shown(download)} to download, {sizes.shown(unpacked)} unpacked",
         "time": times,

@@ -19,8 +19,10 @@ def doctor(as_json: JsonOption = False) -> None:
     """
     from builder import settings
     from builder.host import doctor
+    from builder.images import way
 
-    findings = list(doctor.examine(settings.load()))
+    found = settings.load()
+    findings = [*doctor.examine(found), *way.finding(found)]
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:

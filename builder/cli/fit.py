@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli.options import CatalogOption, JsonOption, build_session
-from builder.cli.tables import duration, filled, pairs, table
+from builder.cli.tables import filled, pairs, table
 from builder.cli.terminal import line, log, print_json
 from builder.tools import sizes
+from builder.tools.log import duration
 
 if TYPE_CHECKING:
     from builder.fit.results import Fit, ModelFile, Trial

@@ -66,10 +66,3 @@ def minute(time: str) -> str:
     except ValueError:
         return time
     return f"{found.astimezone(UTC) if found.tzinfo else found:%Y-%m-%d %H:%M} UTC"
-
-
-def duration(seconds: float) -> str:
-    """A number of seconds for people."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds // 60)} min {int(seconds % 60)} s"

@@ -17,7 +17,7 @@ from builder.families.cmake_calls import (
     rpath_link,
 )
 from builder.families.family import EngineFamily, Finding, required, with_image
-from builder.platforms import GNU_TRIPLETS, Platforms
+from builder.platforms import Platforms
 from builder.recipes.schema import Cmake, Recipe
 
 
@@ -39,7 +39,7 @@ def _complete(recipe: Recipe) -> Recipe:
     return with_image(recipe, user="root")  # the default user of an image from scratch
 
 
-def _definitions(recipe: Recipe) -> Definitions:
+def _definitions(recipe: Recipe, platforms: Platforms) -> Definitions:  # noqa: ARG001
     """``-L`` for the toolkit and the stubs: such trees link with ``-lcuda``."""
     directories = f"-L{TOOLKIT_LIBRARIES} -L{DRIVER_STUB}"
     return dict.fromkeys(LINKER_FLAGS, f"{directories} {rpath_link(recipe)}")
@@ -49,7 +49,7 @@ def _install(recipe: Recipe, platforms: Platforms, number: int, call: Cmake) -> 
     artifact = required(recipe.artifact, recipe)
     command = ["install", "-D", "-m", "0755"]
     if artifact.loads:
-        command += ["--strip", f"--strip-program={GNU_TRIPLETS[platforms.target]}-strip"]
+        command += ["--strip", f"--strip-program={platforms.triplet}-strip"]
     named = zip(artifact.files, artifact.names, strict=True)
     return [[*command, f"/build/{number}/{path}", f"/out/{name}"] for path, name in named]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from builder.families.layout import LAYOUT
-from builder.platforms import GNU_TRIPLETS, Platforms
+from builder.platforms import Platforms
 from builder.recipes.schema import Cmake, Recipe
 
 Definitions = Mapping[str, str | int | bool]
@@ -40,16 +40,7 @@ def common_layers(recipe: Recipe, platforms: Platforms) -> list[Layer]:
         "CMAKE_CUDA_COMPILER_LAUNCHER": "ccache",
     }
     if platforms.cross:
-        triplet = GNU_TRIPLETS[platforms.target]
-        definitions |= {
-            "CMAKE_SYSTEM_NAME": "Linux",
-            "CMAKE_SYSTEM_PROCESSOR": triplet.split("-")[0],
-            "CMAKE_C_COMPILER": f"{triplet}-gcc",
-            "CMAKE_CXX_COMPILER": f"{triplet}-g++",
-            "CMAKE_CUDA_HOST_COMPILER": f"{triplet}-g++",
-            # char is unsigned on arm64, and device code would silently follow.
-            "CMAKE_CUDA_FLAGS": "-Xcudafe --signed_chars",
-        }
+        definitions["CMAKE_TOOLCHAIN_FILE"] = f"{LAYOUT.toolchains}/{platforms.triplet}.cmake"
     return [
         Layer("builder", definitions),
         Layer(f"base {recipe.base}", dict.fromkeys(LINKER_FLAGS, rpath_link(recipe))),

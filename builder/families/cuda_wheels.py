@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builder.errors import RecipeError
 from builder.families.family import BaseFamily, Finding, Packages
 from builder.families.layout import LAYOUT
-from builder.platforms import GNU_TRIPLETS, Platforms
+from builder.platforms import Architecture, Platforms
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BaseRecipe
-from builder.recipes.schema.base import CUDA_RUNTIME
+from builder.recipes.schema.base import CUDA_RUNTIME, Wheel
 
 
 def _rules(recipe: BaseRecipe) -> Iterator[Finding]:
@@ -25,34 +26,51 @@ def _rules(recipe: BaseRecipe) -> Iterator[Finding]:
             yield ("wheel", index, "sha256"), f"{wheel.name} lacks amd64, the images' platform"
 
 
+# char is signed in the x86-64 psABI and unsigned in Arm's AAPCS64.  Device code follows the machine
+# that nvcc runs on, whatever its host compiler compiles for, and nothing warns.
+CHARS: Mapping[Architecture, str] = {"amd64": "--signed_chars", "arm64": "--unsigned_chars"}
+
+
 def _packages(recipe: BaseRecipe, folder: Path, platforms: Platforms) -> Packages:  # noqa: ARG001
-    """The toolchain for the build platform, and the libraries for the target."""
-    toolchain = tuple(
-        PinnedFile(wheel.name, wheel.version, wheel.sha256[platforms.build])
-        for wheel in recipe.wheel
-        if platforms.build in wheel.sha256
-    )
-    libraries = tuple(
-        PinnedFile(wheel.name, wheel.version, wheel.sha256[platforms.target])
-        for wheel in recipe.wheel
-        if wheel.library
-    )
-    return {"wheels": toolchain} | ({"target-wheels": libraries} if platforms.cross else {})
+    """The toolchain for the build platform, and the libraries for the target.
+
+    Raises ``RecipeError`` where a wheel is not pinned for the platform that needs it.
+    """
+    if not platforms.cross:
+        return {"wheels": _pinned(recipe, recipe.wheel, platforms.target)}
+    tools = [wheel for wheel in recipe.wheel if not wheel.library]
+    libraries = [wheel for wheel in recipe.wheel if wheel.library]
+    return {
+        "wheels": _pinned(recipe, tools, platforms.build),
+        "target-wheels": _pinned(recipe, libraries, platforms.target),
+    }
+
+
+def _pinned(
+    recipe: BaseRecipe, wheels: Sequence[Wheel], architecture: Architecture
+) -> tuple[PinnedFile, ...]:
+    missing = [wheel.name for wheel in wheels if architecture not in wheel.sha256]
+    if missing:
+        raise RecipeError(
+            f"{recipe.name} has no wheel for {architecture}: {', '.join(missing)}",
+            hint=f"add sha256.{architecture} to their [[wheel]] tables",
+        )
+    return tuple(PinnedFile(each.name, each.version, each.sha256[architecture]) for each in wheels)
 
 
 def _variables(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
     contexts = ["wheels", *(["target-wheels"] if platforms.cross else [])]
     assemble = ["python3", "/inside/assemble_cuda.py", "--root", LAYOUT.cuda]
-    assemble += ["--stub-compiler", f"{GNU_TRIPLETS[platforms.target]}-gcc"]
+    assemble += ["--stub-compiler", f"{platforms.triplet}-gcc"]
     assemble += ["--staging", "/staging"]
     for context in contexts:
         assemble += ["--wheels", f"/{context}"]
     for library in recipe.runtime.libraries:
         assemble += ["--runtime", library]
-    cross = recipe.devel.cross if platforms.cross else []
     return {
-        "devel_packages": [*recipe.devel.packages, *cross],
+        "devel_packages": [*recipe.devel.packages, *recipe.devel.crossing(platforms)],
         "foreign": platforms.target if platforms.cross else None,
+        "nvcc_flags": f"-Xcudafe {CHARS[platforms.target]}",
         "contexts": contexts,
         "assemble": assemble,
         "cuda": recipe.cuda,
@@ -64,6 +82,7 @@ FAMILY = BaseFamily(
     summary="a CUDA toolkit and its runtime from NVIDIA's PyPI wheels",
     template="cuda-wheels.Dockerfile.j2",
     scripts=("assemble_cuda.py", "healthcheck", "jobs"),
+    cross_scripts=("cross.cmake",),
     requires_stages=("root",),
     stages={"devel": "zstd", "runtime": "gzip"},
     requires_base="its Debian root",

@@ -91,7 +91,7 @@ class EngineFamily:
     packages: Callable[[Recipe, Path, Platforms], Packages] = lambda *_: {}
     package_paths: Callable[[Recipe], PackagePaths | None] = lambda _: None
     """What part of a repository's diff can be applied to the source; None: all of it."""
-    definitions: Callable[[Recipe], Definitions] = lambda _: {}
+    definitions: Callable[[Recipe, Platforms], Definitions] = lambda *_: {}
     """Definitions for every cmake call of the family."""
     recipe_definitions: Callable[[Recipe], Sequence[Definitions]] = cmake_calls.of_recipe
     """The recipe's own definitions, per cmake call."""
@@ -115,7 +115,7 @@ class EngineFamily:
     def layers(self, recipe: Recipe, platforms: Platforms) -> list[list[Layer]]:
         """The definitions of each cmake call, in layers with their origin; later layers win."""
         common = cmake_calls.common_layers(recipe, platforms)
-        if own := self.definitions(recipe):
+        if own := self.definitions(recipe, platforms):
             common.append(Layer(f"family {self.name}", own))
         return [[*common, Layer("recipe", own)] for own in self.recipe_definitions(recipe)]
 
@@ -164,6 +164,8 @@ class BaseFamily:
     summary: str
     template: str
     scripts: tuple[str, ...] = ()
+    cross_scripts: tuple[str, ...] = ()
+    """Further files of ``dockerfiles/scripts/``, where the target is not the build platform."""
     requires_stages: tuple[str, ...] = ()
     stages: Mapping[str, str]
     """The stages that become images, named ``base-STAGE`` in the Dockerfiles above, with the
@@ -215,6 +217,7 @@ def native_lock(recipe: Recipe | BaseRecipe, lock: str, folder: Path, platforms:
         raise RecipeError(
             f"{recipe.name} cannot be cross-compiled",
             "pip installs wheels of the platform that it runs on",
-            f"build it with a Docker of the platform linux/{platforms.target}",
+            f"build it with a builder of linux/{platforms.target} (--builder), or emulated, which "
+            f"takes many times as long: BUILDER_COMPILE_ON={platforms.target}",
         )
     return lockfile.read(folder / lock)

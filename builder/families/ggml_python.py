@@ -13,8 +13,8 @@ from pathlib import Path
 from builder.families.cmake_calls import Command, Definitions
 from builder.families.family import EngineFamily, Finding, Packages, native_lock, required
 from builder.families.layout import LAYOUT
-from builder.families.llama_cpp import ALWAYS, NO_VMM, machine_code
-from builder.platforms import GNU_TRIPLETS, Platforms
+from builder.families.llama_cpp import ALWAYS, NO_VMM, cpu_definitions, machine_code
+from builder.platforms import Platforms
 from builder.recipes.schema import Cmake, Image, Recipe
 
 
@@ -51,9 +51,10 @@ def _packages(recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
     return {"runtime-wheels": locked.runtime}
 
 
-def _definitions(recipe: Recipe) -> Definitions:
+def _definitions(recipe: Recipe, platforms: Platforms) -> Definitions:
     return {
         **ALWAYS,
+        **cpu_definitions(platforms),
         "LLAMA_BUILD_UI": False,  # another server hides llama-server's page
         "LLAMA_BUILD_WEBUI": False,
         NO_VMM: not recipe.cuda.vmm,
@@ -62,7 +63,7 @@ def _definitions(recipe: Recipe) -> Definitions:
 
 def _install(recipe: Recipe, platforms: Platforms, number: int, call: Cmake) -> list[Command]:  # noqa: ARG001
     command = ["python3", "/inside/collect.py", "--everywhere", "--strip"]
-    command.append(f"{GNU_TRIPLETS[platforms.target]}-strip")
+    command.append(f"{platforms.triplet}-strip")
     return [[*command, f"/build/{number}", _place(call), *call.targets]]
 
 

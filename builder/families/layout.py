@@ -39,6 +39,8 @@ class ImageLayout:
     start_plan: str = "/opt/builder/start.json"
     """The steps of ``[[start]]``, and how the base starts."""
     cuda: str = "/usr/local/cuda"
+    toolchains: str = "/usr/local/share/cmake"
+    """CMake toolchain files of the devel stage, by triplet of the target."""
 
     @property
     def own(self) -> str:

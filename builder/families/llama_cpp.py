@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from builder.families.cmake_calls import Command, Definitions
 from builder.families.family import EngineFamily, Finding, required, with_image
 from builder.families.layout import LAYOUT
-from builder.platforms import GNU_TRIPLETS, Platforms
+from builder.platforms import Platforms
 from builder.recipes.schema import (
     Cmake,
     GitSource,
@@ -63,6 +63,18 @@ ALWAYS: Definitions = {
     "CMAKE_INSTALL_RPATH": "$ORIGIN",
 }
 """Definitions of every tree; a recipe cannot override them."""
+
+CPU_OF_AMD64 = ("GGML_SSE42", "GGML_AVX", "GGML_AVX2", "GGML_BMI2", "GGML_FMA", "GGML_F16C")
+
+
+def cpu_definitions(platforms: Platforms) -> Definitions:
+    """The instructions of the CPU code.
+
+    On amd64 those that ggml takes by default without GGML_NATIVE.  It takes none of them when it is
+    cross-compiled, and none where SOURCE_DATE_EPOCH is set (``ggml/CMakeLists.txt``:
+    GGML_NATIVE_DEFAULT, INS_ENB): the CPU would compute with SSE2.  On arm64 its default, armv8-a.
+    """
+    return dict.fromkeys(CPU_OF_AMD64, True) if platforms.target == "amd64" else {}
 
 
 def _rules(recipe: Recipe) -> Iterator[Finding]:
@@ -150,10 +162,11 @@ def machine_code(recipe: Recipe) -> list[str]:
     return [f"sm_{name}a" if name in {"120", "121"} else f"sm_{name}" for name in names]
 
 
-def _definitions(recipe: Recipe) -> Definitions:
+def _definitions(recipe: Recipe, platforms: Platforms) -> Definitions:
     llama = required(recipe.llama, recipe)
     return {
         **ALWAYS,
+        **cpu_definitions(platforms),
         NO_VMM: not recipe.cuda.vmm,
         "LLAMA_BUILD_NUMBER": llama.build_number,
         "LLAMA_BUILD_COMMIT": _commit(recipe),
@@ -163,7 +176,7 @@ def _definitions(recipe: Recipe) -> Definitions:
 
 
 def _install(recipe: Recipe, platforms: Platforms, number: int, call: Cmake) -> list[Command]:  # noqa: ARG001
-    strip = f"{GNU_TRIPLETS[platforms.target]}-strip"
+    strip = f"{platforms.triplet}-strip"
     command = ["python3", "/inside/collect.py", "--strip", strip]
     return [[*command, f"/build/{number}/bin", LAYOUT.programs, *call.targets]]
 

@@ -23,6 +23,14 @@ def _packages(recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
     return {"build-wheels": locked.build, "runtime-wheels": locked.runtime}
 
 
+def _definitions(recipe: Recipe, platforms: Platforms) -> Definitions:
+    return llama_cpp.cpu_definitions(platforms) if _has_ggml(recipe) else {}
+
+
+def _has_ggml(recipe: Recipe) -> bool:
+    return "GGML_CUDA" in required(recipe.python, recipe).define
+
+
 def _recipe_definitions(recipe: Recipe) -> list[Definitions]:
     """The backend calls cmake once."""
     return [required(recipe.python, recipe).define]
@@ -30,7 +38,7 @@ def _recipe_definitions(recipe: Recipe) -> list[Definitions]:
 
 def _machine_code(recipe: Recipe) -> list[str]:
     """That of ggml's library, where the package has one."""
-    has_ggml = "GGML_CUDA" in required(recipe.python, recipe).define
+    has_ggml = _has_ggml(recipe)
     return llama_cpp.machine_code(recipe) if has_ggml else entrypoint.machine_code(recipe)
 
 
@@ -55,6 +63,7 @@ FAMILY = EngineFamily(
     machine_code=_machine_code,
     rules=_rules,
     packages=_packages,
+    definitions=_definitions,
     recipe_definitions=_recipe_definitions,
     variables=_variables,
 )

@@ -13,7 +13,6 @@ from typing import Literal
 
 from builder.errors import BuilderError
 from builder.families.entrypoint import OLDEST_DRIVERS
-from builder.platforms import architecture
 from builder.settings import Settings
 from builder.tools import apt
 from builder.tools.docker import engine as docker
@@ -24,7 +23,6 @@ from builder.tools.git import command as git
 
 ENOUGH_DISK = 30.0  # GiB: base 6, build tree and layers of an engine 12, the rest as reserve
 ENOUGH_MEMORY = 6.0  # GiB: two nvcc jobs
-BINFMT = Path("/proc/sys/fs/binfmt_misc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,6 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _cores()
     yield _disk("disk of the cache", settings.cache_dir)
     yield _root_tools()
-    yield _emulation()
     yield _logins()
 
 
@@ -169,19 +166,6 @@ def _root_tools() -> Finding:
         "could",
         "not installed",
         "only needed without a registry: apt-get install mmdebstrap",
-    )
-
-
-def _emulation() -> Finding:
-    if architecture() == "amd64":
-        return Finding("emulation", "has", "not needed: this machine is amd64")
-    if any(BINFMT.glob("qemu-x86_64*")):
-        return Finding("emulation", "has", "qemu-x86_64 is registered")
-    return Finding(
-        "emulation",
-        "could",
-        "no qemu-x86_64 in binfmt_misc",
-        "not needed to compile, but for apt-get in the runtime stage: install qemu-user-static",
     )
 
 

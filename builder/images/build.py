@@ -69,7 +69,9 @@ def build(
     for attempt in range(2):
         log.begin()
         status = buildx.build(
-            builder, [*arguments, *context.arguments()], lambda line: on_progress(log.line(line))
+            builder,
+            [*arguments, *context.arguments(stage)],
+            lambda line: on_progress(log.line(line)),
         )
         # containerd collected a layer between its check and its use; all else is cached.
         if status == 0 or attempt or not log.snapshot_lost:

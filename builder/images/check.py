@@ -43,6 +43,8 @@ class Candidate:
     """This run built it."""
     base: docker.Image | None = None
     """The image that it extends, where it is known."""
+    way: str = ""
+    """How it was compiled, where that is known."""
 
 
 def contract_of(image: EngineImage) -> str:
@@ -118,6 +120,7 @@ def check(image: EngineImage, candidate: Candidate, active: ActiveBuild, work: P
         verdict=verdict,
         created=labels.get(CREATED, ""),
         seconds=dict(active.seconds),
+        way=candidate.way,
         base={labels.get(BASE_NAME, ""): labels.get(BASE_DIGEST, "")},
         log=candidate.log,
     )
@@ -138,9 +141,8 @@ def check_again(
     state = options.settings.state_dir
     good = find_verified(image, found, options.settings)
     before = good or record.read(state, image.plan.name, image.key)
-    candidate = Candidate(
-        image.references[0], found.digest, found.labels, before.log if before else ""
-    )
+    log, way = (before.log, before.way) if before else ("", "")
+    candidate = Candidate(image.references[0], found.digest, found.labels, log, way=way)
     active = ActiveBuild(options, reporter, Timings(before.seconds if before else {}))
     kept = check(image, candidate, active, work)
     if good is not None and kept.verdict.untried and not kept.verdict.failures:

@@ -24,12 +24,13 @@ class Context:
     """--build-context: a directory, or where an image of the base is found."""
     secrets: Mapping[str, Path]
     build_arguments: Mapping[str, str]
-    platform: str
-    """As ``--platform`` takes it: "linux/amd64", or several with commas."""
+    platforms: Mapping[str, tuple[str, ...]]
+    """Of each stage that becomes an image: "linux/amd64"."""
 
-    def arguments(self) -> list[str]:
-        """The options of ``docker buildx build``, the context's path last."""
-        options = [f"--platform={self.platform}", f"--file={self.folder / 'Dockerfile'}"]
+    def arguments(self, stage: str) -> list[str]:
+        """The options of ``docker buildx build`` for a stage, the context's path last."""
+        platforms = ",".join(self.platforms[stage])
+        options = [f"--platform={platforms}", f"--file={self.folder / 'Dockerfile'}"]
         options += [f"--build-context={name}={where}" for name, where in self.named.items()]
         options += [
             f"--secret={buildx.fields(f'id={name}', f'src={path}')}"
@@ -86,7 +87,8 @@ def assemble(
     if jobs:
         secrets["jobs"] = work / "jobs"
         secrets["jobs"].write_text(f"{jobs}\n")
-    platforms = image.plan.platforms
-    wanted = platforms.both if sources.roots else (platforms.target,)
-    platform = ",".join(f"linux/{name}" for name in wanted)
-    return Context(folder, named, secrets, build_arguments, platform)
+    plan = image.plan
+    platforms = {
+        stage: tuple(f"linux/{name}" for name in plan.architectures(stage)) for stage in plan.stages
+    }
+    return Context(folder, named, secrets, build_arguments, platforms)

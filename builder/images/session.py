@@ -51,9 +51,12 @@ class BuildOptions:
     def platforms(self, build_architecture: str | None = None) -> Platforms:
         """The platforms of a build; without ``build_architecture``, those of the builder.
 
-        Raises ``WorldError`` where the builder does not answer, or its machine cannot compile.
+        The setting ``compile_on`` comes before both.  Raises ``WorldError`` where the builder does
+        not answer, or its machine cannot compile.
         """
-        machine = build_architecture or buildx.builder(self.settings.buildx).architecture
+        settings = self.settings
+        machine = settings.compile_on or build_architecture
+        machine = machine or buildx.builder(settings.buildx).architecture
         found = architecture(machine)
         if found is None:
             raise WorldError(f"builder does not compile on {machine}", hint="use amd64 or arm64")

@@ -68,7 +68,7 @@ class RootPolicy:
         return self._debian(catalog, recipe.name, recipe.root, platforms)
 
     def _debian(self, catalog: Catalog, name: str, root: Root, platforms: Platforms) -> RootChoice:
-        bootstrapped = bootstrapped_root(root)
+        bootstrapped = bootstrapped_root(root, platforms)
         pinned = RegistryRoot(root.image, root.digest) if root.digest else None
         if self.way == "mmdebstrap":
             return bootstrapped

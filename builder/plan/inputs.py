@@ -13,7 +13,7 @@ from builder import families
 from builder.families import entrypoint
 from builder.families.layout import LABEL_ARCHITECTURES, LABEL_PATCHES, LABEL_RECIPE
 from builder.families.package_paths import PackagePaths
-from builder.platforms import Platforms
+from builder.platforms import Architecture, Platforms
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
     ArchiveSource,
@@ -170,6 +170,16 @@ class BasePlan:
         """The stages that become images, and the compression of their layers."""
         return self.family.stages
 
+    def architectures(self, stage: str) -> tuple[Architecture, ...]:
+        """The architectures that a stage is made for.
+
+        ``devel`` compiles; a root is below both, but for one with a compiler of its own.
+        """
+        platforms, root = self.platforms, self.recipe.root
+        if stage == "devel" or (root is not None and root.crossing(platforms)):
+            return (platforms.build,)
+        return platforms.both if stage == "root" else (platforms.target,)
+
     @property
     def published_root(self) -> RegistryRoot | None:
         """The published image that it starts from; None: it starts from none."""
@@ -226,6 +236,10 @@ class Plan:
     def stages(self) -> Mapping[str, str]:
         """The stage that becomes the image, and the compression of its layers."""
         return {"image": "gzip"}
+
+    def architectures(self, stage: str) -> tuple[Architecture, ...]:  # noqa: ARG002
+        """The architecture that the image is for."""
+        return (self.platforms.target,)
 
     @property
     def code(self) -> list[str]:

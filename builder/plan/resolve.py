@@ -27,12 +27,13 @@ from builder.plan.inputs import (
     SourceChoice,
     SourceTree,
 )
-from builder.platforms import Platforms
+from builder.platforms import Platforms, of_target
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
     AddPatch,
     ArchiveSource,
+    BaseRecipe,
     FilePatch,
     GitSource,
     InstalledSource,
@@ -51,9 +52,10 @@ def _scripts(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
-def bootstrapped_root(root: Root) -> BootstrappedRoot:
+def bootstrapped_root(root: Root, platforms: Platforms) -> BootstrappedRoot:
     """The root that mmdebstrap makes for a base."""
-    return BootstrappedRoot(root.suite, root.as_of, tuple(root.packages))
+    packages = (*root.packages, *root.crossing(platforms))
+    return BootstrappedRoot(root.suite, root.as_of, packages)
 
 
 def _require_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
@@ -74,19 +76,20 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
     Raises ``RecipeError`` when one of them is wrong.
     """
     entry = catalog.base(name)
-    recipe = entry.recipe
+    recipe = _base_for(entry.recipe, platforms)
     family = families.BASES[recipe.family]
     below = plan_base(catalog, recipe.base, platforms, root) if recipe.base else None
     if below is not None:
         _require_stages(entry, below, *family.requires_stages)
     folder = dockerfiles(catalog.root)
+    scripts = family.scripts + (family.cross_scripts if platforms.cross else ())
     return BasePlan(
         recipe=recipe,
         file=entry.file,
         platforms=platforms,
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
-        scripts=_scripts(folder / "scripts", family.scripts),
+        scripts=_scripts(folder / "scripts", scripts),
         root=root if recipe.root or recipe.published else None,
         base=below,
     )
@@ -113,7 +116,7 @@ def plan(
     Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
     source tree of an in-repo engine is not there.
     """
-    recipe = complete(entry.recipe)
+    recipe = _for(complete(entry.recipe), platforms)
     _require_tree(entry, catalog.root)
     family = families.ENGINES[recipe.family]
     base = plan_base(catalog, recipe.base, platforms, root)
@@ -132,6 +135,20 @@ def plan(
         base=base,
         tools=tools,
     )
+
+
+def _for(recipe: Recipe, platforms: Platforms) -> Recipe:
+    """A recipe whose Debian packages name the target's architecture."""
+    build = of_target(recipe.debian.build, platforms.target)
+    debian = recipe.debian.model_copy(update={"build": build})
+    return recipe.model_copy(update={"debian": debian})
+
+
+def _base_for(recipe: BaseRecipe, platforms: Platforms) -> BaseRecipe:
+    """A base whose packages to compile with name the target's architecture."""
+    packages = of_target(recipe.devel.packages, platforms.target)
+    devel = recipe.devel.model_copy(update={"packages": packages})
+    return recipe.model_copy(update={"devel": devel})
 
 
 def _require_tree(entry: Entry[Recipe], root: Path) -> None:

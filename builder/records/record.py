@@ -30,6 +30,8 @@ class Record(BaseModel):
     """RFC 3339, UTC."""
     seconds: Mapping[str, float]
     """By stage."""
+    way: str = ""
+    """How it was compiled: "native", "cross", "remote cross emulated"; empty: not known."""
     base: Mapping[str, str] = {}
     """Digests of the base's images, by name."""
     log: str = ""
@@ -68,14 +70,17 @@ def read(state: Path, recipe: str, key: str, digest: str = "") -> Record | None:
     return record if record.key == key else None
 
 
-def newest_good(state: Path, recipe: str) -> Record | None:
-    """The record of a recipe's newest image with a good verdict; None where there is none."""
+def newest_good(state: Path, recipe: str, way: str = "") -> Record | None:
+    """The record of a recipe's newest image with a good verdict; None where there is none.
+
+    ``recipe`` may be "*": any recipe's.  With ``way``, of those that were compiled that way.
+    """
     found = []
-    for path in (state / "records" / recipe).glob("*.json"):
+    for path in (state / "records").glob(f"{recipe}/*.json"):
         try:
             record = Record.model_validate_json(path.read_bytes())
         except (OSError, ValueError):
             continue
-        if record.verdict.good:
+        if record.verdict.good and (not way or record.way == way):
             found.append(record)
     return max(found, key=lambda record: record.created, default=None)

@@ -267,7 +267,7 @@ def _requested(image: EngineImage, *, unlisted: bool) -> set[tuple[str, bool]]:
     for below in image.base.chain():
         recipe = below.plan.recipe
         build.update(recipe.devel.packages)
-        build.update(recipe.devel.cross if below.plan.platforms.cross else ())
+        build.update(recipe.devel.crossing(below.plan.platforms))
         runtime.update(recipe.runtime.packages)
         runtime.update(recipe.root.packages if recipe.root else ())
     shipped = runtime if unlisted else set()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from builder.errors import FetchError, WorldError
 from builder.plan.inputs import BootstrappedRoot
-from builder.platforms import Platforms
+from builder.platforms import Architecture
 from builder.tools.files import full_disk, mentions_full_disk
 from builder.tools.log import Log
 
@@ -18,15 +19,19 @@ PATH_INCLUDES = ("/usr/share/doc/*/copyright",)
 
 
 def bootstrap(
-    root: BootstrappedRoot, platforms: Platforms, work: Path, sources: Path | None, log: Log
+    root: BootstrappedRoot,
+    architectures: Sequence[Architecture],
+    work: Path,
+    sources: Path | None,
+    log: Log,
 ) -> tuple[Path, ...]:
-    """Make a Debian root in ``work`` for each platform; return the tars.
+    """Make a Debian root in ``work`` for each architecture; return the tars.
 
     ``sources`` is a file with the apt sources of this machine, if it has any.  Raises
     ``WorldError`` without mmdebstrap, ``FetchError`` if it fails.
     """
     made = []
-    for architecture in platforms.both:
+    for architecture in architectures:
         target = work / f"rootfs-{architecture}.tar"
         _mmdebstrap(root, architecture, target, sources, log)
         made.append(target)

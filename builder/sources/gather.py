@@ -81,7 +81,7 @@ def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, wor
         apt_sources.write_text(sources)
     roots: tuple[Path, ...] = ()
     if isinstance(plan, BasePlan) and isinstance(plan.root, BootstrappedRoot):
-        roots = bootstrap(plan.root, plan.platforms, work, apt_sources, log)
+        roots = bootstrap(plan.root, plan.architectures("root"), work, apt_sources, log)
     return Sources(folders, roots, apt_sources)
 
 

@@ -121,7 +121,7 @@ def open_session(
 def _image_for_scripts(catalog: Catalog, recipe: Recipe, settings: Settings) -> str | None:
     """An image of the recipe's base that has Python; None where no engine has one."""
     try:
-        machine = architecture(docker.engine().architecture)
+        machine = settings.compile_on or architecture(docker.engine().architecture)
         if machine is None:
             return None
         below = catalog.base(recipe.base).recipe

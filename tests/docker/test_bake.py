@@ -226,7 +226,7 @@ def target(folder: Path, text: str) -> dict[str, Any]:
     context = folder / "contexts" / "x"
     context.mkdir(parents=True, exist_ok=True)
     (context / "Dockerfile").write_text("FROM scratch AS image\n")
-    found = Context(context, {}, {}, {"ARGUMENT": text}, "linux/amd64")
+    found = Context(context, {}, {}, {"ARGUMENT": text}, {"image": ("linux/amd64",)})
     return bakefile.target(folder, found, "image", "a:b", {"label": text, "made": NOW})
 
 

@@ -103,7 +103,7 @@ def laid_out(work: Path, dockerfile: str, platform: str = "linux/amd64", **named
     folder = work / "context"
     folder.mkdir(parents=True)
     (folder / "Dockerfile").write_text(dockerfile)
-    return Context(folder, named, {}, {}, platform)
+    return Context(folder, named, {}, {}, {"image": (platform,)})
 
 
 def test_layers_that_a_registry_keeps_are_not_made_again_elsewhere(

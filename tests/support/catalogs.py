@@ -24,7 +24,7 @@ def mmdebstrap(found: Catalog) -> RootChoice:
     """The root that needs no registry."""
     recipe = found.base("debian-trixie").recipe
     assert recipe.root is not None
-    return bootstrapped_root(recipe.root)
+    return bootstrapped_root(recipe.root, AMD64)
 
 
 def unasked(found: Catalog, base: str, platforms: Platforms = AMD64) -> RootChoice:

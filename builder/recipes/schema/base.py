@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -11,6 +11,7 @@ from pydantic import (
     model_validator,
 )
 
+from builder.platforms import Architecture, Platforms
 from builder.recipes.schema.fields import (
     PLAIN,
     DebianPackage,
@@ -27,7 +28,20 @@ from builder.recipes.schema.recipe import Build, Requirement
 from builder.recipes.schema.sources import PublishedImage
 
 
-class Root(Model):
+class Packages(Model):
+    """Debian packages."""
+
+    packages: list[DebianPackage] = []
+    """Debian packages; "libssl-dev:target" is that of the image's architecture."""
+    cross: dict[Architecture, list[DebianPackage]] = {}
+    """More packages to compile with for another architecture, by that architecture."""
+
+    def crossing(self, platforms: Platforms) -> list[str]:
+        """Its ``cross`` packages, if the build is a cross build."""
+        return self.cross.get(platforms.target, []) if platforms.cross else []
+
+
+class Root(Packages):
     """Where the Debian root comes from."""
 
     suite: Name
@@ -38,8 +52,6 @@ class Root(Model):
     """Digest of that image; without it, each build asks the registry and logs the result."""
     as_of: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$"), PLAIN]
     """Date of the package set; change it to get newer packages."""
-    packages: list[DebianPackage] = []
-    """Packages beside those that apt itself needs."""
 
 
 class Published(Model):
@@ -59,13 +71,9 @@ class Published(Model):
         return self
 
 
-class Stage(Model):
+class Stage(Packages):
     """One stage of a CUDA base."""
 
-    packages: list[DebianPackage] = []
-    """Debian packages."""
-    cross: list[DebianPackage] = []
-    """More packages for a build platform other than the target's."""
     libraries: list[Annotated[str, StringConstraints(pattern=r"^lib[A-Za-z0-9_+-]+$"), PLAIN]] = []
     """CUDA libraries to ship: "libcudart", ..."""
 
@@ -79,7 +87,7 @@ class Wheel(Model):
     """Release."""
     library: bool = False
     """True: contains libraries that are linked and shipped, so the target's wheel is needed too."""
-    sha256: dict[Literal["amd64", "arm64"], Sha256]
+    sha256: dict[Architecture, Sha256]
     """sha256 of the wheel, by platform."""
 
 

@@ -54,24 +54,40 @@ def builder(name: str = "") -> Builder:
     return _inspect(name)
 
 
+def platforms(name: str = "") -> list[str]:
+    """The platforms whose programs a builder runs, its own first: "linux/amd64".
+
+    Raises ``WorldError`` where it does not answer.
+    """
+    found = _fields(name or docker.context())
+    listed = [value for key, value in found if key == "Platforms"]
+    return list(dict.fromkeys(each.strip(" *") for each in ",".join(listed).split(",")))
+
+
 def _inspect(name: str) -> Builder:
-    """A builder as ``buildx inspect`` shows it; raises ``WorldError``.
+    """A builder as ``buildx inspect`` shows it; raises ``WorldError``."""
+    found = _fields(name)
+    # The first platform of a node is its own; after it come those that it emulates.
+    native = [value.split(",")[0].strip(" *") for key, value in found if key == "Platforms"]
+    platform = TARGET if TARGET in native else native[0]
+    needs_context = ("Driver", "docker") in found
+    return Builder(name, platform.partition("/")[2], is_engine=False, needs_context=needs_context)
+
+
+def _fields(name: str) -> list[tuple[str, str]]:
+    """The driver, the errors and the platforms of a builder's nodes; raises ``WorldError``.
 
     Our own call: python-on-whales inspects a builder by listing all of them, which waits for each,
     and leaves out the errors of their nodes.
     """
     command = [docker.executable(), "buildx", "inspect", "--bootstrap", f"--builder={name}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = FIELD.findall(done.stdout)
-    # The first platform of a node is its own; after it come those that it emulates.
-    native = [value.split(",")[0].strip(" *") for key, value in found if key == "Platforms"]
-    if done.returncode != 0 or not native:
+    found: list[tuple[str, str]] = FIELD.findall(done.stdout)
+    if done.returncode != 0 or not any(key == "Platforms" for key, _ in found):
         errors = [value for key, value in found if key == "Error"] or done.stderr.splitlines()[-1:]
         why = "; ".join(errors).removeprefix("ERROR: ")
         raise WorldError(f"the builder {name} does not answer", why, HINT)
-    platform = TARGET if TARGET in native else native[0]
-    needs_context = ("Driver", "docker") in found
-    return Builder(name, platform.partition("/")[2], is_engine=False, needs_context=needs_context)
+    return found
 
 
 def require_builder(builder: Builder) -> None:

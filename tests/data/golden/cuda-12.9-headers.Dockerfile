@@ -1,5 +1,5 @@
 # cuda-12.9-headers: a CUDA toolkit to compile in, and the libraries to run on. Rendered by builder.
-FROM --platform=$BUILDPLATFORM base-root AS devel
+FROM --platform=linux/amd64 base-root AS devel
 RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ccache", "cmake", "g++", "make", "ninja-build", "python3"]
 RUN --network=none --mount=type=bind,from=wheels,target=/wheels --mount=type=bind,from=inside,target=/inside ["python3", "/inside/assemble_cuda.py", "--root", "/usr/local/cuda", "--stub-compiler", "x86_64-linux-gnu-gcc", "--staging", "/staging", "--wheels", "/wheels", "--runtime", "libcudart"]
 RUN --network=none ["cp", "/staging/etc/ld.so.conf.d/cuda.conf", "/etc/ld.so.conf.d/cuda.conf"]

@@ -1,6 +1,6 @@
 # cuda-13.0: a CUDA toolkit to compile in, and the libraries to run on. Rendered by builder.
-FROM --platform=$BUILDPLATFORM base-root AS devel
-RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ccache", "cmake", "g++", "libssl-dev", "make", "ninja-build", "python3", "python3-venv"]
+FROM --platform=linux/amd64 base-root AS devel
+RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ccache", "cmake", "g++", "libssl-dev:amd64", "make", "ninja-build", "python3", "python3-venv"]
 RUN --network=none --mount=type=bind,from=wheels,target=/wheels --mount=type=bind,from=inside,target=/inside ["python3", "/inside/assemble_cuda.py", "--root", "/usr/local/cuda", "--stub-compiler", "x86_64-linux-gnu-gcc", "--staging", "/staging", "--wheels", "/wheels", "--runtime", "libcudart", "--runtime", "libcublas", "--runtime", "libcublasLt"]
 RUN --network=none ["cp", "/staging/etc/ld.so.conf.d/cuda.conf", "/etc/ld.so.conf.d/cuda.conf"]
 RUN --network=none ["ldconfig"]

@@ -1,12 +1,15 @@
 # cuda-13.0: a CUDA toolkit to compile in, and the libraries to run on. Rendered by builder.
-FROM --platform=$BUILDPLATFORM base-root AS devel
-# A recipe links libraries of the target: it names them with the architecture, "NAME:amd64".
+FROM --platform=linux/arm64 base-root AS devel
+# What is linked is the target's: "NAME:amd64".
 RUN --network=none ["dpkg", "--add-architecture", "amd64"]
-RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ccache", "cmake", "g++", "libssl-dev", "make", "ninja-build", "python3", "python3-venv", "g++-x86-64-linux-gnu"]
+RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ccache", "cmake", "g++", "libssl-dev:amd64", "make", "ninja-build", "python3", "python3-venv", "g++-x86-64-linux-gnu"]
 RUN --network=none --mount=type=bind,from=wheels,target=/wheels --mount=type=bind,from=target-wheels,target=/target-wheels --mount=type=bind,from=inside,target=/inside ["python3", "/inside/assemble_cuda.py", "--root", "/usr/local/cuda", "--stub-compiler", "x86_64-linux-gnu-gcc", "--staging", "/staging", "--wheels", "/wheels", "--wheels", "/target-wheels", "--runtime", "libcudart", "--runtime", "libcublas", "--runtime", "libcublasLt"]
 RUN --network=none ["cp", "/staging/etc/ld.so.conf.d/cuda.conf", "/etc/ld.so.conf.d/cuda.conf"]
 RUN --network=none ["ldconfig"]
 ENV PATH="/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" CUDA_HOME="/usr/local/cuda" CCACHE_DIR="/ccache" CCACHE_MAXSIZE="20G" CCACHE_NOHASHDIR="1" CCACHE_COMPILERCHECK="content"
+# Device code follows the char of the machine that compiles: here it is the target's.
+ENV NVCC_PREPEND_FLAGS="-Xcudafe --signed_chars"
+COPY --from=inside --chmod=0644 cross.cmake /usr/local/share/cmake/x86_64-linux-gnu.cmake
 
 FROM base-root AS runtime
 RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ca-certificates", "libgomp1", "libssl3t64", "libstdc++6"]

@@ -1,9 +1,9 @@
 # hello-sm120-0.1.0: cmake. Rendered by builder.
-FROM --platform=$BUILDPLATFORM base-devel AS entrypoint
+FROM --platform=linux/amd64 base-devel AS entrypoint
 RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out", "CROSS="]
 RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >/out/needs", "needs", "recipe hello-sm120-0.1.0", "code sm_120", "code compute_120", "cuda 13.0", "driver 580"]
 
-FROM --platform=$BUILDPLATFORM base-devel AS build
+FROM --platform=linux/amd64 base-devel AS build
 ARG REBUILD=no
 RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "libcpp-httplib-dev:amd64", "nlohmann-json3-dev"]
 COPY --from=source /tree/ /src/

@@ -1,5 +1,5 @@
 # vllm-0.20.2-wheel: patches laid over an installed package. Rendered by builder.
-FROM base-root AS entrypoint
+FROM --platform=linux/amd64 base-root AS entrypoint
 RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out", "CROSS="]
 RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >/out/needs", "needs", "recipe vllm-0.20.2-wheel", "cuda 13.0", "driver 580"]
 

@@ -1,5 +1,5 @@
 # vllm-nightly: patches laid over an installed package. Rendered by builder.
-FROM base-root AS entrypoint
+FROM --platform=linux/amd64 base-root AS entrypoint
 RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out", "CROSS="]
 RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >/out/needs", "needs", "recipe vllm-nightly"]
 

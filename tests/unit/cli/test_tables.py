@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.cli.tables import duration, minute, table
+from builder.cli.tables import minute, table
+from builder.tools.log import duration
 
 
 @pytest.mark.parametrize(

@@ -69,13 +69,16 @@ def test_of_a_cross_build_the_targets_libraries_are_in_the_image() -> None:
     made = of_catalog("hello-sm120-0.1.0", Platforms("arm64"))
     document = json.loads(sbom.documents(made, record_of(made), DPKG)[sbom.CYCLONEDX])
     found = {
-        each["scope"]: each["hashes"][0]["content"]
+        each["name"]: (each["scope"], each["hashes"][0]["content"])
         for each in document["components"]
-        if each["name"] == "nvidia-cublas"
+        if each["name"] in {"nvidia-cublas", "nvidia-cuda-nvcc"}
     }
     wheels = tomllib.loads((REPOSITORY / "recipes/bases/cuda-13.0.toml").read_text())["wheel"]
-    (cublas,) = [wheel["sha256"] for wheel in wheels if wheel["name"] == "nvidia-cublas"]
-    assert found == {"required": cublas["amd64"], "excluded": cublas["arm64"]}
+    pinned = {wheel["name"]: wheel["sha256"] for wheel in wheels}
+    assert found == {
+        "nvidia-cublas": ("required", pinned["nvidia-cublas"]["amd64"]),
+        "nvidia-cuda-nvcc": ("excluded", pinned["nvidia-cuda-nvcc"]["arm64"]),
+    }
     assert "pkg:deb/debian/cmake?arch=arm64&distro=debian-13" in {
         each.get("purl") for each in document["components"]
     }
