@@ -84,11 +84,9 @@ def assemble(
     secrets: dict[str, Path] = {}
     if sources.apt_sources is not None:
         secrets["apt-sources"] = sources.apt_sources
-    if jobs:
-        secrets["jobs"] = work / "jobs"
-        secrets["jobs"].write_text(f"{jobs}\n")
+    arguments = {**build_arguments, **({"BUILDER_JOBS": str(jobs)} if jobs else {})}
     plan = image.plan
     platforms = {
         stage: tuple(f"linux/{name}" for name in plan.architectures(stage)) for stage in plan.stages
     }
-    return Context(folder, named, secrets, build_arguments, platforms)
+    return Context(folder, named, secrets, arguments, platforms)
