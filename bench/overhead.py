@@ -26,7 +26,7 @@ from builder.errors import FetchError
 from builder.families import load_catalog
 from builder.images import context
 from builder.images.session import BuildOptions, BuildSession
-from builder.images.stages import lay_out
+from builder.images.stages import Below, lay_out
 from builder.records import record
 from builder.smoke import reading
 from builder.tools.docker import engine as docker
@@ -54,7 +54,7 @@ def bare(session: BuildSession, recipe: str, work: Path) -> float:
     images = image.base.references
     bases = context.bases_at(images, work, seen=True)
     runs_scripts = images["devel"]
-    laid_out = lay_out(image, session.options, bases, None, runs_scripts, work, lambda _: None)
+    laid_out = lay_out(image, session.options, bases, Below(), runs_scripts, work, lambda _: None)
     command = [docker.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
     command += ["--target=image", "--provenance=false", "--output=type=image,name=bench:bare"]
     started = time.monotonic()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from builder.errors import FetchError, WorldError
 from builder.images.bases import ensure_bases_of
+from builder.images.build import anew
 from builder.images.check import Candidate, check, check_again, find_verified, require_good
 from builder.images.log import BuildLog, new_log
 from builder.images.names import build_labels, ensure_tags, find_candidate, find_image
@@ -127,11 +128,19 @@ def _new_candidate(
     active.reporter.log(way.text + (f"; last time {before}" if before else ""))
     now = datetime.now(UTC).isoformat(timespec="seconds")
     base = base_images.get("runtime")
-    labels = build_labels(image, base, now)
+    labels = build_labels(image, base)
     stages = {"image": image.candidate}
-    built = build_stages(image, stages, labels, base_images, active, log, work)["image"]
+    options = anew(compiles=True) if active.options.rebuild else ()
+    built = build_stages(image, stages, labels, base_images, active, log, work, options)["image"]
     return Candidate(
-        image.candidate, built.digest, labels, str(log.path), built=True, base=base, way=way.name
+        image.candidate,
+        built.digest,
+        built.image.labels,
+        str(log.path),
+        now,
+        built=True,
+        base=base,
+        way=way.name,
     )
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from builder.bake import bakefile, directory
-from builder.bake.bakefile import CONTEXTS, FILE, NOW, Target, identifier
+from builder.bake.bakefile import CONTEXTS, FILE, Target, identifier
 from builder.errors import BuilderError, RecipeError, WorldError
 from builder.images.context import Context
 from builder.images.names import BASE_NAME
 from builder.images.session import BuildSession
-from builder.images.stages import lay_out
+from builder.images.stages import Below, lay_out
 from builder.plan import published_image
 from builder.plan.inputs import RegistryRoot
 from builder.plan.rendered import BaseImage, EngineImage
@@ -55,10 +54,12 @@ class _Writer:
         runs_scripts = base_images.get("devel") or base_images.get("runtime")
         if runs_scripts is not None and not docker.image(runs_scripts):
             runs_scripts = None
-        config = self._extended_config(image.base) if plan.family.extends_base else None
+        below = self._below(image.base)
+        if not plan.family.extends_base:
+            below = replace(below, config=None)
         place = Path(ENGINES) / plan.name
         contexts = {stage: at for base in image.bases() for stage, at in _contexts(base).items()}
-        context = self._lay_out(place, image, contexts, config, runs_scripts)
+        context = self._lay_out(place, image, contexts, below, runs_scripts)
         try:
             for base in image.bases():
                 self.base(base)
@@ -67,7 +68,7 @@ class _Writer:
             raise
         # No digest of the base: the machine that bakes builds it.
         extends = {BASE_NAME: base_images["runtime"]} if "runtime" in base_images else {}
-        labels = {**image.labels, **extends, CREATED: NOW}
+        labels = {**image.labels, **extends, CREATED: context.created}
         name = identifier(plan.name)
         self._add(name, context, "image", image.candidate, labels)
         return name
@@ -83,10 +84,12 @@ class _Writer:
             if image.base is not None:
                 self.base(image.base)
                 contexts = _contexts(image.base)
-            root = image.plan.published_root
+            root, below = image.plan.published_root, Below()
+            if image.base is not None or root is not None:
+                below = replace(self._below(image.base or image), config=None)
             if root is not None:
                 contexts = {"published": f"docker-image://{published_image.reference(root)}"}
-            context = self._lay_out(Path(BASES) / image.plan.name, image, contexts, None, None)
+            context = self._lay_out(Path(BASES) / image.plan.name, image, contexts, below, None)
             for stage, tag in image.references.items():
                 self._add(_stage_target(image, stage), context, stage, tag, image.labels)
         except BuilderError as error:
@@ -110,7 +113,7 @@ class _Writer:
         place: Path,
         image: EngineImage | BaseImage,
         bases: Mapping[str, str],
-        config: Mapping[str, Any] | None,
+        below: Below,
         runs_scripts: str | None,
     ) -> Context:
         """The context of an image, without the temporary files of its making."""
@@ -119,7 +122,7 @@ class _Writer:
         options, log = self.session.options, self.session.log
         log(f"laying out {image.plan.name} ({image.short_key})")
         try:
-            context = lay_out(image, options, bases, config, runs_scripts, work, log)
+            context = lay_out(image, options, bases, below, runs_scripts, work, log)
         except BaseException:
             shutil.rmtree(work)
             raise
@@ -131,21 +134,23 @@ class _Writer:
             secret.chmod(0o600)
         return context
 
-    def _extended_config(self, base: BaseImage) -> Mapping[str, Any]:
-        """The configuration of the base that an image extends.
+    def _below(self, base: BaseImage) -> Below:
+        """What an image on a base takes from it.
 
-        The engine's where it has the base, else the registry's of a published image; bases of our
-        own set neither user nor entrypoint.
+        The engine's where it has the base, else that of the registry's image which is the lowest;
+        bases of our own set neither user nor entrypoint.
         """
-        found = docker.image(base.references["runtime"])
+        found = docker.image([*base.references.values()][-1])
         if found is not None:
-            return found.config
+            return Below(found.config, found.epoch)
         *_, lowest = base.chain()
         root = lowest.plan.root
         if not isinstance(root, RegistryRoot):
-            return {}
+            return Below({})
         offline = self.session.options.offline
-        return published_image.config(root, lowest.plan.platforms.target, offline=offline)
+        target = lowest.plan.platforms.target
+        config, epoch = published_image.config(root, target, offline=offline)
+        return Below(config if lowest.plan.published_root else {}, epoch)
 
 
 def bake(

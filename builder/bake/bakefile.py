@@ -19,8 +19,6 @@ FILE = "docker-bake.json"
 CONTEXTS = "contexts"
 VARIABLE = "CONTEXTS"
 """The variable of the file for the directory of its contexts, which may be moved."""
-NOW = "${timestamp()}"
-"""The value of a label: the time of the bake, by the clock of the machine that bakes."""
 
 Target = dict[str, Any]
 
@@ -36,15 +34,15 @@ def target(
             return literal(str(where))
         return f"${{{VARIABLE}}}/{literal(str(path.relative_to(folder / CONTEXTS)))}"
 
-    evaluated = {name: text if text == NOW else literal(text) for name, text in labels.items()}
+    escaped = {name: literal(text) for name, text in labels.items()}
     target: Target = {
         "context": placed(laid_out.folder),
         "dockerfile": "Dockerfile",
         "target": stage,
         "platforms": list(laid_out.platforms[stage]),
         "tags": [literal(tag)],
-        "labels": evaluated,
-        "annotations": annotations_of(evaluated),
+        "labels": escaped,
+        "annotations": annotations_of(escaped),
         "contexts": {name: placed(where) for name, where in laid_out.named.items()},
         "args": {name: literal(text) for name, text in laid_out.build_arguments.items()},
         "secret": [
@@ -102,5 +100,5 @@ def _differences(target: Target, read: Target) -> Iterator[str]:
     for part in ("labels", "args"):
         found = read.get(part, {})
         for name, text in target.get(part, {}).items():
-            if text != NOW and literal(found.get(name, "")) != text:
+            if literal(found.get(name, "")) != text:
                 yield f"{part}, {name}: {found.get(name)!r}"

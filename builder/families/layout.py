@@ -22,6 +22,8 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class ImageLayout:
     """Where an image keeps its files, and which user it runs as."""
 
+    parent: str = "/opt"
+    """The parent of ``engine``, in which a stage that compiles has nothing else."""
     engine: str = "/opt/engine"
     """Everything that the engine installs."""
     uid: int = 10001

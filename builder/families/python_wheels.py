@@ -18,6 +18,7 @@ FAMILY = BaseFamily(
     name="python-wheels",
     summary="Python packages from locked wheels, in a virtual environment",
     template="python-wheels.Dockerfile.j2",
+    scripts=("reproducible",),
     requires_stages=("devel", "runtime"),
     stages={"runtime": "gzip"},
     requires_base="a CUDA runtime",

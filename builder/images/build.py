@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -40,13 +40,13 @@ def build(
     *,
     compression: str = "gzip",
     cache: str = "",
-    rebuild: bool = False,
+    anew: Sequence[str] = (),
 ) -> Built:
     """Build one stage of a context into an image of the engine named ``reference``.
 
     ``compression`` is that of its layers, "gzip" or "zstd"; ``cache`` is the name on a registry
-    that keeps the layers of all its steps; ``rebuild`` takes no layer from any cache, where its
-    Dockerfile has the argument REBUILD.
+    that keeps the layers of all its steps; ``anew`` are the options of ``anew`` where no layer is
+    taken from a cache.
     Raises ``BuildError`` with the first errors of the log, which is a ``BreakdownError`` where they
     are no fault of what is built, ``SpaceError`` when the disk filled up, ``WorldError`` when the
     engine or the builder went away.
@@ -63,9 +63,7 @@ def build(
     arguments += _cached_at(cache) if cache else []
     arguments += [f"--label={name}={value}" for name, value in labels.items()]
     arguments += [f"--annotation={annotation}" for annotation in annotations_of(labels)]
-    if rebuild:
-        # --no-cache would empty the compiler cache, that of every engine (moby/buildkit#4250).
-        arguments.append(f"--build-arg=REBUILD={datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}")
+    arguments += anew
     for attempt in range(2):
         log.begin()
         status = buildx.build(
@@ -87,6 +85,20 @@ def build(
     if found is None:
         raise BuildError(f"Docker lost the image {reference} just built", hint="build again")
     return Built(found, digest or found.digest)
+
+
+def anew(*, compiles: bool, ccache: bool = True) -> list[str]:
+    """The options of a build that takes no layer from a cache.
+
+    A Dockerfile that ``compiles`` has the stages entrypoint, build and image.  --no-cache would
+    empty the compiler cache, that of every engine (moby/buildkit#4250), so the stage build has the
+    argument REBUILD.  Without ``ccache`` its results are not used.
+    """
+    if not compiles:
+        return ["--no-cache"]
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
+    options = ["--no-cache-filter=entrypoint,image", f"--build-arg=REBUILD={now}"]
+    return options if ccache else [*options, "--build-arg=CCACHE_DISABLE=1"]
 
 
 def annotations_of(labels: Mapping[str, str]) -> list[str]:

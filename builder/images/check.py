@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from builder.errors import BuilderError, SmokeError, UntriedError
@@ -18,7 +19,6 @@ from builder.images.stages import extended_image
 from builder.plan.rendered import EngineImage
 from builder.presets.catalog import of_recipe
 from builder.presets.schema import Preset
-from builder.publish.remote_image import CREATED
 from builder.records import record
 from builder.records.record import Record
 from builder.settings import Settings
@@ -39,6 +39,8 @@ class Candidate:
     digest: str
     labels: Mapping[str, str]
     log: str = ""
+    created: str = ""
+    """When its build began (RFC 3339, UTC); empty: another run built it."""
     built: bool = False
     """This run built it."""
     base: docker.Image | None = None
@@ -118,7 +120,7 @@ def check(image: EngineImage, candidate: Candidate, active: ActiveBuild, work: P
         references=image.references,
         digest=verdict.digest,
         verdict=verdict,
-        created=labels.get(CREATED, ""),
+        created=candidate.created or datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=dict(active.seconds),
         way=candidate.way,
         base={labels.get(BASE_NAME, ""): labels.get(BASE_DIGEST, "")},
@@ -141,8 +143,9 @@ def check_again(
     state = options.settings.state_dir
     good = find_verified(image, found, options.settings)
     before = good or record.read(state, image.plan.name, image.key)
-    log, way = (before.log, before.way) if before else ("", "")
-    candidate = Candidate(image.references[0], found.digest, found.labels, log, way=way)
+    log, created, way = (before.log, before.created, before.way) if before else ("", "", "")
+    reference = image.references[0]
+    candidate = Candidate(reference, found.digest, found.labels, log, created, way=way)
     active = ActiveBuild(options, reporter, Timings(before.seconds if before else {}))
     kept = check(image, candidate, active, work)
     if good is not None and kept.verdict.untried and not kept.verdict.failures:

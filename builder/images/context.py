@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from builder.errors import WorldError
@@ -26,6 +27,13 @@ class Context:
     build_arguments: Mapping[str, str]
     platforms: Mapping[str, tuple[str, ...]]
     """Of each stage that becomes an image: "linux/amd64"."""
+    epoch: int
+    """The time of the newest input, in seconds since 1970: that of the image."""
+
+    @property
+    def created(self) -> str:
+        """The same as RFC 3339."""
+        return datetime.fromtimestamp(self.epoch, UTC).isoformat()
 
     def arguments(self, stage: str) -> list[str]:
         """The options of ``docker buildx build`` for a stage, the context's path last."""
@@ -84,9 +92,11 @@ def assemble(
     secrets: dict[str, Path] = {}
     if sources.apt_sources is not None:
         secrets["apt-sources"] = sources.apt_sources
-    arguments = {**build_arguments, **({"BUILDER_JOBS": str(jobs)} if jobs else {})}
+    arguments = {**build_arguments, "SOURCE_DATE_EPOCH": str(sources.epoch)}
+    if jobs:
+        arguments["BUILDER_JOBS"] = str(jobs)
     plan = image.plan
     platforms = {
         stage: tuple(f"linux/{name}" for name in plan.architectures(stage)) for stage in plan.stages
     }
-    return Context(folder, named, secrets, arguments, platforms)
+    return Context(folder, named, secrets, arguments, platforms, sources.epoch)

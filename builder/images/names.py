@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 from builder.families.layout import LABEL_KEY
 from builder.plan.rendered import EngineImage
-from builder.publish.remote_image import CREATED
 from builder.tools.docker import engine as docker
 
 BASE_NAME = "org.opencontainers.image.base.name"
@@ -39,7 +38,7 @@ def ensure_tags(image: EngineImage, source: str, names: Collection[str] = ()) ->
         docker.untag(source)
 
 
-def build_labels(image: EngineImage, base: docker.Image | None, created: str) -> dict[str, str]:
-    """The labels of a new image; ``base`` is the image that it extends, ``created`` RFC 3339."""
+def build_labels(image: EngineImage, base: docker.Image | None) -> dict[str, str]:
+    """The labels of a new image but its date; ``base`` is the image that it extends."""
     extends = {BASE_NAME: base.reference, BASE_DIGEST: base.digest} if base else {}
-    return {**image.labels, **extends, CREATED: created}
+    return {**image.labels, **extends}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from builder.images import context
 from builder.images.build import Built
 from builder.images.log import BuildLog
 from builder.images.session import ActiveBuild, BuildOptions
+from builder.plan import published_image
+from builder.plan.inputs import BasePlan, RegistryRoot
 from builder.plan.rendered import BaseImage, EngineImage
+from builder.publish.remote_image import CREATED
 from builder.smoke.contents import ExtendedImage
 from builder.sources import gather
 from builder.tools.docker import buildx
@@ -35,21 +39,28 @@ def build_stages(
     active: ActiveBuild,
     log: BuildLog,
     work: Path,
+    anew: Sequence[str] = (),
 ) -> dict[str, Built]:
     """Gather a plan's inputs and build the stages that ``references`` names.
 
-    ``base_images`` are those of its base, by stage; ``work`` is an empty directory.
+    ``base_images`` are those of its base, by stage; ``work`` is an empty directory; ``anew`` is as
+    in ``image_build.build``, and no layer is kept on a registry then.
     """
     plan, options, reporter = image.plan, active.options, active.reporter
     builder = buildx.builder(options.settings.buildx)
     with active.seconds.stage(f"fetch {plan.name}"):
         names = {stage: base.reference for stage, base in base_images.items()}
+        own = image.base.references if isinstance(image, EngineImage) else base_images
+        epoch = max((each.epoch for stage, each in base_images.items() if stage in own), default=0)
         runs_scripts = names.get("devel") or names.get("runtime")
         bases = context.bases_at(names, work, seen=builder.is_engine)
         base = base_images.get("runtime")
         extended = extended_image(image, base) if isinstance(image, EngineImage) else None
         config = extended.config if extended else None
-        laid_out = lay_out(image, options, bases, config, runs_scripts, work, reporter.log)
+        below = Below(config, epoch)
+        laid_out = lay_out(image, options, bases, below, runs_scripts, work, reporter.log)
+    if isinstance(image, EngineImage):
+        labels = {**labels, CREATED: laid_out.created}
     with active.seconds.stage(f"build {plan.name}"):
         built = {
             stage: image_build.build(
@@ -61,8 +72,8 @@ def build_stages(
                 reporter.on_progress,
                 builder,
                 compression=plan.stages[stage],
-                cache=layer_cache(image, options, stage),
-                rebuild=options.rebuild and isinstance(image, EngineImage),
+                cache=layer_cache(image, options, stage, anew=bool(anew)),
+                anew=anew,
             )
             for stage, reference in references.items()
         }
@@ -73,42 +84,69 @@ def build_stages(
     return built
 
 
+@dataclass(frozen=True, slots=True)
+class Below:
+    """What an image takes from those below it."""
+
+    config: Mapping[str, Any] | None = None
+    """The configuration of the image that it extends; None: it extends none."""
+    epoch: int = 0
+    """When the newest was created, in seconds since 1970; only those of a registry are newer than
+    the plan."""
+
+
 def lay_out(
     image: EngineImage | BaseImage,
     options: BuildOptions,
     bases: Mapping[str, str],
-    inherited: Mapping[str, Any] | None,
+    below: Below,
     runs_scripts: str | None,
     work: Path,
     log: Log,
 ) -> context.Context:
     """Gather a plan's inputs and assemble its context below the empty directory ``work``.
 
-    ``bases`` says where the images of its base are, ``inherited`` is the configuration of the image
-    that it extends (None: of nothing), ``runs_scripts`` an image of the engine that scripts of
-    patches run in.  Raises like ``gather.gather``.
+    ``bases`` says where the images of its base are, ``runs_scripts`` is an image of the engine that
+    scripts of patches run in.  Raises like ``gather.gather``.
     """
-    config = inherited or {}
+    config = below.config or {}
+    epoch = max(image.plan.epoch, below.epoch, _of_registry(image, options))
     starts = {"entrypoint": config.get("Entrypoint") or [], "command": config.get("Cmd") or []}
     cache = options.settings.cache_dir
-    materials = gather.GatherOptions(cache, log, runs_scripts, options.offline, starts)
+    materials = gather.GatherOptions(cache, log, runs_scripts, options.offline, starts, epoch)
     sources = gather.gather(image.plan, image.suite(), materials, work)
-    arguments = {} if inherited is None else {"BASE_USER": config.get("User") or "root"}
+    arguments = {} if below.config is None else {"BASE_USER": config.get("User") or "root"}
     return context.assemble(image, sources, bases, options.settings.jobs, work, arguments)
 
 
-def layer_cache(image: EngineImage | BaseImage, options: BuildOptions, stage: str) -> str:
+def _of_registry(image: EngineImage | BaseImage, options: BuildOptions) -> int:
+    """When the registry's image was created that a Debian root starts from; 0: it starts from none.
+
+    In seconds since 1970.  Raises ``FetchError`` where it is not known.
+    """
+    plan = image.plan
+    if not isinstance(plan, BasePlan) or plan.recipe.root is None:
+        return 0
+    if not isinstance(plan.root, RegistryRoot):
+        return 0
+    target, offline = plan.platforms.target, options.offline
+    return published_image.config(plan.root, target, offline=offline)[1]
+
+
+def layer_cache(
+    image: EngineImage | BaseImage, options: BuildOptions, stage: str, *, anew: bool = False
+) -> str:
     """Where the layers of a stage are kept on a registry; empty: nowhere.
 
     An image that extends a published one is built in seconds, and would take all of that image
-    along.  The layers of a rebuild are found by no other build.
+    along.  The layers of a build without caches (``anew``) are found by no other build.
     """
     plan = image.plan
     if isinstance(image, EngineImage):
-        useless = image.plan.family.extends_base or options.rebuild
+        useless = image.plan.family.extends_base
     else:
         useless = image.plan.recipe.published is not None
-    if not options.settings.layer_cache or options.offline or useless:
+    if not options.settings.layer_cache or options.offline or useless or anew:
         return ""
     suffix = "" if stage == "image" else f"-{stage}"
     return f"{options.settings.layer_cache}:{plan.name}{suffix}"

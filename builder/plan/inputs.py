@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -181,6 +182,14 @@ class BasePlan:
         return platforms.both if stage == "root" else (platforms.target,)
 
     @property
+    def epoch(self) -> int:
+        """The newest day of Debian packages (00:00 UTC) of this base and those below it, in seconds
+        since 1970; 0: none is known."""
+        root = self.recipe.root
+        day = datetime.fromisoformat(root.as_of).replace(tzinfo=UTC).timestamp() if root else 0
+        return max(int(day), self.base.epoch if self.base else 0)
+
+    @property
     def published_root(self) -> RegistryRoot | None:
         """The published image that it starts from; None: it starts from none."""
         is_published = self.recipe.published is not None
@@ -200,6 +209,7 @@ class BasePlan:
             "root": self.root,
             "packages": self.packages,
             "platforms": self.platforms,
+            "epoch": self.epoch,
             **self.family.variables(self.recipe, self.platforms),
         }
 
@@ -226,6 +236,11 @@ class Plan:
     def name(self) -> str:
         """The recipe's name."""
         return self.recipe.name
+
+    @property
+    def epoch(self) -> int:
+        """That of its base."""
+        return self.base.epoch
 
     @property
     def family(self) -> families.EngineFamily:
@@ -299,6 +314,7 @@ class Plan:
             "recipe": self.recipe,
             "packages": self.packages,
             "platforms": self.platforms,
+            "epoch": self.epoch,
             "needs": list(entrypoint.needs(self.recipe, self.code, self.base.cuda)),
             **self.family.template_variables(self.recipe, self.platforms),
         }

@@ -74,8 +74,10 @@ def reference(root: RegistryRoot) -> str:
     return f"{root.image.rpartition(':')[0]}@{root.digest}"
 
 
-def config(root: RegistryRoot, target: str, *, offline: bool) -> dict[str, Any]:
-    """The configuration of an image for linux/``target``, from the engine or else its registry.
+def config(root: RegistryRoot, target: str, *, offline: bool) -> tuple[dict[str, Any], int]:
+    """The "config" of an image for linux/``target``, and when it was created (seconds since 1970).
+
+    From the engine, or else its registry.
 
     Raises ``FetchError`` where neither has it.
     """
@@ -83,13 +85,14 @@ def config(root: RegistryRoot, target: str, *, offline: bool) -> dict[str, Any]:
     for name in (exact, root.image):
         found = docker.image(name)
         if found is not None and root.digest in found.digests:
-            return dict(found.config)
+            return dict(found.config), found.epoch
     if offline:
         raise FetchError(
             f"the configuration of {root.image} is not known: Docker does not have the image",
             "nothing is fetched (--offline)",
         )
-    return imagetools.config(exact, f"linux/{target}", PATIENCE)
+    image = imagetools.config(exact, f"linux/{target}", PATIENCE)
+    return image.get("config") or {}, docker.epoch_of(image.get("created"))
 
 
 def fetch(

@@ -11,6 +11,7 @@ from typing import Any
 from builder.errors import GoneError, RegistryError
 from builder.publish.remote_image import CREATED, DEEPEST, configuration
 from builder.publish.tag_history import Move, notes_in
+from builder.publish.verdicts import built_at
 from builder.tools.registry.client import Manifest, Repository
 
 KEY = r"[0-9a-f]{12}"
@@ -34,7 +35,8 @@ class Image:
     digest: str
     tags: tuple[str, ...]
     created: datetime | None
-    """By its label; None where it has none."""
+    """When it was first built, by a verdict that is attached to it, else by its label, which is the
+    time of its newest input; None where it has neither."""
     manifests: Mapping[str, Manifest] = field(repr=False)
     """Its own and, of an index, those that it lists, by digest."""
     attached: Mapping[str, Manifest | None] = field(repr=False)
@@ -83,10 +85,10 @@ def survey(repository: Repository, channel: str) -> list[Image]:
     images = []
     for digest, (manifest, named) in _tagged(repository, tags, channel).items():
         aged = any(is_nightly(tag, channel, ()) for tag in named)
-        created = _created(repository, manifest) if aged else None
         manifests = _with_parts(repository, manifest, named[0])
-        found = attachments.of(manifests)
-        images.append(Image(digest, tuple(named), created, manifests, *found))
+        *_, built = found = attachments.of(manifests)
+        created = (built or _created(repository, manifest)) if aged else None
+        images.append(Image(digest, tuple(named), created, manifests, *found[:-1]))
     return images
 
 
@@ -122,23 +124,27 @@ class _Attachments:
 
     def of(
         self, manifests: Collection[str]
-    ) -> tuple[dict[str, Manifest | None], tuple[str, ...], bool, tuple[Move, ...]]:
-        """The attachments of an image, their tags, whether one is a signature, and the notes of
-        moves among them."""
+    ) -> tuple[
+        dict[str, Manifest | None], tuple[str, ...], bool, tuple[Move, ...], datetime | None
+    ]:
+        """The attachments of an image, their tags, whether one is a signature, the notes of moves
+        among them, and when the image was built by the first of its verdicts."""
         attached: dict[str, Manifest | None] = {}
         tags: list[str] = []
         kinds: list[str] = []
         notes: list[Move] = []
+        built: list[datetime] = []
         subjects = list(manifests)
         for subject in subjects:  # grows: an attachment may have attachments
             found, entries = self._direct(subject)
             kinds += [str(entry.get("artifactType") or "") for entry in entries]
             notes += notes_in(entries, subject)
+            built += filter(None, [built_at(entries, subject)])
             subjects += [digest for digest in found if digest not in {*attached, *manifests}]
             attached |= found
             tags += self.by_subject.get(subject, ())
         kinds += [kind for manifest in attached.values() if manifest for kind in _kinds(manifest)]
-        return attached, tuple(tags), _signed(tags, kinds), tuple(notes)
+        return attached, tuple(tags), _signed(tags, kinds), tuple(notes), min(built, default=None)
 
     def _direct(self, subject: str) -> tuple[dict[str, Manifest | None], list[dict[str, Any]]]:
         """The attachments of one manifest, by digest, and their descriptors."""

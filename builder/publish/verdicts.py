@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ class Statement(BaseModel):
     checks: dict[str, int]
     """The number of checks that passed, by kind."""
     created: str
-    """When the image was made; RFC 3339, UTC."""
+    """When its build began, by the record; RFC 3339, UTC."""
 
     @property
     def text(self) -> str:
@@ -122,14 +124,29 @@ def attached_verdicts(
 
     ``entries`` are the descriptors of its referrers.
     """
+    return [
+        annotations
+        for statement, annotations in _statements(entries)
+        if (statement.digest, statement.key, statement.contract) == (digest, key, contract)
+    ]
+
+
+def built_at(entries: Iterable[Mapping[str, Any]], digest: str) -> datetime | None:
+    """When an image was first built, by the verdicts among its referrers; None: there is none."""
     found = []
+    for statement, _ in _statements(entries):
+        with suppress(ValueError):
+            if statement.digest == digest:
+                found.append(datetime.fromisoformat(statement.created).astimezone(UTC))
+    return min(found, default=None)
+
+
+def _statements(
+    entries: Iterable[Mapping[str, Any]],
+) -> Iterator[tuple[Statement, dict[str, str]]]:
+    """The verdicts among the descriptors of referrers, with their annotations."""
     for entry in entries:
         annotations = entry.get("annotations") or {}
         if entry.get("artifactType") == VERDICT and isinstance(annotations, dict):
-            try:
-                statement = Statement.model_validate_json(annotations.get(TEXT, ""))
-            except ValidationError:
-                continue
-            if (statement.digest, statement.key, statement.contract) == (digest, key, contract):
-                found.append(annotations)
-    return found
+            with suppress(ValidationError):
+                yield Statement.model_validate_json(annotations.get(TEXT, "")), annotations

@@ -27,7 +27,8 @@ class Record(BaseModel):
     digest: str
     verdict: Verdict
     created: str
-    """RFC 3339, UTC."""
+    """When this machine began to build the image, or first checked one that it had not built; RFC
+    3339, UTC."""
     seconds: Mapping[str, float]
     """By stage."""
     way: str = ""

@@ -42,6 +42,7 @@ from builder.smoke import (
     serves,
     sizes,
     starts,
+    times,
 )
 from builder.smoke.contents import Contents, ExtendedImage
 from builder.smoke.rules import Rules
@@ -50,7 +51,7 @@ from builder.smoke.wanted import Wanted, WantedCode
 from builder.tools.docker import containers
 from builder.tools.docker.blobs import blobs_of
 
-CHECKS_VERSION = 7
+CHECKS_VERSION = 8
 """Raised when checks are added: images whose verdict has fewer are smoke-tested again."""
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 ARCHITECTURES = ("120",)
@@ -205,6 +206,8 @@ def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
     yield device.check_absent(contents)
     yield from permissions.check(added, rules)
     yield from contract.check_texts(added, rules)
+    if recipe is not None:
+        yield from times.check(added, contents, extends=extended is not None)
     yield from sizes.check(added, contents, recipe.budget if recipe else Budget())
     if recipe is not None:
         yield from contract.check(recipe, subject.labels, contents, extended)

@@ -19,6 +19,8 @@ class File:
     kind: Literal["file", "link", "directory", "other"]
     size: int = 0
     mode: int = 0
+    modified: int = 0
+    """Seconds since 1970."""
     target: str = ""
     digest: str = ""
     """sha256 of a file's content; a hard link has that of its target."""

@@ -81,19 +81,22 @@ class _Scanner:
         return Entry(path, self.file(layer, member, path))
 
     def file(self, layer: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> File:
+        modified = int(member.mtime)
         if member.isdir():
-            return File(path, "directory", mode=member.mode)
+            return File(path, "directory", mode=member.mode, modified=modified)
         if member.issym():
-            return File(path, "link", target=member.linkname)
+            return File(path, "link", target=member.linkname, modified=modified)
         if member.islnk():
-            return File(path, "file", shares=posixpath.normpath("/" + member.linkname))
+            target = posixpath.normpath("/" + member.linkname)
+            return File(path, "file", shares=target, modified=modified)
         stream = layer.extractfile(member) if member.isreg() else None
         if stream is None:
-            return File(path, "other", mode=member.mode)
+            return File(path, "other", mode=member.mode, modified=modified)
         return self.regular(stream, member, path)
 
     def regular(self, stream: IO[bytes], member: tarfile.TarInfo, path: str) -> File:
-        file = File(path, "file", size=member.size, mode=member.mode)
+        modified = int(member.mtime)
+        file = File(path, "file", size=member.size, mode=member.mode, modified=modified)
         head = stream.read(BLOCK)
         if elf.is_elf(head):
             return self.library(stream, head, file)

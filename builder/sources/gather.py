@@ -34,6 +34,8 @@ class Sources:
     """Tars of the Debian root, one for each platform, if mmdebstrap made them."""
     apt_sources: Path | None = None
     """A deb822 file: the apt sources of this machine."""
+    epoch: int = 0
+    """The time of the newest input, in seconds since 1970: see ``GatherOptions.epoch``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class GatherOptions:
     offline: bool = False
     base_start: Mapping[str, Any] = field(default_factory=dict)
     """``entrypoint`` and ``command`` of the base, for an overlay."""
+    epoch: int = 0
+    """The time of the base, in seconds since 1970; a source that is a newer commit has its own."""
 
 
 def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, work: Path) -> Sources:
@@ -61,6 +65,7 @@ def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, wor
     """
     log = options.log
     folders: dict[str, Path] = {}
+    epoch = options.epoch
     if plan.scripts:
         folders["inside"] = _copied(plan.dockerfiles / "scripts", plan.scripts, work / "inside")
     if isinstance(plan, Plan) and plan.entrypoint:
@@ -73,7 +78,8 @@ def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, wor
         )
     if isinstance(plan, Plan):
         make = _overlay if plan.family.extends_base else _source
-        folders["source"] = make(plan, options, work)
+        folders["source"], committed = make(plan, options, work)
+        epoch = max(epoch, committed)
     sources = apt.sources_for(suite) if suite else None
     apt_sources = None
     if sources is not None:
@@ -82,7 +88,7 @@ def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, wor
     roots: tuple[Path, ...] = ()
     if isinstance(plan, BasePlan) and isinstance(plan.root, BootstrappedRoot):
         roots = bootstrap(plan.root, plan.architectures("root"), work, apt_sources, log)
-    return Sources(folders, roots, apt_sources)
+    return Sources(folders, roots, apt_sources, epoch)
 
 
 def _copied(source: Path, names: Iterable[str], folder: Path) -> Path:
@@ -104,26 +110,27 @@ def _together(files: list[Path], folder: Path) -> Path:
     return folder
 
 
-def _source(plan: Plan, options: GatherOptions, work: Path) -> Path:
-    """A context with the tree in a subdirectory, where its .dockerignore has no effect."""
+def _source(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
+    """A context with the tree in a subdirectory, where its .dockerignore has no effect; and the
+    time of its commit (0: it is none)."""
     context = work / "source"
     context.mkdir()
     target = context / "tree"
     cache, log, offline = options.cache, options.log, options.offline
     if not isinstance(plan.source, GitCommit) and not plan.patches:
         checkout.unpack(plan.source, cache, target, log, offline=offline)
-        return context
+        return context, 0
 
     def write(repositories: Repositories, _: str, patched: str) -> None:
         shutil.rmtree(target, ignore_errors=True)
         repositories.scratch.export(patched, target)
 
-    _patched(plan, options, work, write)
-    return context
+    return context, _patched(plan, options, work, write)
 
 
-def _overlay(plan: Plan, options: GatherOptions, work: Path) -> Path:
-    """The files of an installed package that patches change; without patches nothing is fetched."""
+def _overlay(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
+    """The files of an installed package that patches change, and the time of the commit (0: there
+    is none); without patches nothing is fetched."""
     target = work / "source"
 
     def write(repositories: Repositories, tree: str, patched: str) -> None:
@@ -131,8 +138,7 @@ def _overlay(plan: Plan, options: GatherOptions, work: Path) -> Path:
         target.mkdir()
         overlay.write(repositories, tree, patched, options.base_start, target)
 
-    _patched(plan, options, work, write)
-    return target
+    return target, _patched(plan, options, work, write)
 
 
 def _patched(
@@ -140,19 +146,22 @@ def _patched(
     options: GatherOptions,
     work: Path,
     write: Callable[[Repositories, str, str], None],
-) -> None:
-    """Call ``write`` with the tree of the source and the patched tree.
+) -> int:
+    """Call ``write`` with the tree of the source and the patched tree; the time of its commit.
 
     Again if a mirror turns out to be damaged.  An overlay without patches needs no source.
     """
     repositories = Repositories(options.cache, work, options.log, offline=options.offline)
     context = PatchContext(repositories, work, options.image, options.log)
 
-    def make() -> None:
-        tree = EMPTY_TREE
+    def make() -> int:
+        tree, committed = EMPTY_TREE, 0
         if plan.patches or not plan.family.extends_base:
             tree = checkout.tree_of(plan.source, repositories, work)
+            if isinstance(plan.source, GitCommit):
+                committed = repositories.scratch.time_of(plan.source.commit)
         write(repositories, tree, apply_all(context, tree, plan.patches))
+        return committed
 
     with closing(repositories):
-        repositories.repairing(make)
+        return repositories.repairing(make)

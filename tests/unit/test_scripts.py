@@ -208,3 +208,16 @@ def test_what_a_step_must_say_and_what_may_be_asked(begins: Start) -> None:
     status, output = begins.run("echo nothing", says="P60 applied")
     assert status == 76
     assert "did not say 'P60 applied'" in output
+
+
+def test_a_folder_gets_one_time_and_plain_modes(tmp_path: Path) -> None:
+    folder = tmp_path / "opt"
+    (folder / "bin").mkdir(parents=True, mode=0o700)
+    (folder / "bin" / "run").touch(0o750)
+    (folder / "text").touch(0o666)
+    (folder / "link").symlink_to("/nowhere")
+    subprocess.run([INSIDE / "reproducible", folder], check=True)
+    found = {path.name: path.lstat() for path in (folder, *folder.rglob("*"))}
+    assert {stat.st_mtime for stat in found.values()} == {315532800}
+    modes = {name: stat.st_mode & 0o7777 for name, stat in found.items() if name != "link"}
+    assert modes == {"opt": 0o755, "bin": 0o755, "run": 0o755, "text": 0o644}

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,8 @@ class Image:
     layers: int
     config: Mapping[str, Any]
     """The "config" of its OCI image configuration."""
+    epoch: int = 0
+    """When it was created by its configuration, in seconds since 1970; 0: not known."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -230,7 +233,21 @@ def _read(reference: str, found: Mapping[str, Any]) -> Image:
         frozenset([found["Id"], *others]),
         len(found["RootFS"].get("Layers") or []),
         found.get("Config") or {},
+        epoch_of(found.get("Created")),
     )
+
+
+def epoch_of(created: str | None) -> int:
+    """The property ``created`` of an image configuration (RFC 3339) in seconds since 1970.
+
+    0 where it is missing, earlier, or no such text.
+    https://github.com/opencontainers/image-spec/blob/main/config.md
+    """
+    try:
+        found = datetime.fromisoformat(created or "")
+    except ValueError:
+        return 0
+    return max(0, int(found.timestamp())) if found.tzinfo else 0
 
 
 def _not_inspected(reference: str, why: str) -> WorldError:

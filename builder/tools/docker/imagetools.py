@@ -42,7 +42,7 @@ def digest(reference: str, timeout: float) -> str | None:
 
 
 def config(reference: str, platform: str, timeout: float) -> dict[str, Any]:
-    """The "config" of the OCI image configuration of an image, for one platform ("linux/amd64").
+    """The OCI image configuration of an image, for one platform ("linux/amd64").
 
     Raises ``FetchError`` where the registry does not give it.
     """
@@ -60,8 +60,7 @@ def config(reference: str, platform: str, timeout: float) -> dict[str, Any]:
             f"it has: {', '.join(images)}",
             "use an image of that platform",
         )
-    settings: dict[str, Any] = found.get("config") or {}
-    return settings
+    return dict(found)
 
 
 def _inspect(

@@ -184,6 +184,11 @@ class Repository:
         with self._translated("cat-file"):
             return self.repo.tree(commit).hexsha
 
+    def time_of(self, commit: str) -> int:
+        """When a commit was committed, in seconds since 1970."""
+        with self._translated("cat-file"):
+            return int(self.repo.commit(commit).committed_date)
+
     def read(self, name: str) -> bytes:
         """The contents of a blob."""
         with self._translated("cat-file"):

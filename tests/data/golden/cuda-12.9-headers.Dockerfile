@@ -1,16 +1,15 @@
 # cuda-12.9-headers: a CUDA toolkit to compile in, and the libraries to run on. Rendered by builder.
 FROM --platform=linux/amd64 base-root AS devel
-RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ccache", "cmake", "g++", "make", "ninja-build", "python3"]
-RUN --network=none --mount=type=bind,from=wheels,target=/wheels --mount=type=bind,from=inside,target=/inside ["python3", "/inside/assemble_cuda.py", "--root", "/usr/local/cuda", "--stub-compiler", "x86_64-linux-gnu-gcc", "--staging", "/staging", "--wheels", "/wheels", "--runtime", "libcudart"]
-RUN --network=none ["cp", "/staging/etc/ld.so.conf.d/cuda.conf", "/etc/ld.so.conf.d/cuda.conf"]
-RUN --network=none ["ldconfig"]
+RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795132800", "/inside/reproducible", "/", "sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ccache", "cmake", "g++", "make", "ninja-build", "python3"]
+RUN --network=none --mount=type=bind,from=wheels,target=/wheels --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795132800", "/inside/reproducible", "/", "sh", "-euc", "\"$@\"; /inside/reproducible /staging", "assemble", "python3", "/inside/assemble_cuda.py", "--root", "/usr/local/cuda", "--stub-compiler", "x86_64-linux-gnu-gcc", "--staging", "/staging", "--wheels", "/wheels", "--runtime", "libcudart"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795132800", "/inside/reproducible", "/", "sh", "-euc", "cp /staging/etc/ld.so.conf.d/cuda.conf /etc/ld.so.conf.d/; ldconfig"]
 ENV PATH="/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" CUDA_HOME="/usr/local/cuda" CCACHE_DIR="/ccache" CCACHE_MAXSIZE="20G" CCACHE_NOHASHDIR="1" CCACHE_COMPILERCHECK="content"
 
 FROM base-root AS runtime
-RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ca-certificates"]
-COPY --from=devel /staging/ /
-COPY --from=inside --chmod=0755 healthcheck /usr/local/bin/healthcheck
-RUN --network=none ["sh", "-euc", "ldconfig; useradd --uid 10001 --create-home --shell /usr/sbin/nologin engine; find / -xdev -type f -perm /6000 -exec chmod ug-s {} +; rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/* /etc/*-"]
+RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795132800", "/inside/reproducible", "/", "sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "ca-certificates"]
+# The loader's cache names CUDA's libraries, whose own layer comes last: every engine on it shares it.
+RUN --network=none --mount=type=bind,from=inside,target=/inside --mount=type=bind,from=devel,source=/staging/usr/local/cuda,target=/usr/local/cuda --mount=type=bind,from=devel,source=/staging/etc/ld.so.conf.d/cuda.conf,target=/etc/ld.so.conf.d/cuda.conf ["env", "SOURCE_DATE_EPOCH=1795132800", "/inside/reproducible", "/", "sh", "-euc", "ldconfig; useradd --uid 10001 --create-home --shell /usr/sbin/nologin engine; find / -xdev -type f -perm /6000 -exec chmod ug-s {} +; cp /inside/healthcheck /usr/local/bin/healthcheck; rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/* /etc/*-"]
+COPY --link --from=devel /staging/ /
 # The driver's libraries and the GPUs come from the host, by NVIDIA's container runtime, which
 # refuses to start a container where the driver is too old for this.
 ENV NVIDIA_VISIBLE_DEVICES="all" NVIDIA_DRIVER_CAPABILITIES="compute,utility" NVIDIA_REQUIRE_CUDA="cuda>=12.9"

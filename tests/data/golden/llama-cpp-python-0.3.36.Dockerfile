@@ -1,28 +1,30 @@
 # llama-cpp-python-0.3.36: a Python package with CUDA parts. Rendered by builder.
 FROM --platform=linux/amd64 base-devel AS entrypoint
-RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out", "CROSS="]
-RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >/out/needs", "needs", "recipe llama-cpp-python-0.3.36", "code sm_120a", "cuda 13.0", "driver 580"]
+RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out/opt/builder", "CROSS="]
+RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/out/opt/builder/needs", "recipe llama-cpp-python-0.3.36", "code sm_120a", "cuda 13.0", "driver 580"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/out"]
 
 FROM base-devel AS build
-ARG REBUILD=no
-RUN --network=none ["python3", "-m", "venv", "/opt/build"]
-RUN --network=none --mount=type=bind,from=build-wheels,target=/wheels ["sh", "-euc", "/opt/build/bin/python -m pip install --no-index --no-deps --disable-pip-version-check /wheels/*.whl"]
+ARG REBUILD=no CCACHE_DISABLE
+RUN --network=none ["python3", "-m", "venv", "/venv"]
+RUN --network=none --mount=type=bind,from=build-wheels,target=/wheels ["sh", "-euc", "/venv/bin/python -m pip install --no-index --no-deps --disable-pip-version-check /wheels/*.whl"]
+ARG SOURCE_DATE_EPOCH
 COPY --from=source /tree/ /src/
 ARG BUILDER_JOBS
-RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache --mount=type=bind,from=inside,target=/inside ["/inside/jobs", "3.0", "/opt/build/bin/python", "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--verbose", "--disable-pip-version-check", "--wheel-dir", "/wheel", "--config-settings", "build-dir=/build", "--config-settings", "cmake.define.CMAKE_BUILD_TYPE=Release", "--config-settings", "cmake.define.CMAKE_CUDA_ARCHITECTURES=120", "--config-settings", "cmake.define.CMAKE_C_COMPILER_LAUNCHER=ccache", "--config-settings", "cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache", "--config-settings", "cmake.define.CMAKE_CUDA_COMPILER_LAUNCHER=ccache", "--config-settings", "cmake.define.CMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "--config-settings", "cmake.define.CMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "--config-settings", "cmake.define.GGML_SSE42=ON", "--config-settings", "cmake.define.GGML_AVX=ON", "--config-settings", "cmake.define.GGML_AVX2=ON", "--config-settings", "cmake.define.GGML_BMI2=ON", "--config-settings", "cmake.define.GGML_FMA=ON", "--config-settings", "cmake.define.GGML_F16C=ON", "--config-settings", "cmake.define.GGML_CUDA=ON", "--config-settings", "cmake.define.GGML_CUDA_NO_VMM=ON", "--config-settings", "cmake.define.GGML_CUDA_NCCL=OFF", "--config-settings", "cmake.define.GGML_NATIVE=OFF", "--config-settings", "cmake.define.LLAMA_OPENSSL=OFF", "--config-settings", "cmake.define.LLAMA_BUILD_TESTS=OFF", "--config-settings", "cmake.define.LLAMA_BUILD_EXAMPLES=OFF", "--config-settings", "wheel.exclude=lib/**;bin/**;include/**", "/src"]
+RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache --mount=type=bind,from=inside,target=/inside ["/inside/jobs", "3.0", "/venv/bin/python", "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--verbose", "--disable-pip-version-check", "--wheel-dir", "/wheel", "--config-settings", "build-dir=/build", "--config-settings", "cmake.define.CMAKE_BUILD_TYPE=Release", "--config-settings", "cmake.define.CMAKE_CUDA_ARCHITECTURES=120", "--config-settings", "cmake.define.CMAKE_C_COMPILER_LAUNCHER=ccache", "--config-settings", "cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache", "--config-settings", "cmake.define.CMAKE_CUDA_COMPILER_LAUNCHER=ccache", "--config-settings", "cmake.define.CMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "--config-settings", "cmake.define.CMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "--config-settings", "cmake.define.GGML_SSE42=ON", "--config-settings", "cmake.define.GGML_AVX=ON", "--config-settings", "cmake.define.GGML_AVX2=ON", "--config-settings", "cmake.define.GGML_BMI2=ON", "--config-settings", "cmake.define.GGML_FMA=ON", "--config-settings", "cmake.define.GGML_F16C=ON", "--config-settings", "cmake.define.GGML_CUDA=ON", "--config-settings", "cmake.define.GGML_CUDA_NO_VMM=ON", "--config-settings", "cmake.define.GGML_CUDA_NCCL=OFF", "--config-settings", "cmake.define.GGML_NATIVE=OFF", "--config-settings", "cmake.define.LLAMA_OPENSSL=OFF", "--config-settings", "cmake.define.LLAMA_BUILD_TESTS=OFF", "--config-settings", "cmake.define.LLAMA_BUILD_EXAMPLES=OFF", "--config-settings", "wheel.exclude=lib/**;bin/**;include/**", "/src"]
 # The virtual environment is made here and moved whole: both stages have the same Python.
 RUN --network=none ["python3", "-m", "venv", "--without-pip", "/opt/engine"]
-RUN --network=none --mount=type=bind,from=runtime-wheels,target=/wheels ["sh", "-euc", "/opt/build/bin/python -m pip --python /opt/engine/bin/python install --no-index --no-deps --no-compile --disable-pip-version-check /wheels/*.whl /wheel/*.whl"]
+RUN --network=none --mount=type=bind,from=runtime-wheels,target=/wheels ["sh", "-euc", "/venv/bin/python -m pip --python /opt/engine/bin/python install --no-index --no-deps --no-compile --disable-pip-version-check /wheels/*.whl /wheel/*.whl"]
 RUN --network=none --mount=type=bind,from=inside,target=/inside ["python3", "/inside/relink.py", "/opt/engine/lib"]
 # Wheels bring libraries to link against; a runtime has no use for them.
 RUN --network=none ["find", "/opt/engine", "-name", "*.a", "-delete"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/opt"]
 
 FROM base-runtime AS image
-ARG REBUILD=no
-RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log ["sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "python3"]
-COPY --from=build /opt/engine/ /opt/engine/
+RUN --network=default --mount=type=secret,id=apt-sources,target=/etc/apt/sources.list.d/builder.sources --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795132800", "/inside/reproducible", "/", "sh", "-euc", "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends -- \"$@\"", "apt-install", "python3"]
+COPY --link --from=build /opt/ /opt/
 ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" PYTHONUNBUFFERED="1" PYTHONDONTWRITEBYTECODE="1"
-COPY --from=entrypoint /out/ /opt/builder/
+COPY --link --from=entrypoint /out/ /
 ENV HOST="0.0.0.0" PORT="8000"
 USER 10001:10001
 WORKDIR /home/engine

@@ -9,11 +9,19 @@ from support.catalogs import rendered
 from support.environment import REPOSITORY
 
 
-def cached(name: str, stage: str = "image", *, base: bool = False, **options: bool) -> str:
+def cached(
+    name: str,
+    stage: str = "image",
+    *,
+    base: bool = False,
+    anew: bool = False,
+    offline: bool = False,
+) -> str:
     """Where the layers of a recipe, or of its base, are kept."""
     found = rendered(REPOSITORY, name)
     chosen = Settings(layer_cache="r.example/farm/cache")
-    return layer_cache(found.base if base else found, BuildOptions(chosen, **options), stage)
+    options = BuildOptions(chosen, offline=offline)
+    return layer_cache(found.base if base else found, options, stage, anew=anew)
 
 
 def test_layers_are_kept_where_making_them_again_takes_longer_than_fetching_them() -> None:
@@ -28,5 +36,5 @@ def test_layers_are_kept_where_making_them_again_takes_longer_than_fetching_them
 def test_nothing_is_asked_of_a_registry_offline_and_nothing_useless_is_kept() -> None:
     assert cached("hello-sm120", offline=True) == ""
     assert cached("hello-sm120", "devel", base=True, offline=True) == ""
-    assert cached("hello-sm120", rebuild=True) == ""
-    assert cached("hello-sm120", "devel", base=True, rebuild=True) != ""  # bases stay
+    assert cached("hello-sm120", anew=True) == ""
+    assert cached("hello-sm120", "devel", base=True, anew=True) == ""

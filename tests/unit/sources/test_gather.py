@@ -13,7 +13,7 @@ import pytest
 
 from builder.errors import FetchError, PatchError
 from builder.plan.inputs import Plan
-from builder.sources.gather import GatherOptions, gather
+from builder.sources.gather import GatherOptions, Sources, gather
 from support.catalogs import rendered
 from support.upstreams import Upstream
 
@@ -37,6 +37,7 @@ entrypoint = ["/x"]
 [[probe]]
 run = ["x"]
 """
+BASE_EPOCH = 1795132800  # 2026-11-20
 PATCH = '\n[[patch]]\nfile = "x.patch"\nwhy = "x"\n'
 DIFF = "--- a/a.c\n+++ b/a.c\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
 TEXT = b"one\ntwo\nthree\n"
@@ -62,14 +63,17 @@ class Farm:
         return digest
 
     def tree(self, source: str, patch: str = "") -> Path:
+        return self.gathered(source, patch).folders["source"] / "tree"
+
+    def gathered(self, source: str, patch: str = "") -> Sources:
         (self.catalog / "recipes" / "x-1.toml").write_text(RECIPE.format(source=source) + patch)
         plan = rendered(self.catalog, "x-1").plan
         assert isinstance(plan, Plan)
         self.count += 1
         work = self.folder / f"work-{self.count}"
         work.mkdir()
-        materials = GatherOptions(self.folder / "cache", self.said.append)
-        return gather(plan, "trixie", materials, work).folders["source"] / "tree"
+        materials = GatherOptions(self.folder / "cache", self.said.append, epoch=BASE_EPOCH)
+        return gather(plan, "trixie", materials, work)
 
 
 @pytest.fixture
@@ -138,6 +142,20 @@ def test_a_commit(farm: Farm, tmp_path: Path) -> None:
     assert (farm.tree(source) / "a.c").read_bytes() == TEXT
     assert (farm.tree(source, PATCH) / "a.c").read_text() == "one\n2\nthree\n"
     assert "file x.patch is applied" in farm.said
+
+
+def test_the_newest_input_is_the_base_or_the_commit(farm: Farm, tmp_path: Path) -> None:
+    upstream = Upstream(tmp_path / "upstream")
+    for date in (BASE_EPOCH - 60, BASE_EPOCH + 60):
+        upstream.clock = date - 120  # each command of git is a minute later
+        commit = upstream.commit("one", **{"a.c": f"{date}\n"})
+        found = farm.gathered(f'{{ git = "{upstream.url}", commit = "{commit}" }}')
+        assert found.epoch == max(BASE_EPOCH, int(upstream.git("log", "-1", "--format=%ct")))
+    assert found.epoch > BASE_EPOCH
+    folder = farm.catalog / "engines" / "x"
+    folder.mkdir(parents=True)
+    (folder / "a.c").write_bytes(TEXT)
+    assert farm.gathered('{ path = "engines/x" }').epoch == BASE_EPOCH
 
 
 def test_a_mirror_that_is_damaged_under_a_patch_is_made_anew(farm: Farm, tmp_path: Path) -> None:
