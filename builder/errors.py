@@ -192,6 +192,12 @@ class ReceiptError(BuilderError):
     exit_code = 16
 
 
+class DifferenceError(BuilderError):
+    """What was compared differs."""
+
+    exit_code = 17
+
+
 class Interrupted(BaseException):
     """SIGINT or SIGTERM.  Not an ``Exception``, so that no handler on the way swallows it."""
 
@@ -216,6 +222,7 @@ EXIT_CODES: dict[int, str] = {
     StaleError.exit_code: "a channel is behind for longer than its limit",
     FitError.exit_code: "the model does not fit on the card",
     ReceiptError.exit_code: "a receipt is refused",
+    DifferenceError.exit_code: "what was compared differs",
     INTERNAL: "a bug in builder (a report is written)",
     INTERRUPTED: "interrupted",
 }

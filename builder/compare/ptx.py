@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _TOP = re.compile(rb'//[^\n]*|/\*.*?\*/|"[^"]*"|[{};]', re.DOTALL)
-_BODY = re.compile(rb'//[^\n]*|/\*.*?\*/|"[^"]*"|[{}]', re.DOTALL)
 _FUNCTION = re.compile(
     rb"(?:\.(?:visible|weak|extern)\s+)*"
     rb"\.(?:entry|func\b\s*(?:\.noreturn\b\s*)?(?:\([^)]*\))?)\s*([\w$.]+)"
 )
-_SIGN = re.compile(rb"\.[su](8|16|32|64)\b")
-_LOAD = re.compile(rb"\bld(?:\.\w+)*\.([su])8\b")
+_SIZES = (b"8", b"16", b"32", b"64")
+_LOAD = re.compile(rb"ld\.[\w.:]*\.([su])8\b")
 _MADE_UP = re.compile(
     rb"(?:\d*_INTERNAL_|\d*_GLOBAL__N__|__nv_static_\d+__)[0-9a-f]{8}_\d+_\w*?_[0-9a-f]{8}"
 )
 """Names of what has internal linkage: hashes of the source's path and content (seen with CUDA 12.8
 to 13.0)."""
+_LINKAGE = (b"_INTERNAL_", b"_GLOBAL__N__", b"__nv_static_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,14 @@ def split(text: bytes) -> tuple[list[PtxFunction], bytes]:
 
 def without_signs(text: bytes) -> bytes:
     """The text with the same type in the place of signed and unsigned ones of a size."""
-    return _SIGN.sub(rb".x\1", text)
+    for size in _SIZES:
+        text = text.replace(b".s" + size, b".u" + size)
+    return text
 
 
 def without_made_up_names(text: bytes) -> bytes:
     """The text with one name in the place of those that nvcc makes from hashes."""
-    return _MADE_UP.sub(b"_", text)
+    return _MADE_UP.sub(b"_", text) if any(part in text for part in _LINKAGE) else text
 
 
 def byte_loads(text: bytes) -> tuple[int, int]:
@@ -77,10 +79,12 @@ def _blocks(text: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _closing(text: bytes, at: int) -> int:
-    """The byte after the brace that closes one before ``at``."""
+    """The byte after the brace that closes one before ``at``; comments have no braces."""
     depth = 1
-    for token in _BODY.finditer(text, at):
-        depth += (token[0] == b"{") - (token[0] == b"}")
-        if depth == 0:
-            return token.end()
-    return len(text)
+    while depth:
+        end = text.find(b"}", at)
+        if end < 0:
+            return len(text)
+        depth += text.count(b"{", at, end) - 1
+        at = end + 1
+    return at

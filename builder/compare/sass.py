@@ -88,9 +88,6 @@ def _function(elf: ElfSections, name: str, parts: _Parts, registers: int | None)
 
 def byte_loads(code: bytes) -> tuple[int, int]:
     """The number of signed and of unsigned 8-bit loads in the SASS of a function."""
-    widths = [
-        code[at + 9] >> 1 & 7
-        for at in range(0, len(code) - _INSTRUCTION + 1, _INSTRUCTION)
-        if (code[at] | (code[at + 1] & 0xF) << 8) in _LOADS
-    ]
+    rows = zip(*(code[at::_INSTRUCTION] for at in (0, 1, 9)), strict=False)
+    widths = [width >> 1 & 7 for low, high, width in rows if (low | (high & 0xF) << 8) in _LOADS]
     return widths.count(_SIGNED), widths.count(_UNSIGNED)

@@ -14,6 +14,8 @@ from typing import Literal, Protocol
 from builder.errors import WorldError
 
 Kind = Literal["file", "link", "directory", "device", "fifo"]
+FILE = "/"
+"""The path of a single file, which may have another name in the other tree."""
 HEAD = 64  # bytes of a file that tell its format
 
 
@@ -74,7 +76,7 @@ class FilesTree:
 
 
 def read_files(root: Path) -> FilesTree:
-    """A directory, or one file; the path of a single file in the tree is ``/``.
+    """A directory, or one file; the path of a single file is ``FILE``.
 
     A link to either is followed.  Raises ``WorldError`` where something cannot be read.
     """
@@ -103,7 +105,7 @@ def with_first_names(nodes: dict[str, Node], shared: Mapping[str, object]) -> di
 def _below(root: Path) -> Iterator[tuple[str, Path]]:
     """The paths of a tree, a directory before what is in it; not the root of a directory."""
     if not root.is_dir():
-        yield "/", root
+        yield FILE, root
         return
     for folder, folders, files in os.walk(root, onerror=_raise):
         for name in sorted([*folders, *files]):
@@ -119,7 +121,7 @@ def _shared(root: Path, nodes: Mapping[str, Node]) -> dict[str, object]:
     """Device and inode of each file with several names."""
     found: dict[str, object] = {}
     for path, node in nodes.items():
-        if node.kind == "file" and path != "/":
+        if node.kind == "file" and path != FILE:
             status = (root / path[1:]).lstat()
             if status.st_nlink > 1:
                 found[path] = (status.st_dev, status.st_ino)

@@ -85,6 +85,6 @@ def _layout(folder: Path) -> Blobs | None:
 
 def _is_remote(session: BuildSession, name: str) -> bool:
     """Whether a name can only be that of an image of a registry: ``OWNER/NAME``, ``NAME:TAG``."""
-    if is_recipe(session, name) or not REFERENCE.fullmatch(name) or session.options.offline:
+    if is_recipe(session, name) or not REFERENCE.fullmatch(name):
         return False
     return bool({"/", ":"} & {*name}) and docker.image(name) is None

@@ -53,6 +53,7 @@ def test_the_commands_are_those_of_the_manual() -> None:
         "doctor",
         "sbom",
         "kernels",
+        "compare",
         "receipts",
         "bake",
         "recipe",

@@ -1,0 +1,122 @@
+"""The verdict on a comparison in a few sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from builder.compare.results import Comparison, FunctionDifference, Signs
+from builder.compare.tree import FILE
+
+STATES = ("added", "removed", "changed")
+CHAR = "-Xcudafe --signed_chars"
+"""The option of nvcc that makes plain ``char`` signed in device code, on every machine."""
+
+
+def summary(found: Comparison, *, times: bool = False) -> list[str]:
+    """The verdict; with ``times``, modification times and dates of images count, too."""
+    if found.digests and found.digests[0] == found.digests[1]:
+        return [f"the same image: {found.digests[0]}"]
+    lines = [_files(found, times=times)]
+    if found.config or found.times:
+        lines.append(_config(found))
+    if found.layers:
+        lines.append(_layers(found))
+    code = _device_code(found)
+    return [*lines, *([code] if code else []), *_causes(found)]
+
+
+def _files(found: Comparison, *, times: bool) -> str:
+    differing = found.differing(times=times)
+    hidden = len(found.files) - len(differing)
+    aside = f"; besides, the times of {hidden:,} differ" if hidden else ""
+    if [each.path for each in found.files] == [FILE]:
+        return "the files differ" if differing else "the files are equal, apart from their time"
+    if not differing:
+        return f"the same files: {found.equal:,} paths{aside}"
+    counts = _counts((each.path, each.state) for each in differing)
+    return f"the files differ: {counts}; {found.equal:,} are equal{aside}"
+
+
+def _counts(states: Iterable[tuple[str, str]]) -> str:
+    found = Counter(state for _, state in states)
+    return ", ".join(f"{found[each]:,} {each}" for each in STATES if found[each])
+
+
+def _config(found: Comparison) -> str:
+    if not found.config:
+        return "the same configuration, apart from times"
+    # Of lists and tables such as history.3.comment, only the name is enough.
+    names = (each.name.split(".") for each in found.config)
+    groups = dict.fromkeys(".".join(parts[: 2 if parts[0] == "config" else 1]) for parts in names)
+    return f"the configuration differs: {', '.join(groups)}"
+
+
+def _layers(found: Comparison) -> str:
+    states = Counter(each.state for each in found.layers)
+    equal = states.pop("equal", 0)
+    if not states:
+        return f"the same layers: {equal}"
+    total = sum(each.after.size for each in found.layers if each.after)
+    there = sum(each.after.size for each in found.layers if each.after and each.state == "equal")
+    return (
+        f"{equal} of {len(found.layers)} layers are equal; with the first image, "
+        f"{(total - there) / 1e6:.1f} of {total / 1e6:.1f} MB of the second one are downloaded"
+    )
+
+
+def _device_code(found: Comparison) -> str:
+    codes = [code for _, code in found.codes]
+    if not codes:
+        return "" if found.same(times=True) else "no file with device code differs"
+    entries = sum(max(each.before, each.after) for code in codes for each in code.totals)
+    files = f"{len(codes)} file{'s' if len(codes) > 1 else ''}"
+    if found.same_code:
+        return f"the same device code, byte for byte: {entries:,} entries in {files} that differ"
+    missing = [each for code in codes for each in code.totals if each.before != each.after]
+    functions = [each for code in codes for each in code.functions]
+    if not functions and not missing:
+        return (
+            f"the same kernels, byte for byte: the modules in {files} differ only in other "
+            "sections and texts"
+        )
+    # A kernel counts once, whatever the number of architectures.
+    counts = _counts(dict.fromkeys((each.name, each.state) for each in functions))
+    equal = sum(each.equal for code in codes for each in code.totals)
+    kernels = f"; kernels: {counts}" if counts else ""
+    return f"the device code differs: {equal:,} of {entries:,} entries are equal{kernels}"
+
+
+def _causes(found: Comparison) -> Iterator[str]:
+    functions = [each for _, code in found.codes for each in code.functions]
+    named = [each for each in functions if each.cause == "names"]
+    if named:
+        yield (
+            f"names: {_kernels(named)} only in names that nvcc makes from the path of the source "
+            "file: compile it in the same directory"
+        )
+    signed = [each for each in functions if each.cause == "signedness"]
+    if signed:
+        signs = [each for _, code in found.codes for each in code.signs]
+        what = _signs(found, signs) if signs else ""
+        yield f"signedness: {_kernels(signed)} in the signs of integers{what}"
+
+
+def _kernels(functions: list[FunctionDifference]) -> str:
+    names = len({each.name for each in functions})
+    return "1 kernel differs" if names == 1 else f"{names:,} kernels differ"
+
+
+def _signs(found: Comparison, signs: list[Signs]) -> str:
+    """What the 8-bit loads for one code show: those for the others follow from the same source."""
+    same = [each for each in signs if each.code == signs[0].code]
+    before = sum(each.signed_before for each in same)
+    after = sum(each.signed_after for each in same)
+    if before == after:
+        return ""
+    unsigned = found.after if after < before else found.before
+    return (
+        f": of their 8-bit loads for {same[0].code}, {before:,} are signed in {found.before} and "
+        f"{after:,} in {found.after}; plain char is signed or not as on the machine that compiles: "
+        f"compile {unsigned} with {CHAR}"
+    )
