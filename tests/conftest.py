@@ -39,6 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--browser", action="store_true", help="also visit the site in Chromium (20 seconds)"
     )
     parser.addoption(
+        "--cross", action="store_true", help="also compile on emulated arm64 (fifteen minutes)"
+    )
+    parser.addoption(
         "--kills", type=int, default=8, help="number of kills of a build and a push (20: 5 minutes)"
     )
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
@@ -53,7 +56,9 @@ LONGEST = (
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
-    unwanted = [name for name in ("engine", "browser") if not config.getoption(f"--{name}")]
+    unwanted = [
+        name for name in ("engine", "browser", "cross") if not config.getoption(f"--{name}")
+    ]
     left = [item for item in items if any(map(item.get_closest_marker, unwanted))]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
