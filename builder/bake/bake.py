@@ -11,13 +11,12 @@ from builder.bake import bakefile, directory
 from builder.bake.bakefile import CONTEXTS, FILE, Target, identifier
 from builder.errors import BuilderError, RecipeError, WorldError
 from builder.images.context import Context
-from builder.images.names import BASE_NAME
 from builder.images.session import BuildSession
 from builder.images.stages import Below, lay_out
 from builder.plan import published_image
 from builder.plan.inputs import RegistryRoot
 from builder.plan.rendered import BaseImage, EngineImage
-from builder.publish.remote_image import CREATED
+from builder.publish.remote_image import BASE_NAME, CREATED
 from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, require_space
 
@@ -48,6 +47,7 @@ class _Writer:
 
     def engine(self, image: EngineImage) -> str:
         """Lay out an engine, then its bases; the name of its target."""
+        _require_gzip(image)
         for base in image.bases():
             self._raise_earlier(base)
         plan, base_images = image.plan, image.base_references
@@ -204,6 +204,18 @@ def _bake(
         bakefile.write(new / FILE, folder, writer.targets, groups)
     finished = {name: tuple(targets) for name, targets in groups.items()}
     return Baked(folder / FILE, finished, candidates, left_out)
+
+
+def _require_gzip(image: EngineImage) -> None:
+    """Raise ``RecipeError`` where the layers of an image are zstd: --load and --push of
+    ``docker buildx bake`` are outputs of their own, without that option."""
+    compression = image.plan.recipe.image.compression
+    if compression != "gzip":
+        raise RecipeError(
+            f"{image.plan.name} cannot be baked: its layers are {compression}",
+            "`docker buildx bake` with --load or --push compresses with gzip",
+            f"build it: `builder build {image.plan.name}`",
+        )
 
 
 def _contexts(base: BaseImage) -> dict[str, str]:

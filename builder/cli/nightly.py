@@ -22,6 +22,7 @@ from builder.cli.options import (
 )
 from builder.cli.tables import minute, table
 from builder.cli.terminal import line, log, print_json
+from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.nightly.history import NightlyRun
@@ -47,7 +48,8 @@ def nightly(
     image that the registry already has, by build key, is not built again.
 
     If an engine fails, its channel is not moved, the other channels are, and the exit code is 13. A
-    channel that was rolled back stays until upstream has something newer. The result of each run is
+    channel that was rolled back stays until upstream has something newer, and one whose update
+    exceeds the recipe's [budget] stays until somebody promotes the image. The result of each run is
     stored beside the channel's tag, where `builder status` reads it.
     """
     from builder.nightly.run import require_good, run_channels
@@ -75,10 +77,11 @@ def status(
     """Show what the registry serves for each recipe and channel, and how far upstream is ahead.
 
     Each line has the digest and its creation date, the current upstream, the commits and days (d)
-    that the image is behind, and the result of the last nightly run. --json adds the last good and
-    the last failed run, and the commit of the image. Only the registry and upstream are asked, so
-    every machine gives the same answer. The exit code is 14 if a channel is behind for longer than
-    its limit, has no image, or could not be checked, and 12 if no namespace is set.
+    that the image is behind, the result of the last nightly run, and the download of the last
+    update: the layers that the image before lacks. --json adds the last good and the last failed
+    run, and the commit of the image. Only the registry and upstream are asked, so every machine
+    gives the same answer. The exit code is 14 if a channel is behind for longer than its limit, has
+    no image, or could not be checked, and 12 if no namespace is set.
     """
     from builder import settings
     from builder.nightly.status import require_fresh, statuses
@@ -118,18 +121,19 @@ def overview_of_runs(runs: Sequence[NightlyRun]) -> Overview:
             run.outcome,
             run.upstream,
             run.digest[:DIGITS],
+            sizes.shown(run.update) if run.update is not None else "",
             f"{run.seconds:.0f} s",
             _first(run.reason),
         )
         for run in runs
     )
     good = sum(run.good for run in runs)
-    header = ("recipe", "channel", "", "upstream", "serves", "took", "why")
+    header = ("recipe", "channel", "", "upstream", "serves", "update", "took", "why")
     return Overview(f"Nightly run: {good} of {len(runs)} channels are good", header, rows)
 
 
 def overview_of_statuses(found: Sequence[Status]) -> Overview:
-    """A row for each tag; as notes, the last nightly run of each channel, and problems."""
+    """A row for each tag; as notes the last nightly run of each channel, updates and problems."""
     from builder.records.table import Overview
 
     header = ("recipe", "tag", "", "serves", "created", "upstream", "behind")
@@ -180,5 +184,9 @@ def _notes(status: Status) -> list[str]:
         ended = f"last nightly run {minute(last.started)}: {last.outcome}"
         notes.append(f"{status.recipe}: {ended}{'' if last.good else f'; last good one: {good}'}")
         notes += [] if last.good else [f"{status.recipe}: {_first(last.reason)}"]
+    if status.update is not None and status.image is not None:
+        update, anew = map(sizes.shown, (status.update, status.image.download_size))
+        text = f"download: {update} for somebody who has the image before, {anew} anew"
+        notes.append(f"{status.recipe}: {text}")
     notes += [f"{status.recipe}: {text}" for text in status.problem.splitlines()]
     return [text if len(text) <= WIDE else f"{text[: WIDE - 4]} ..." for text in notes]

@@ -32,9 +32,18 @@ def push(
             help="Take immutable tags and version tags from another image. Requires --reason.",
         ),
     ] = False,
+    over_budget: Annotated[
+        bool,
+        typer.Option(
+            "--over-budget",
+            help="Move tags although the update exceeds [budget] update. Requires --reason.",
+        ),
+    ] = False,
     reason: Annotated[
         str | None,
-        reason_option("Why tags are replaced; attached to the image that gets them."),
+        reason_option(
+            "Why tags are replaced, or an update is large; attached to the image that gets them."
+        ),
     ] = None,
     check: Annotated[
         bool,
@@ -55,13 +64,16 @@ def push(
     BUILDER_TRUSTED_KEYS; otherwise it is pulled and smoke-tested first.
 
     A version tag that points to another image is an error (see --replace). Moving tags are moved,
-    except channels, which only `builder nightly` moves.
+    except channels, which only `builder nightly` moves. Before that, the download of an update is
+    shown: the layers that the image lacks to which the tag points now. If it exceeds the recipe's
+    [budget] update, nothing is uploaded (see --over-budget).
 
     The login is that of Docker, or DOCKERHUB_USERNAME and DOCKERHUB_TOKEN. A push that was
     interrupted continues when it is started again. The exit code is 4 if there is no verified
     image; 5 if the registry does not answer; 7 if the registry's image fails its smoke test; 9 if
     another run on this machine moves or deletes tags; and 12 if no namespace is set, the
-    registry refuses the push, or a tag is taken. The error lists the tags that were already pushed.
+    registry refuses the push, a tag is taken, or an update exceeds its budget. The error lists the
+    tags that were already pushed.
     """
     from builder.images.lookup import verified
     from builder.images.release import Release, release
@@ -69,8 +81,8 @@ def push(
     from builder.publish.tags import tags_of
     from builder.tools.files import workspace
 
-    if replace != (reason is not None):
-        raise typer.BadParameter("--replace and --reason are only valid together")
+    if (replace or over_budget) != (reason is not None):
+        raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
     session = build_session(catalog)
     if check:
         _check(recipe, session, as_json=as_json)
@@ -79,7 +91,14 @@ def push(
     image, record = verified(session, recipe)
     entry = session.catalog.engine(recipe)
     tags = tags_of(record, entry.recipe)
-    wanted = Release(image, record, tags, {entry.file.name: entry.text}, reason)
+    wanted = Release(
+        image,
+        record,
+        tags,
+        {entry.file.name: entry.text},
+        replace=reason if replace else None,
+        over_budget=reason if over_budget else None,
+    )
     with only_run_with_tags(), workspace(session.settings.cache_dir) as work:
         done = release(session, wanted, work)
     if as_json:
@@ -87,6 +106,8 @@ def push(
         return
     line(f"pushed   {done.repository}@{done.digest}  ({done.uploaded} blobs uploaded)")
     line(f"tags     {', '.join(done.tags)}")
+    for update in done.updates:
+        line(f"download {update.text}")
     channel = tag_of(entry)
     if channel:
         line(f"channel  {channel} is only moved by `builder nightly {recipe}`")

@@ -30,7 +30,7 @@ def list_recipes(
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List all recipes with their family, base and summary; with `--presets`, all presets.
+    """List all recipes: family, base, largest update, summary; with `--presets`, all presets.
 
     Problems of invalid recipes are printed to standard error; the exit code is then 3.
     """
@@ -60,11 +60,17 @@ def list_recipes(
         )
     else:
         rows = [
-            (name, entry.recipe.family, entry.recipe.base, entry.recipe.summary)
+            (
+                name,
+                entry.recipe.family,
+                entry.recipe.base,
+                f"{entry.recipe.budget.update} MB" if entry.recipe.budget.update else "",
+                entry.recipe.summary,
+            )
             for name, entry in found.engines.items()
             if entry.recipe is not None
         ]
-        table(("recipe", "family", "base", "summary"), rows)
+        table(("recipe", "family", "base", "update", "summary"), rows)
     if found.problems():
         raise RecipeError("some recipes are invalid", problems=found.problems())
 

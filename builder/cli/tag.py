@@ -136,8 +136,17 @@ def history(
     if as_json:
         print_json([asdict(move) for move in found])
         return
-    rows = [(minute(move.created), move.version, move.digest, move.reason) for move in found]
-    table(("when", "version", "digest", "reason"), rows)
+    rows = [
+        (
+            minute(move.created),
+            move.version,
+            move.digest,
+            sizes.shown(move.update) if move.update is not None else "",
+            move.reason,
+        )
+        for move in found
+    ]
+    table(("when", "version", "digest", "update", "reason"), rows)
     if not found:
         line(f"{tag} is {digest}; it was never moved")
     elif found[-1].before:
@@ -186,6 +195,8 @@ def _print_move(move: Move, as_json: bool) -> None:
     else:
         before = f", which was {move.before}" if move.before else ""
         line(f"{move.tag} is {move.digest}{before}")
+        if move.update is not None:
+            line(f"download {sizes.shown(move.update)} for somebody who has the image before")
 
 
 @group.command()

@@ -164,13 +164,7 @@ def _layers(
 ) -> tuple[LayerFiles, ...]:
     parts = manifest["layers"]
     diff_ids = config["rootfs"]["diff_ids"]
-    made = [
-        str(step.get("created_by", ""))
-        for step in config.get("history") or []
-        if not step.get("empty_layer")
-    ]
-    made = made if len(made) == len(parts) else [""] * len(parts)
-    rows = zip(parts, diff_ids, made, strict=True)
+    rows = zip(parts, diff_ids, layers.created_by(config, len(parts)), strict=True)
     return tuple(
         LayerFiles(number, part["digest"], diff_id, part["size"], by, entries[part["digest"]])
         for number, (part, diff_id, by) in enumerate(rows, 1)

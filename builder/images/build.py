@@ -39,14 +39,16 @@ def build(
     builder: Builder,
     *,
     compression: str = "gzip",
+    compress_base: bool = False,
     cache: str = "",
     anew: Sequence[str] = (),
 ) -> Built:
     """Build one stage of a context into an image of the engine named ``reference``.
 
-    ``compression`` is that of its layers, "gzip" or "zstd"; ``cache`` is the name on a registry
-    that keeps the layers of all its steps; ``anew`` are the options of ``anew`` where no layer is
-    taken from a cache.
+    ``compression`` is that of its layers, "gzip" or "zstd"; ``compress_base``: the layers of the
+    image that it is built on get it as well, whatever they have; ``cache`` is the name on a
+    registry that keeps the layers of all its steps; ``anew`` are the options of ``anew`` where no
+    layer is taken from a cache.
     Raises ``BuildError`` with the first errors of the log, which is a ``BreakdownError`` where they
     are no fault of what is built, ``SpaceError`` when the disk filled up, ``WorldError`` when the
     engine or the builder went away.
@@ -56,9 +58,8 @@ def build(
     # An image from another BuildKit is transferred completely, in the engine's own format.
     output = "type=image" if builder.is_engine else buildx.fields("type=oci", f"dest={archive}")
     arguments = [f"--target={stage}", "--provenance=false"]
-    arguments += [
-        f"--output={output},oci-mediatypes=true,name={reference},compression={compression}"
-    ]
+    output += f",oci-mediatypes=true,name={reference},compression={compression}"
+    arguments += [f"--output={output}{',force-compression=true' if compress_base else ''}"]
     arguments += [f"--metadata-file={metadata}"]
     arguments += _cached_at(cache) if cache else []
     arguments += [f"--label={name}={value}" for name, value in labels.items()]

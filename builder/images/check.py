@@ -13,12 +13,12 @@ from builder.errors import BuilderError, SmokeError, UntriedError
 from builder.families.layout import LABEL_KEY
 from builder.images.bases import ensure_bases_of
 from builder.images.log import new_log
-from builder.images.names import BASE_DIGEST, BASE_NAME
 from builder.images.session import ActiveBuild, BuildOptions, Reporter, Timings
 from builder.images.stages import extended_image
 from builder.plan.rendered import EngineImage
 from builder.presets.catalog import of_recipe
 from builder.presets.schema import Preset
+from builder.publish.remote_image import BASE_DIGEST, BASE_NAME
 from builder.records import record
 from builder.records.record import Record
 from builder.settings import Settings
@@ -56,6 +56,7 @@ def contract_of(image: EngineImage) -> str:
     """
     parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artifact"}
     contract = image.plan.recipe.model_dump(mode="json", include=parts)
+    del contract["budget"]["update"]  # a promise of the tags, not of the image
     contract["checks"] = CHECKS_VERSION
     contract["presets"] = {name: each.identity for name, each in _presets(image).items()}
     return hashlib.sha256(json.dumps(contract, sort_keys=True).encode()).hexdigest()

@@ -6,10 +6,8 @@ from collections.abc import Collection
 
 from builder.families.layout import LABEL_KEY
 from builder.plan.rendered import EngineImage
+from builder.publish.remote_image import BASE_DIGEST, BASE_NAME
 from builder.tools.docker import engine as docker
-
-BASE_NAME = "org.opencontainers.image.base.name"
-BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
 def find_image(image: EngineImage) -> docker.Image | None:

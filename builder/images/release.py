@@ -31,6 +31,8 @@ class Release:
     """The texts of the recipe's files, by their paths below ``recipes/``."""
     replace: str | None = None
     """The reason to take an immutable or a version tag from another image."""
+    over_budget: str | None = None
+    """The reason why an update may exceed its budget."""
 
 
 def release(session: BuildSession, wanted: Release, work: Path) -> Published:
@@ -70,5 +72,7 @@ def _push(session: BuildSession, repository: Repository, wanted: Release, work: 
         there,
         verified,
         known,
+        image.plan.recipe.budget.update,
+        wanted.over_budget,
     )
     return push.push(repository, wanted.record, tags, how)

@@ -72,6 +72,7 @@ def build_stages(
                 reporter.on_progress,
                 builder,
                 compression=plan.stages[stage],
+                compress_base=isinstance(image, EngineImage) and compresses_base(image),
                 cache=layer_cache(image, options, stage, anew=bool(anew)),
                 anew=anew,
             )
@@ -131,6 +132,13 @@ def _of_registry(image: EngineImage | BaseImage, options: BuildOptions) -> int:
         return 0
     target, offline = plan.platforms.target, options.offline
     return published_image.config(plan.root, target, offline=offline)[1]
+
+
+def compresses_base(image: EngineImage) -> bool:
+    """Whether the layers of its base are compressed anew: those of bases are gzip, and those of a
+    published image stay as they are, because people have them already."""
+    published = any(base.plan.recipe.published is not None for base in image.base.chain())
+    return image.plan.stages["image"] != "gzip" and not published
 
 
 def layer_cache(

@@ -20,7 +20,7 @@ from builder.tools.web.json_model import first_error
 NIGHTLY_RUNS = "application/vnd.builder.nights.v1+json"
 MOST = 100
 LARGEST = 4_000_000  # bytes
-LONGEST_REASON = 600  # characters
+LONGEST_REASON = 900  # characters
 QUOTED = r"(?<=['\"])(?:file://)?~?/(?!/)(?:[^/\n'\"]+/)+"
 BEFORE = r"(?:file://|(?<![\w/.~])|(?<=-[A-Z])(?<!\w-[A-Z]))"
 """What a path may follow, also a compiler's option; the path of a URL follows its host."""
@@ -53,6 +53,8 @@ class NightlyRun(BaseModel):
     """The digest that the channel pointed to afterwards, where that is known."""
     reason: str = ""
     """Why it failed or was held; or what is worth knowing of a run that did not."""
+    update: int | None = None
+    """Bytes to download for somebody who has the image before, where the channel moved."""
     kernels: KernelSummary | None = None
     """The kernels of the image that the channel pointed to afterwards, where they are known; of
     those that spill, the worst."""

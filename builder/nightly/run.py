@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from builder import pipeline
-from builder.errors import BuilderError, NightError, PatchError
+from builder.errors import BuilderError, NightError, PatchError, RegistryError
 from builder.images.release import Release, release
 from builder.images.session import BuildSession
 from builder.images.verified import find_published
@@ -23,9 +23,10 @@ from builder.nightly.channels import Channel
 from builder.nightly.history import NightlyRun, Outcome
 from builder.publish import push, tags
 from builder.publish.attachments import attachments_of
-from builder.publish.remote_image import CREATED
+from builder.publish.remote_image import CREATED, configuration
 from builder.publish.survey import is_nightly
 from builder.publish.tag_history import moves
+from builder.publish.update_size import Update, over_budget
 from builder.publish.verdicts import require_signing, trust_of
 from builder.recipes.catalog import BrokenEntry
 from builder.recipes.edit import Target
@@ -33,7 +34,7 @@ from builder.records import crashes
 from builder.records.record import Record
 from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, workspace
-from builder.tools.registry.client import Repository
+from builder.tools.registry.client import Manifest, Repository
 from builder.upstream import snapshot
 from builder.upstream.patch_state import Finding
 from builder.upstream.session import SourceSession, open_session
@@ -53,6 +54,7 @@ class _Progress:
     digest: str = ""
     outcome: Outcome = "failed"
     reason: str = ""
+    update: int | None = None
     kernels: KernelSummary | None = None
     """Those of the image that the channel points to."""
 
@@ -129,6 +131,7 @@ def _run_channel(session: BuildSession, channel: Channel) -> NightlyRun:
         commit=progress.target.commit,
         digest=progress.digest,
         reason=progress.reason,
+        update=progress.update,
         kernels=progress.kernels,
     )
     return _finished(session, channel, writable, done) if writable is not None else done
@@ -190,11 +193,37 @@ def _update_channel(
         progress.outcome, progress.reason = "held", held
         return
     with _lock_tags(session):
-        reason = f"nightly run of {frozen.name}"
-        done = tags.move(repository, channel.tag, digest, reason, "night", before)
+        done = tags.move(
+            repository,
+            channel.tag,
+            digest,
+            f"nightly run of {frozen.name}",
+            "night",
+            before,
+            approve=lambda update, new: _approve(session, channel, repository, update, new),
+        )
     # It is unchanged where another machine has moved it to the same image in the meantime.
     progress.outcome = "moved" if done.before != digest else "unchanged"
-    progress.digest, progress.kernels = digest, kernels
+    progress.digest, progress.kernels, progress.update = digest, kernels, done.update
+
+
+def _approve(
+    session: BuildSession,
+    channel: Channel,
+    repository: Repository,
+    update: Update,
+    new: Manifest,
+) -> None:
+    """Log the size of an update; raise ``RegistryError`` where it exceeds the recipe's budget."""
+    session.log(f"download: {update.text}")
+    name, budget = channel.entry.name, channel.entry.recipe.budget.update
+    if why := over_budget(repository, update, budget, new, lambda: configuration(repository, new)):
+        raise RegistryError(
+            f"{channel.tag} is not moved: the update has more than the {budget} MB of [budget]",
+            why,
+            "make the update smaller, or move the tag all the same: "
+            f"`builder tag promote {name} {channel.tag} --to {new.digest} --reason TEXT`",
+        )
 
 
 def _lock_tags(session: BuildSession) -> AbstractContextManager[None]:

@@ -17,6 +17,7 @@ from builder.nightly import channels, history
 from builder.nightly.channels import Channel
 from builder.nightly.history import NightlyRun
 from builder.publish.remote_image import REVISION, RemoteImage, remote_image
+from builder.publish.tag_history import last_move
 from builder.publish.tags import open_repository
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry
 from builder.recipes.edit import Target
@@ -24,6 +25,7 @@ from builder.recipes.schema import GitSource, Recipe
 from builder.settings import Settings
 from builder.tools.git.arguments import COMMIT
 from builder.tools.git.repositories import Repositories
+from builder.tools.registry.client import Repository
 from builder.upstream import snapshot
 from builder.upstream import track as tracking
 
@@ -52,6 +54,8 @@ class Status:
     """Age of the oldest of these commits; 0 where there is none; None: not known."""
     limit: int | None = None
     """Days that the channel may be behind."""
+    update: int | None = None
+    """Bytes to download for somebody who has the image before; None: not known."""
     good: NightlyRun | None = None
     failed: NightlyRun | None = None
     """The last good and the last failed nightly run."""
@@ -123,7 +127,7 @@ def _of_channel(channel: Channel, repositories: Repositories) -> Status:
     try:
         channel.require_sole_recipe()
         repository = open_repository(channel.repository, repositories.log)
-        status = replace(status, image=remote_image(repository, channel.tag))
+        status = _served(status, repository)
         runs = history.nightly_runs(repository, channel.tag)
         repository.require_clock()
     except BuilderError as error:
@@ -140,6 +144,13 @@ def _of_channel(channel: Channel, repositories: Repositories) -> Status:
     return replace(status, problem="\n".join(problems))
 
 
+def _served(status: Status, repository: Repository) -> Status:
+    """The status with the image that the tag points to, and the size of its update."""
+    image = remote_image(repository, status.tag)
+    last = last_move(repository, status.tag, image.digest) if image else None
+    return replace(status, image=image, update=last.update if last else None)
+
+
 def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Repositories) -> Status:
     """The status of a version tag, which stays while upstream goes on."""
     recipe = entry.recipe
@@ -147,8 +158,8 @@ def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Reposito
     status = Status(entry.name, name, tag, channel=False)
     try:
         repository = open_repository(name, repositories.log)
-        image = remote_image(repository, tag)
-        status = replace(status, image=image)
+        status = _served(status, repository)
+        image = status.image
         repository.require_clock()
         if not isinstance(recipe.source, GitSource):
             return replace(status, commits=0, days=0)

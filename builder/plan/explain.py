@@ -197,7 +197,12 @@ def _probe(probe: Probe) -> str:
 
 def _limits(recipe: Recipe) -> list[str]:
     """The limits of the whole image, and the rules that it may break."""
-    limits = (("to download", recipe.budget.download), ("unpacked", recipe.budget.unpacked))
+    budget = recipe.budget
+    limits = (
+        ("to download", budget.download),
+        ("unpacked", budget.unpacked),
+        ("to download for somebody who has the image before", budget.update),
+    )
     parts = [f"at most {most} MB {what}" for what, most in limits if most is not None]
     parts += [f"driver {recipe.cuda.driver} or newer is enough"] if recipe.cuda.driver else []
     parts += ["the server serves a model and ends on SIGTERM"] if recipe.serve else []

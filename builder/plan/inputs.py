@@ -250,7 +250,7 @@ class Plan:
     @property
     def stages(self) -> Mapping[str, str]:
         """The stage that becomes the image, and the compression of its layers."""
-        return {"image": "gzip"}
+        return {"image": self.recipe.image.compression}
 
     def architectures(self, stage: str) -> tuple[Architecture, ...]:  # noqa: ARG002
         """The architecture that the image is for."""
@@ -285,6 +285,7 @@ class Plan:
             "patches": [patch.inputs() for patch in self.patches],
             "entrypoint": dict(self.entrypoint),
             "labels": self.labels(),
+            **_compression_inputs(self.recipe.image.compression),
         }
 
     def labels(self) -> dict[str, str]:
@@ -353,6 +354,11 @@ def _common_inputs(plan: Plan | BasePlan) -> dict[str, Any]:
         },
         "scripts": dict(plan.scripts),
     }
+
+
+def _compression_inputs(compression: str) -> dict[str, str]:
+    """The compression of an image's layers; the keys of older images do not name gzip."""
+    return {} if compression == "gzip" else {"compression": compression}
 
 
 def _root_inputs(root: RootChoice | None) -> Any:

@@ -16,9 +16,11 @@ from typing import Any
 
 from builder.errors import BuilderError, RegistryError
 from builder.publish.referrers import Attachment, attach_all, referrers
+from builder.publish.remote_image import configuration
 from builder.publish.tag_history import attach_note
 from builder.publish.tags import Tags, require_points_to
-from builder.publish.upload import upload
+from builder.publish.update_size import Update, over_budget, update_of
+from builder.publish.upload import LocalImage, local_image, upload
 from builder.publish.verdicts import VERDICT, Trust, attached_verdicts, statement_of
 from builder.records.record import Record
 from builder.tools.log import Log
@@ -40,6 +42,8 @@ class Published:
     """The number of blobs that the registry lacked."""
     replaced: dict[str, str]
     """The digests that immutable and version tags pointed to before, by tag."""
+    updates: tuple[Update, ...] = ()
+    """One for each image that other tags pointed to before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,10 @@ class Pushing:
     """This machine's record of the image that is pushed; None: a trusted verdict is attached."""
     known: frozenset[str] = frozenset()
     """The tags of the repository."""
+    budget: int | None = None
+    """Megabytes that an update may have; None: any number."""
+    over_budget: str | None = None
+    """The reason why an update may exceed its budget."""
 
 
 def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Published:
@@ -69,36 +77,71 @@ def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Pu
     Where the registry has a verified image of this key, that image gets the tags instead.
 
     Raises ``RegistryError`` where an immutable or a version tag is taken and there is no reason to
-    replace it, or the registry refuses; ``TagMovedError`` where another machine moves one of the
-    tags at the same time; ``FetchError`` when the registry does not answer; ``WorldError`` where
-    the image cannot be signed, or this machine's clock is wrong.
+    replace it, an update exceeds its budget without a reason, or the registry refuses;
+    ``TagMovedError`` where another machine moves one of the tags at the same time; ``FetchError``
+    when the registry does not answer; ``WorldError`` where the image cannot be signed, or this
+    machine's clock is wrong.
     """
     digest = how.there or record.digest
-    before = {
-        tag: _digest_of(repository, tag, tags, how) for tag in (tags.immutable, *tags.versions)
-    }
+    order = (tags.immutable, *tags.versions, *tags.moving)
+    before = {tag: _digest_of(repository, tag, tags, how) for tag in order}
     repository.require_clock()
-    replaced = {tag: there for tag, there in before.items() if there not in {"", digest}}
+    others = {tag: there for tag, there in before.items() if there not in {"", digest}}
+    replaced = {tag: there for tag, there in others.items() if tag not in tags.moving}
     _require_free(record, repository.name, digest, replaced, how.replace)
     if how.there and how.there != record.digest:
         how.log(f"the registry has {tags.immutable} already: {digest} gets the tags")
     image = _Image(repository, digest)
-    uploaded, new = 0, False
+    local = None
     # An interrupted push may have left the image without a tag.
     if not (how.there or (how.known and image.is_there())):
-        fresh = not how.known
-        image.manifest, uploaded = upload(repository, record, how.work, new=fresh)
-        new = True
-    _complete(repository, record, image, how, new=new)
-    reason = how.replace or f"push of {record.recipe} {record.key[:12]}"
+        local = local_image(record, how.work)
+        image.manifest = local.manifest
+    followed: dict[str, list[str]] = {}
+    for tag, there in others.items():
+        if tag != tags.immutable:
+            followed.setdefault(there, []).append(tag)
+    updates = {was: _update(image, was, each, local, record, how) for was, each in followed.items()}
+    uploaded = upload(repository, local, new=not how.known) if local else 0
+    _complete(repository, record, image, how, new=local is not None)
+    reason = how.replace or how.over_budget or f"push of {record.recipe} {record.key[:12]}"
     given: list[str] = []
     with _naming_given_tags(given):
-        for tag in (tags.immutable, *tags.versions, *tags.moving):
-            was = before[tag] if tag in before else _digest_of(repository, tag, tags, how)
+        for tag, was in before.items():
             if was != digest:
-                _give(repository, image.read(), tag, was, reason, tags)
+                _give(repository, image.read(), tag, was, reason, tags, updates.get(was))
             given.append(tag)
-    return Published(repository.name, digest, tuple(given), uploaded, replaced)
+    compared = tuple(each for each in updates.values() if each)
+    return Published(repository.name, digest, tuple(given), uploaded, replaced, compared)
+
+
+def _update(
+    image: _Image,
+    before: str,
+    tags: Sequence[str],
+    local: LocalImage | None,
+    record: Record,
+    how: Pushing,
+) -> Update | None:
+    """The update of tags from the image ``before``; None where that is gone.
+
+    ``local`` is the image if it is not in the registry yet.  Raises ``RegistryError`` where the
+    update exceeds its budget, and there is no reason for that.
+    """
+    new = image.read()
+    found = update_of(image.repository, tags, before, new)
+    if found is None:
+        return None
+    how.log(f"download: {found.text}")
+    config = local.config if local else lambda: configuration(image.repository, new)
+    budget = how.budget if how.over_budget is None else None
+    if why := over_budget(image.repository, found, budget, new, config):
+        raise RegistryError(
+            f"{record.recipe} is not pushed: the update has more than the {budget} MB of [budget]",
+            why,
+            "make the update smaller, or push it all the same: --over-budget --reason TEXT",
+        )
+    return found
 
 
 @dataclass(slots=True)
@@ -220,11 +263,18 @@ def _require_free(
 
 
 def _give(
-    repository: Repository, image: Manifest, tag: str, before: str, reason: str, tags: Tags
+    repository: Repository,
+    image: Manifest,
+    tag: str,
+    before: str,
+    reason: str,
+    tags: Tags,
+    update: Update | None,
 ) -> None:
     """Give an image a tag; a new immutable or version tag needs no note of the move."""
     version = tags.immutable.rpartition("-")[0]
     if before or tag in tags.moving:
-        attach_note(repository, image, tag, before, reason, version=version)
+        size = update.size if update else None
+        attach_note(repository, image, tag, before, reason, version=version, update=size)
     repository.put_tag(tag, image, before)
     require_points_to(repository, tag, image.digest, by_content=tag == tags.immutable)

@@ -1,4 +1,4 @@
-"""An image of a registry: its digest, its age and its labels."""
+"""An image of a registry: its digest, its age, its labels and its layers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from builder.tools.registry.responses import Anything, Configuration, Descriptor
 CREATED = "org.opencontainers.image.created"
 REVISION = "org.opencontainers.image.revision"
 VERSION = "org.opencontainers.image.version"
+BASE_NAME = "org.opencontainers.image.base.name"
+BASE_DIGEST = "org.opencontainers.image.base.digest"
 PLATFORM = ("linux", "amd64")
 DEEPEST = 4  # indexes within each other
 
@@ -28,6 +30,8 @@ class RemoteImage:
     created: str
     """RFC 3339; empty where the image has no date."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    download_size: int = 0
+    """Bytes of the compressed layers, each once; 0: not known."""
 
     @property
     def revision(self) -> str:
@@ -48,15 +52,25 @@ def remote_image(repository: Repository, reference: str) -> RemoteImage | None:
     found = repository.manifest(reference)
     if found is None:
         return None
-    return described(repository, found, configuration(repository, found))
+    image = image_manifest(repository, found)
+    return described(repository, found, _configuration(repository, image), image)
 
 
-def described(repository: Repository, manifest: Manifest, config: dict[str, Any]) -> RemoteImage:
-    """The image of a manifest and its ``configuration``.  Raises ``RegistryError``."""
+def described(
+    repository: Repository,
+    manifest: Manifest,
+    config: dict[str, Any],
+    image: Manifest | None = None,
+) -> RemoteImage:
+    """The image of a manifest and its ``configuration``; ``image`` is its ``image_manifest``.
+
+    Raises ``RegistryError``.
+    """
     what = f"the configuration of {repository.name}@{manifest.digest}"
     known = responses.checked(Configuration, config, what)
     labels = (known.config.Labels if known.config else None) or {}
-    return RemoteImage(manifest.digest, labels.get(CREATED) or known.created or "", labels)
+    created = labels.get(CREATED) or known.created or ""
+    return RemoteImage(manifest.digest, created, labels, sum(layer_sizes(image).values()))
 
 
 def configuration(repository: Repository, manifest: Manifest) -> dict[str, Any]:
@@ -65,24 +79,43 @@ def configuration(repository: Repository, manifest: Manifest) -> dict[str, Any]:
     Of an index, that of the image for linux/amd64; empty where there is none.  Raises
     ``RegistryError`` where it cannot be read.
     """
+    return _configuration(repository, image_manifest(repository, manifest))
+
+
+def _configuration(repository: Repository, image: Manifest | None) -> dict[str, Any]:
+    body = image.body if image is not None else None
+    if image is None or body is None or body.config is None:
+        return {}
+    what = f"the configuration of {repository.name}@{image.digest}"
+    return responses.json_object(repository.blob(body.config.digest), Anything, what)
+
+
+def image_manifest(repository: Repository, manifest: Manifest) -> Manifest | None:
+    """The manifest of an image; of an index, that of the image for linux/amd64.
+
+    None where the registry lacks it.  Raises ``RegistryError`` where it cannot be read.
+    """
     inner: Manifest | None = manifest
     for _ in range(DEEPEST):
         if inner is None:
-            return {}
-        body = inner.body
-        wanted = next(filter(_fits, body.manifests or ()), None)
+            return None
+        wanted = next(filter(_fits, inner.body.manifests or ()), None)
         if wanted is None:
-            if body.config is None:
-                return {}
-            what = f"the configuration of {repository.name}@{inner.digest}"
-            content = repository.blob(body.config.digest)
-            return responses.json_object(content, Anything, what)
+            return inner
         inner = repository.manifest(wanted.digest)
     raise RegistryError(
         f"{repository.name}@{manifest.digest} cannot be read as an image",
         f"it is an index of an index, {DEEPEST} times",
         "push it again",
     )
+
+
+def layer_sizes(image: Manifest | None) -> dict[str, int]:
+    """Bytes of an image's layers by digest, the lowest first; none where there is no image.
+
+    A layer that an image has twice is downloaded once.
+    """
+    return {each.digest: each.size for each in image.body.layers or ()} if image else {}
 
 
 def _fits(entry: Descriptor) -> bool:

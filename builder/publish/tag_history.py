@@ -43,6 +43,8 @@ class Move:
     """The version of the image, where the note has it."""
     earlier: tuple[str, ...] = ()
     """The numbers of earlier moves of the tag to this image; other notes on it never came true."""
+    update: int | None = None
+    """Bytes to download for somebody who had the image before; None: the note does not have it."""
 
 
 class _Note(BaseModel):
@@ -58,6 +60,7 @@ class _Note(BaseModel):
     number: Annotated[str, Field(pattern="^[0-9]{1,9}$")] = Field("0", alias="builder.move.number")
     version: str = Field("", alias="builder.move.version")
     earlier: str = Field("", alias="builder.move.earlier")
+    update: Annotated[str, Field(pattern="^[0-9]{0,15}$")] = Field("", alias="builder.move.update")
 
     def move(self, digest: str) -> Move:
         """The move to an image that it describes."""
@@ -72,6 +75,7 @@ class _Note(BaseModel):
             number=int(self.number),
             version=self.version,
             earlier=tuple(filter(None, self.earlier.split(","))),
+            update=int(self.update) if self.update else None,
         )
 
 
@@ -83,10 +87,12 @@ def attach_note(
     reason: str,
     by: By = "",
     version: str = "",
+    update: int | None = None,
 ) -> Move:
     """Attach a note of a move to an image, right before the tag is moved to it.
 
-    The note does not count until the tag points there.  Raises ``RegistryError``, ``FetchError``.
+    ``update`` are the bytes to download for somebody who has the image ``before``.  The note does
+    not count until the tag points there.  Raises ``RegistryError``, ``FetchError``.
     """
     created = datetime.now(UTC).isoformat(timespec="microseconds")
     known = moves(repository, tag)
@@ -102,6 +108,7 @@ def attach_note(
             "builder.move.earlier": ",".join(
                 str(each.number) for each in known if each.digest == image.digest
             ),
+            "builder.move.update": "" if update is None else str(update),
             CREATED: created,
         }
     )
@@ -115,12 +122,25 @@ def moves(repository: Repository, tag: str) -> list[Move]:
 
     Raises ``RegistryError``, ``FetchError``.
     """
+    return list(_moves_to(repository, tag, repository.head_digest(tag)))
+
+
+def last_move(repository: Repository, tag: str, digest: str) -> Move | None:
+    """The move that brought a tag to the image ``digest``, where the tag points; None: not noted.
+
+    Raises ``RegistryError``, ``FetchError``.
+    """
+    return next(_moves_to(repository, tag, digest), None)
+
+
+def _moves_to(repository: Repository, tag: str, digest: str) -> Iterator[Move]:
+    """The moves that led a tag to an image, newest first; each is looked up when it is needed."""
 
     def notes_of(digest: str) -> list[Move] | None:
         found = _notes(repository, tag, digest)
         return found if found or repository.head_digest(digest) else None
 
-    return list(trace_moves(repository.head_digest(tag), notes_of))
+    return trace_moves(digest, notes_of)
 
 
 def trace_moves(digest: str, notes_of: Callable[[str], Sequence[Move] | None]) -> Iterator[Move]:

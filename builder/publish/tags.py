@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from builder import settings
@@ -11,10 +11,11 @@ from builder.errors import RegistryError
 from builder.families.layout import LABEL_KEY
 from builder.publish.remote_image import remote_image
 from builder.publish.tag_history import By, Move, attach_note, no_image
+from builder.publish.update_size import Update, update_of
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
 from builder.tools.log import Log
-from builder.tools.registry.client import Repository
+from builder.tools.registry.client import Manifest, Repository
 from builder.tools.registry.credentials import HUB
 
 NIGHTLY, TAGS = "nightly", "tags"
@@ -109,14 +110,17 @@ def move(
     reason: str,
     by: By = "",
     before: str | None = None,
+    *,
+    approve: Callable[[Update, Manifest], None] = lambda *_: None,
 ) -> Move:
     """Move a tag to the image ``to``, a tag or a digest, and attach the reason to that image.
 
     ``before`` is the digest that the tag pointed to when the move was decided; None: it is looked
-    up.  A tag that points to the image already is not moved.  Raises ``RegistryError`` where the
-    tag does not move, there is no such image, or it has no label with a build key (any user with
-    push access can write it); ``TagMovedError`` where another machine moves the tag at the same
-    time.
+    up.  ``approve`` gets the size of the update and the new image, unless the tag is new; where it
+    raises an error, the tag does not move.  A tag that points to the image already is not moved.
+    Raises ``RegistryError`` where the tag does not move, there is no such image, or it has no label
+    with a build key (any user with push access can write it); ``TagMovedError`` where another
+    machine moves the tag at the same time.
     """
     if IMMUTABLE.search(tag):
         raise RegistryError(
@@ -139,8 +143,12 @@ def move(
     if now == wanted.digest:
         return Move(tag, wanted.digest, now, "", "the tag points there already")
     before = now if before is None else before
+    update = update_of(repository, (tag,), before, wanted)
+    if update is not None:
+        approve(update, wanted)
     # The note comes first, so that no move lacks one: it counts when the tag points there.
-    done = attach_note(repository, wanted, tag, before, reason, by, image.version)
+    size = update.size if update else None
+    done = attach_note(repository, wanted, tag, before, reason, by, image.version, size)
     repository.put_tag(tag, wanted, before)
     require_points_to(repository, tag, wanted.digest)
     return done

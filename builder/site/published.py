@@ -12,9 +12,10 @@ from builder.families.layout import LABEL_RECIPE
 from builder.nightly import history
 from builder.nightly.history import NightlyRun
 from builder.publish.referrers import referrers
-from builder.publish.remote_image import PLATFORM, configuration, described
+from builder.publish.remote_image import configuration, described, image_manifest
 from builder.publish.survey import SIGNATURES
 from builder.publish.tag_history import Move, moves
+from builder.publish.update_size import update_of
 from builder.publish.verdicts import TEXT, VERDICT, Statement
 from builder.recipes.schema import Recipe
 from builder.tools.registry.client import Manifest, Repository
@@ -80,13 +81,13 @@ def _tag(repository: Repository, tag: str, others: Collection[str]) -> Published
     if manifest is None:
         return None
     config = configuration(repository, manifest)
-    image = described(repository, manifest, config)
+    single = image_manifest(repository, manifest)
+    image = described(repository, manifest, config, single)
     if image.labels.get(LABEL_RECIPE) in others:
         return None
     noted = moves(repository, tag)
     entries = referrers(repository, manifest.digest)
     kinds = {str(entry.get("artifactType")) for entry in entries}
-    layers = _layers(repository, manifest)
     return PublishedTag(
         tag=tag,
         digest=manifest.digest,
@@ -94,8 +95,8 @@ def _tag(repository: Repository, tag: str, others: Collection[str]) -> Published
         version=image.version,
         commit=image.revision,
         platforms=_platforms(manifest, config),
-        download_size=sum(layers.values()),
-        update_size=_update_size(repository, layers, noted),
+        download_size=image.download_size,
+        update_size=_update_size(repository, manifest, noted),
         signed=_is_signed(repository, manifest.digest, kinds),
         documents=tuple(name for kind, name in DOCUMENTS.items() if kind in kinds),
         checks=_checks(entries, manifest.digest),
@@ -111,31 +112,13 @@ def _platforms(manifest: Manifest, config: Mapping[str, object]) -> tuple[str, .
     return tuple(dict.fromkeys(names))
 
 
-def _layers(repository: Repository, manifest: Manifest) -> dict[str, int]:
-    """Bytes of the layers by digest; of an index, those of the image for linux/amd64."""
-    body = manifest.body
-    if body.manifests is not None:
-        fitting = [
-            each.digest
-            for each in body.manifests
-            if each.platform and (each.platform.os, each.platform.architecture) == PLATFORM
-        ]
-        inner = repository.manifest(fitting[0]) if fitting else None
-        if inner is None:
-            return {}
-        body = inner.body
-    return {layer.digest: layer.size for layer in body.layers or ()}
-
-
-def _update_size(
-    repository: Repository, layers: Mapping[str, int], known: Collection[Move]
-) -> int | None:
-    before = next((move.before for move in known if move.before), "")
-    manifest = repository.manifest(before) if before else None
-    if manifest is None:
-        return None
-    there = _layers(repository, manifest)
-    return sum(size for digest, size in layers.items() if digest not in there)
+def _update_size(repository: Repository, manifest: Manifest, known: Collection[Move]) -> int | None:
+    """The size of a tag's last update: as its note has it, else by the image before it."""
+    last = next((move for move in known if move.before), None)
+    if last is None or last.update is not None:
+        return last.update if last else None
+    found = update_of(repository, (last.tag,), last.before, manifest)
+    return found.size if found else None
 
 
 def _is_signed(repository: Repository, digest: str, kinds: Collection[str]) -> bool:

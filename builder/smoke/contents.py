@@ -66,6 +66,8 @@ class Layer:
     """The instruction that made it, from the image's history."""
     files: tuple[File, ...]
     """Its own files without whiteouts, including those that later layers hide."""
+    media_type: str = ""
+    """``application/vnd.oci.image.layer.v1.tar+gzip`` (image-spec: media-types.md)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from builder.families import entrypoint
 from builder.families.layout import LAYOUT
 from builder.recipes.schema import Recipe
 from builder.smoke import secrets
-from builder.smoke.contents import Contents, ExtendedImage
+from builder.smoke.contents import Contents, ExtendedImage, Layer
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 from builder.tools.docker.gpus import is_older
 
 PLATFORM = "linux/amd64"
+ZSTD = "zstd"
 RUNTIME_LIBRARY = re.compile(r"/libcudart\.so\.(\d+)(?:\.\d+)*$")
 
 
@@ -26,7 +27,7 @@ def check(
     contents: Contents,
     extended: ExtendedImage | None = None,
 ) -> Iterator[Check]:
-    """Platform, user, entrypoint, port, health check, environment, labels and the driver.
+    """Platform, user, entrypoint, port, health check, environment, labels, compression, driver.
 
     Where the recipe says nothing, an image keeps the configuration of the image that it extends.
     """
@@ -59,8 +60,17 @@ def check(
     for name, value in labels.items():
         shown = there.get(name, "not set")
         yield Check("contract", f"label {name}", value, shown, shown == value)
+    yield _compression(image.compression, contents.layers[extended.layers if extended else 0 :])
     if recipe.cuda.driver is not None or not (extended or recipe.artifact):
         yield _driver(recipe, contents)
+
+
+def _compression(wanted: str, layers: Sequence[Layer]) -> Check:
+    """Clients that read only gzip get no zstd, and the layers of one image are of one kind."""
+    zstd = [layer.media_type.endswith(ZSTD) for layer in layers]
+    right = all(zstd) if wanted == ZSTD else not any(zstd)
+    found = f"{sum(zstd)} of {len(zstd)} layers are {ZSTD}"
+    return Check("contract", "compression", wanted, found, right)
 
 
 def _kept_start(before: Mapping[str, Any], contents: Contents) -> Check:

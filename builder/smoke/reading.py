@@ -18,7 +18,7 @@ from builder.smoke.contents import Contents, Entry, File, Layer
 from builder.smoke.wanted import LARGEST_TEXT, Wanted
 from builder.tools import elf, layers
 from builder.tools.docker.blobs import Blobs
-from builder.tools.layers import BLOCK
+from builder.tools.layers import BLOCK, created_by
 
 IN_MEMORY = 16 << 20  # bytes of a library that are kept out of the disk while it is read
 SCANS = "scans"  # in the cache directory
@@ -152,7 +152,7 @@ def _composed(
     for number, scan in enumerate(scans):
         for entry in scan:
             _apply(entry, number, files, owner, hidden)
-    made_by = _history(image, len(manifest["layers"]))
+    made_by = created_by(image, len(manifest["layers"]))
     layers = tuple(
         _layer(part, scans[number], hidden[number], made_by[number])
         for number, part in enumerate(manifest["layers"])
@@ -164,7 +164,9 @@ def _composed(
 def _layer(part: Mapping[str, Any], scan: list[Entry], hidden: int, created_by: str) -> Layer:
     files = tuple(entry.file for entry in scan if entry.file is not None)
     unpacked = sum(file.size for file in files)
-    return Layer(part["digest"], part["size"], unpacked, hidden, created_by, files)
+    return Layer(
+        part["digest"], part["size"], unpacked, hidden, created_by, files, part.get("mediaType", "")
+    )
 
 
 def _apply(
@@ -190,13 +192,3 @@ def _linked(file: File, files: Mapping[str, File]) -> File:
     if not file.shares:
         return file
     return replace(files[file.shares], path=file.path, shares=file.shares)
-
-
-def _history(image: Mapping[str, Any], count: int) -> list[str]:
-    """The instruction of each layer; empty if the history does not match the layers."""
-    made = [
-        str(step.get("created_by", ""))
-        for step in image.get("history") or []
-        if not step.get("empty_layer")
-    ]
-    return made if len(made) == count else [""] * count

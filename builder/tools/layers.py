@@ -143,3 +143,16 @@ def _tar(stream: Any, mode: Any) -> tarfile.TarFile:
 def _platform(entry: Mapping[str, Any]) -> str:
     platform = entry.get("platform")
     return f"{platform['os']}/{platform['architecture']}" if platform else ""
+
+
+def created_by(image: Mapping[str, Any], count: int) -> list[str]:
+    """The instruction of each of ``count`` layers; empty if the history does not match them.
+
+    ``image`` is an OCI image configuration (image-spec: config.md, "history").
+    """
+    made = [
+        str(step.get("created_by", ""))
+        for step in image.get("history") or []
+        if not step.get("empty_layer")
+    ]
+    return made if len(made) == count else [""] * count

@@ -8,6 +8,7 @@ import threading
 import time
 from datetime import datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from support.cubins import ANNOTATIONS, STL, Function, cubin, instruction
 from support.fatbins import ELF, ZSTD, entry, library, region
 from support.nightly_world import BETTER, DAY, OPS, World, get, put
 from support.overlaid import PACKAGE, StandIn, write_catalog
-from support.publishing import tags
+from support.publishing import digest_of, tags
 from support.registries import Fault, proxied
 from support.smoke_tests import docker
 
@@ -146,6 +147,50 @@ def test_what_was_taken_back_stays_until_there_is_something_newer(world: World) 
     assert (night["outcome"], night["upstream"]) == ("moved", "b10")
     assert world.channel == night["digest"]
     assert world.status()["upstream"] == "b11"
+
+
+def test_a_channel_does_not_move_to_an_update_over_its_budget(world: World) -> None:
+    recipe, base = world.catalog / "recipes" / "overlaid-1.toml", world.upstream.head()
+    text = recipe.read_text() + "\n[budget]\nupdate = 1\n"
+    recipe.write_text(text)
+    first = world.night()
+    assert (first["outcome"], first["update"]) == ("moved", None)
+    data = f"DATA = '{Random(1).randbytes(1_500_000).hex()}'\n"
+    head = world.upstream.pull(2, {"vllm/data.py": data}, base=base)
+    recipe.write_text(text + DATA.format(base=base, head=head))
+    world.release("b9")
+    night = world.night(expect=13)
+    assert "nightly is not moved: the update has more than the 1 MB" in night["reason"]
+    assert "new layer of 3." in night["reason"]
+    assert world.channel == first["digest"] == night["digest"]
+    # A person who accepts it promotes the image, which is in the registry.
+    (tag,) = [tag for tag in tags(world.registry) if tag.startswith("nightly-b9-")]
+    assert (
+        f"tag promote overlaid-1 nightly --to {digest_of(world.registry, tag)}" in night["reason"]
+    )
+    arguments = ("tag", "promote", "overlaid-1", "nightly", "--to", tag, "--reason", "new data")
+    moved = world.builder(*arguments)
+    assert moved["update"] > 1_000_000
+    assert world.status()["update"] == moved["update"]
+    assert world.night()["outcome"] == "unchanged"
+    # The next night is compared with that image, and lacks the data.
+    recipe.write_text(text)
+    world.release("b10")
+    night = world.night()
+    assert (night["outcome"], night["update"] < 1_000_000) == ("moved", True)
+    assert world.status()["update"] == night["update"]
+
+
+DATA = """
+[[patch]]
+pull  = 2
+base  = "{base}"
+head  = "{head}"
+why   = "it brings data"
+[patch.probe]
+run = ["python3", "-c", "import vllm.data; print('data')"]
+contains = ["data"]
+"""
 
 
 def release_at(world: World, request: str, tag: str) -> None:

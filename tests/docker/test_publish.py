@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from builder.errors import RegistryError
 from builder.publish import tags as publish_tags
+from builder.publish.remote_image import layer_sizes
 from builder.tools.files import named_lock
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from builder.tools.registry.transport import split
@@ -84,6 +87,37 @@ def test_a_version_that_is_there_stays(
     assert told[0]["version"] == "1"
     told = json.loads(push("latest", "--json", command="tag history").stdout)
     assert told[-1]["reason"] == f"push of overlaid-1 {image['key'][:12]}"
+
+
+@docker_test
+def test_an_update_over_its_budget_is_not_pushed_without_a_reason(
+    image: dict[str, Any], build: Build, push: Any, registry: str, tmp_path: Path, proxy: Proxy
+) -> None:
+    assert json.loads(push("--json").stdout)["updates"] == []  # the first image updates nothing
+    replace = ("--replace", "--reason", "more data")
+    large = change(tmp_path, worker=f"DATA = '{Random(1).randbytes(1_500_000).hex()}'\n")
+    other = build.once(more='moving = ["latest"]\n\n[budget]\nupdate = 1', patch=large)
+    proxy.requests.clear()
+    done = push(*replace, expect=12)
+    assert "is not pushed: the update has more than the 1 MB of [budget]" in done.stderr
+    assert re.search(r"[3-4]\.\d MB for somebody who has the image of 1 and latest, ", done.stderr)
+    assert re.search(r"new layer of [3-4]\.\d MB: RUN ", done.stderr), done.stderr
+    assert not proxy.count("PUT ")
+    assert tags(registry) == dict.fromkeys([own(image), "1", "latest"], image["digest"])
+    done = push("--over-budget", *replace)
+    (said,) = [line for line in done.stdout.splitlines() if line.startswith("download")]
+    assert "for somebody who has the image of 1 and latest" in said
+    assert tags(registry)["1"] == tags(registry)["latest"] == other["digest"]
+    # Only the layers that are new were uploaded, and counted.
+    repository = Repository(f"{registry}/{PUSHED}", print)
+    before, after = (repository.manifest(each["digest"]) for each in (image, other))
+    assert before is not None
+    assert after is not None
+    known = layer_sizes(before)
+    new = [size for digest, size in layer_sizes(after).items() if digest not in known]
+    told = json.loads(push("latest", "--json", command="tag history").stdout)
+    assert [move["update"] for move in told] == [sum(new), None]
+    assert [move["reason"] for move in told][:1] == ["more data"]
 
 
 @docker_test

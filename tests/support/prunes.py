@@ -47,6 +47,7 @@ def image(
     day: int | None = None,
     layers: Sequence[bytes] = (),
     config: Mapping[str, Any] | None = None,
+    layer_type: str = LAYER,
 ) -> Manifest:
     """An image of a day of November 2026, or of no age; each has a layer of its own."""
     created = f"2026-11-{day:02}T02:00:00+00:00" if day is not None else None
@@ -54,7 +55,7 @@ def image(
     told = {"os": "linux", "architecture": "amd64", "config": {"Labels": labels}, **(config or {})}
     own = f"layer of {tags[:1]} {day}".encode() * 50
     content = json.dumps({**told, "salt": [*tags, day]}).encode()
-    parts = [(CONFIG, content), *((LAYER, layer) for layer in (BASE, own, *layers))]
+    parts = [(CONFIG, content), *((layer_type, layer) for layer in (BASE, own, *layers))]
     described = []
     for kind, data in parts:
         repository.put_bytes(data)

@@ -203,12 +203,15 @@ class Serve(Model):
 
 
 class Budget(Model):
-    """Maximum size of the image, in MB (10^6 bytes)."""
+    """Maximum sizes of the image, in MB (10^6 bytes)."""
 
     download: Annotated[int, Field(ge=1)] | None = None
     """Compressed layers."""
     unpacked: Annotated[int, Field(ge=1)] | None = None
     """Unpacked files."""
+    update: Annotated[int, Field(ge=1)] | None = None
+    """Compressed layers that the image before lacks: the download of an update.  ``push`` and
+    ``nightly`` move no tag to an image that exceeds it."""
 
 
 class Accept(Model):

@@ -233,6 +233,7 @@ def test_output_that_nobody_takes_is_no_fault_of_builder(tmp_path: Path) -> None
         ),
         (("push", "hello-sm120", "--replace"), "only valid together"),
         (("push", "hello-sm120", "--reason", "x"), "only valid together"),
+        (("push", "hello-sm120", "--over-budget"), "only valid together"),
         (("sbom", "hello-sm120", "--from", "../../x"), "must be the tag of an image"),
         (("recipe", "export", "hello-sm120", "-x"), "No such option"),
         (("tag", "history", "hello-sm120", "x" * 129), "at most 128"),

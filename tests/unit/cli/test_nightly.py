@@ -58,5 +58,9 @@ def test_a_status_fits_a_terminal_and_tells_the_last_night(
     assert overview.notes[0].endswith(told)
     assert overview.notes[1].endswith("is built, and 1 of 40 checks failed")
     assert told in markdown.of_table(overview)
+    updated = replace(status, update=83_100_000, image=replace(image, download_size=512_000_000))
+    (_, _, note, _) = nightly.overview_of_statuses([updated]).notes
+    sizes = "83.1 MB for somebody who has the image before, 512.0 MB anew"
+    assert note == f"vllm-tokenspeed-preview: download: {sizes}"
     (note,) = nightly.overview_of_statuses([replace(status, failed=None, problem="")]).notes
     assert note.endswith("last nightly run 2026-11-20 03:10 UTC: moved")

@@ -65,3 +65,15 @@ def test_an_invalid_preset_of_the_recipe_is_an_error(presets: Path) -> None:
         contract_of(image)
     (presets / "m@5090.toml").write_text(PRESET.replace("eng-1", "eng-2") + "unknown = 1\n")
     assert contract_of(image)
+
+
+def test_the_budget_of_an_update_is_no_check_of_the_image(presets: Path) -> None:
+    file = presets.parent / "recipes" / "eng-1.toml"
+    text = file.read_text()
+
+    def contract(budget: str) -> str:
+        file.write_text(f"{text}\n[budget]\n{budget}\n")
+        return contract_of(rendered(presets.parent, "eng-1"))
+
+    assert contract("update = 1") == contract("update = 2") == contract("")
+    assert contract("download = 1") != contract("")

@@ -1,9 +1,16 @@
-"""Where the layers of a build are kept."""
+"""Where the layers of a build are kept, and how they are compressed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from builder.bake import bake
+from builder.errors import RecipeError
 from builder.images.session import BuildOptions
-from builder.images.stages import layer_cache
+from builder.images.stages import compresses_base, layer_cache
+from builder.plan.rendered import EngineImage
 from builder.settings import Settings
 from support.catalogs import rendered
 from support.environment import REPOSITORY
@@ -38,3 +45,35 @@ def test_nothing_is_asked_of_a_registry_offline_and_nothing_useless_is_kept() ->
     assert cached("hello-sm120", "devel", base=True, offline=True) == ""
     assert cached("hello-sm120", anew=True) == ""
     assert cached("hello-sm120", "devel", base=True, anew=True) == ""
+
+
+def packed(name: str, compression: str) -> EngineImage:
+    """A recipe of this repository with layers of that compression."""
+    found = rendered(REPOSITORY, name)
+    recipe = found.plan.recipe
+    image = recipe.image.model_copy(update={"compression": compression})
+    plan = replace(found.plan, recipe=recipe.model_copy(update={"image": image}))
+    return replace(found, plan=plan)
+
+
+@pytest.mark.parametrize(
+    ("name", "compression", "anew"),
+    [
+        ("hello-sm120", "gzip", False),
+        ("hello-sm120", "zstd", True),
+        ("vllm-0.20.2-wheel", "zstd", True),  # a base of our own, of wheels
+        ("vllm-0.20.2", "zstd", False),  # gigabytes that somebody else publishes
+    ],
+)
+def test_layers_of_our_own_bases_are_of_the_kind_of_the_image(
+    name: str, compression: str, *, anew: bool
+) -> None:
+    found = packed(name, compression)
+    assert found.plan.stages == {"image": compression}
+    assert compresses_base(found) is anew
+
+
+def test_bake_does_not_take_a_recipe_whose_compression_it_would_not_keep() -> None:
+    bake._require_gzip(packed("hello-sm120", "gzip"))
+    with pytest.raises(RecipeError, match="its layers are zstd"):
+        bake._require_gzip(packed("hello-sm120", "zstd"))

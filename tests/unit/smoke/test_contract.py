@@ -9,7 +9,7 @@ import pytest
 from builder.families import entrypoint
 from builder.families.layout import LAYOUT
 from builder.smoke import contract
-from builder.smoke.contents import Contents, ExtendedImage, File
+from builder.smoke.contents import Contents, ExtendedImage, File, Layer
 from support.smoke_tests import hello_recipe
 
 BEFORE = {"Entrypoint": ["vllm", "serve"], "Cmd": ["--default"]}
@@ -36,3 +36,27 @@ def test_what_follows_the_entrypoint(before: dict[str, Any], needs: str, passes:
     found = {check.subject: check for check in checks}
     assert found["what follows the entrypoint"].passed is passes
     assert found["entrypoint"].passed
+
+
+@pytest.mark.parametrize(
+    ("wanted", "below", "own", "passes"),
+    [
+        ("gzip", "gzip", ("gzip", "tar"), True),  # any client reads both
+        ("gzip", "gzip", ("gzip", "zstd"), False),
+        ("zstd", "gzip", ("zstd", "zstd"), True),
+        ("zstd", "gzip", ("zstd", "gzip"), False),
+        ("gzip", "zstd", (), True),
+    ],
+)
+def test_all_layers_that_an_image_adds_are_of_one_kind(
+    wanted: str, below: str, own: tuple[str, ...], *, passes: bool
+) -> None:
+    recipe = hello_recipe()
+    image = recipe.image.model_copy(update={"compression": wanted})
+    kind = "application/vnd.oci.image.layer.v1.tar+"
+    layers = [Layer("", 1, 1, 0, "", (), f"{kind}{each}") for each in (below, *own)]
+    contents = Contents({}, {"config": {}}, tuple(layers), 0)
+    changed = recipe.model_copy(update={"image": image})
+    checks = contract.check(changed, {}, contents, ExtendedImage(1, {}))
+    (found,) = [check for check in checks if check.subject == "compression"]
+    assert found.passed is passes

@@ -1,0 +1,135 @@
+"""The size of an update: images of a real registry compared by their layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.errors import RegistryError
+from builder.publish import tag_history, tags, upload
+from builder.publish.remote_image import BASE_DIGEST, BASE_NAME
+from builder.publish.update_size import Update, over_budget, update_of
+from builder.publish.upload import LocalImage
+from builder.tools.docker.blobs import Blobs
+from builder.tools.registry.client import Manifest, Repository, blobs_of
+from support.prunes import BASE, LAYER, image, index
+from support.registries import Fault, proxied
+
+pytestmark = pytest.mark.usefixtures("docker_config")
+BIG = bytes(range(256)) * 8000  # 2 MB
+ZSTD = LAYER.replace("gzip", "zstd")
+
+
+@pytest.fixture
+def repository(registry: str) -> Repository:
+    return Repository(f"{registry}/me/x", print)
+
+
+def config(base: str = "builder-base/cuda:runtime-1", digest: str = "sha256:1") -> dict[str, Any]:
+    """A configuration on a base, of an image with a layer of the base and two of its own."""
+    steps = ("FROM", "RUN compile", "COPY /out/ /")
+    history = [{"created_by": step} for step in steps]
+    history.insert(1, {"created_by": "ENV A=b", "empty_layer": True})
+    labels = {"builder.key": "k", BASE_NAME: base, BASE_DIGEST: digest}
+    return {"config": {"Labels": labels}, "history": history}
+
+
+def sizes(made: Manifest) -> list[int]:
+    return [layer.size for layer in made.body.layers or ()]
+
+
+def update(repository: Repository, before: Manifest, after: Manifest) -> Update:
+    found = update_of(repository, ("latest",), before.digest, after)
+    assert found is not None
+    return found
+
+
+def test_only_layers_that_the_image_before_lacks_are_downloaded(repository: Repository) -> None:
+    first, second = image(repository, day=1), image(repository, day=2, layers=[BIG])
+    found = update(repository, first, second)
+    assert (found.size, found.download) == (sum(sizes(second)[1:]), sum(sizes(second)))
+    assert found.before == first.digest
+    assert found.text == "2.0 MB for somebody who has the image of latest, 2.1 MB anew"
+    assert update(repository, second, second).size == 0
+    assert update_of(repository, ("latest",), "", second) is None
+    assert update_of(repository, ("latest",), f"sha256:{'0' * 64}", second) is None
+    # Of an index the image for linux/amd64 counts; a layer that is there twice is got once.
+    twice = image(repository, day=3, layers=[BIG, BIG, BASE])
+    found = update(repository, index(repository, "i", of=[first]), twice)
+    assert (found.size, found.download) == (sum(sizes(twice)[1:3]), sum(sizes(twice)[:3]))
+
+
+def why(repository: Repository, before: Manifest, after: Manifest, told: dict[str, Any]) -> str:
+    return over_budget(repository, update(repository, before, after), 1, after, lambda: told)
+
+
+def test_an_update_over_its_budget_is_explained(repository: Repository) -> None:
+    one, two = config(), config()
+    first = image(repository, day=1, layers=[b"a"], config=one)
+    assert why(repository, first, image(repository, day=2, layers=[b"b"], config=two), two) == ""
+    second = image(repository, day=3, layers=[BIG], config=two)
+    told = why(repository, first, second, two).splitlines()
+    assert told[0] == "download: 2.0 MB for somebody who has the image of latest, 2.1 MB anew"
+    assert told[1:] == ["new layer of 2.0 MB: COPY /out/ /", "new layer of 0.0 MB: RUN compile"]
+    another = config("builder-base/cuda:runtime-2")
+    found = why(repository, first, image(repository, day=4, layers=[BIG], config=another), another)
+    assert found.endswith(
+        "its base is another one: builder-base/cuda:runtime-1 before, "
+        "now builder-base/cuda:runtime-2"
+    )
+    again = config(digest="sha256:2")
+    found = why(repository, first, image(repository, day=5, layers=[BIG], config=again), again)
+    assert found.endswith("its base builder-base/cuda:runtime-1 was built again, with other bytes")
+    packed = image(repository, day=6, layers=[BIG], config=two, layer_type=ZSTD)
+    found = why(repository, first, packed, two)
+    assert found.endswith("its layers are zstd, before gzip")
+    # A history that does not fit the layers names none; of many layers the largest are named.
+    many = [BIG, *(b"%d" % number * 300_000 for number in range(3))]
+    crowded = image(repository, day=7, layers=many, config=two)
+    told = why(repository, first, crowded, two).splitlines()
+    largest = max(crowded.body.layers or (), key=lambda layer: layer.size)
+    assert told[1] == f"new layer of 2.0 MB: {largest.digest}"
+    assert told[-1] == "2 more new layers of 0.3 MB"
+
+
+def test_a_move_notes_the_size_of_its_update(repository: Repository) -> None:
+    first, second = image(repository, day=1), image(repository, day=2, layers=[BIG])
+    assert tags.move(repository, "latest", first.digest, "first").update is None
+    asked = []
+
+    def refuse(found: Update, new: Manifest) -> None:
+        asked.append((found.size, new.digest))
+        raise RegistryError("too large")
+
+    with pytest.raises(RegistryError, match="too large"):
+        tags.move(repository, "latest", second.digest, "second", approve=refuse)
+    size = sum(sizes(second)[1:])
+    assert asked == [(size, second.digest)]
+    assert repository.resolve("latest") == first.digest
+    assert tags.move(repository, "latest", second.digest, "second").update == size
+    assert [move.update for move in tag_history.moves(repository, "latest")] == [size, None]
+    last = tag_history.last_move(repository, "latest", second.digest)
+    assert last is not None
+    assert (last.reason, last.update) == ("second", size)
+
+
+@pytest.mark.parametrize("status", [415, 500])
+def test_a_registry_that_takes_no_zstd_says_what_to_do(
+    repository: Repository, tmp_path: Path, status: int
+) -> None:
+    made = {kind: image(repository, day=1, layer_type=kind) for kind in (LAYER, ZSTD)}
+    for blob in {blob for each in made.values() for blob in blobs_of(each)}:
+        (tmp_path / blob.removeprefix("sha256:")).write_bytes(repository.blob(blob))
+    blobs = Blobs(tmp_path, {})
+    with proxied(repository.registry) as proxy:
+        through = Repository(f"{proxy.address}/me/x", print)
+        for kind, manifest in made.items():
+            proxy.faults = [Fault("PUT .*manifests", status, 1)]
+            if status == 500:  # it passes
+                upload.upload(through, LocalImage(manifest, blobs), new=False)
+                continue
+            with pytest.raises(RegistryError, match="415 Unsupported") as caught:
+                upload.upload(through, LocalImage(manifest, blobs), new=False)
+            assert ("compression" in caught.value.hint) == (kind == ZSTD)
