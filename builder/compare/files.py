@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from builder.compare.results import Aspect, Comparison, FileDifference
 from builder.compare.tree import Node, Tree
 from builder.kernels.compare import library_name
 from builder.tools.elf import is_elf
-from builder.tools.files import require_space
 
 LARGEST = (
     64 << 20
@@ -31,7 +30,6 @@ def compare_trees(before: Tree, after: Tree, work: Path) -> Comparison:
     read = [each for each in found if _is_read(each)]
     old = {each.former or each.path for each in read if each.before}
     new = {each.path for each in read if each.after}
-    require_space(work, _gib(before, old) + _gib(after, new), "the comparison of these files")
     copies = before.extract(old, work / "before"), after.extract(new, work / "after")
     contents = {
         each.path: compare_contents(
@@ -106,7 +104,3 @@ def _is_read(each: FileDifference) -> bool:
     if len(nodes) == 1:
         return all(elves)
     return "content" in each.aspects and (any(elves) or max(node.size for node in nodes) <= LARGEST)
-
-
-def _gib(tree: Tree, paths: Collection[str]) -> float:
-    return sum(tree.nodes[path].size for path in paths) / 2**30

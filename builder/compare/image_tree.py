@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 from builder.compare.tree import HEAD, Kind, Node, with_first_names
 from builder.tools import layers
 from builder.tools.docker.blobs import Blobs
+from builder.tools.files import require_space
 from builder.tools.layers import BLOCK, Hides
 
 ATTRIBUTE = "SCHILY.xattr."  # of an extended attribute in a PAX header, as GNU tar writes it
@@ -72,9 +73,11 @@ class ImageTree:
     def extract(self, paths: Collection[str], folder: Path) -> Mapping[str, Path]:
         """Copies of these files; each layer that has one of them is read once more.
 
-        Raises ``UntriedError`` where a layer is damaged.
+        Raises ``SpaceError`` where they do not fit, ``UntriedError`` where a layer is damaged.
         """
         folder.mkdir(parents=True)
+        size = sum({self.nodes[path].digest: self.nodes[path].size for path in paths}.values())
+        require_space(folder, size / 2**30, f"the comparison of {len(paths):,} files")
         wanted: dict[int, dict[str, Path]] = defaultdict(dict)
         for path in paths:
             place = self.places[path]

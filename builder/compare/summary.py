@@ -68,7 +68,7 @@ def _layers(found: Comparison) -> str:
 def _device_code(found: Comparison) -> str:
     codes = [code for _, code in found.codes]
     if not codes:
-        return "" if found.same(times=True) else "no file with device code differs"
+        return "no file with device code differs" if found.digests and found.differing() else ""
     entries = sum(max(each.before, each.after) for code in codes for each in code.totals)
     files = f"{len(codes)} file{'s' if len(codes) > 1 else ''}"
     if found.same_code:

@@ -57,7 +57,7 @@ class Tree(Protocol):
     def extract(self, paths: Collection[str], folder: Path) -> Mapping[str, Path]:
         """The content of these files; ``folder``, a new directory, may take copies.
 
-        Raises ``WorldError`` or ``UntriedError`` where one cannot be read.
+        Raises ``SpaceError`` where copies do not fit, ``UntriedError`` where one cannot be read.
         """
 
 

@@ -7,6 +7,7 @@ Versioning".  Cubins are ELF files, too.
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class ElfSections:
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
+        self._size = stream.seek(0, os.SEEK_END)
         ident = self._bytes(0, 16, "ELF header")
         if not is_elf(ident) or ident[4] not in (1, 2) or ident[5] not in (1, 2):
             raise MalformedElf("byte 0x0: no ELF header")
@@ -85,14 +87,9 @@ class ElfSections:
     def blocks(self, section: Section) -> Iterator[bytes]:
         """The bytes of a section, a megabyte at a time."""
         left = 0 if section.type == NOBITS else section.size
-        self._stream.seek(section.offset)
-        while left:
-            block = self._stream.read(min(left, _BLOCK))
-            if not block:
-                raise MalformedElf(
-                    f"section {section.name} at byte {section.offset:#x}: {section.size} bytes run "
-                    "past the end of the file"
-                )
+        self._require(section.offset, left, f"section {section.name}")
+        self._stream.seek(section.offset if left else 0)
+        while left and (block := self._stream.read(min(left, _BLOCK))):
             left -= len(block)
             yield block
 
@@ -130,7 +127,8 @@ class ElfSections:
             version = versions[number] if number < len(versions) else ""
             mark = "" if place != _UNDEFINED else "w " if bind == _WEAK else "U "
             text = _string(strings, name, "symbol name")
-            found.add(f"{mark}{text}@{version}" if version else f"{mark}{text}")
+            # A version that the file defines is a symbol, too.
+            found.add(f"{mark}{text}@{version}" if version not in ("", text) else f"{mark}{text}")
         return frozenset(found)
 
     def _rows(self, table: Section) -> Iterator[tuple[int, int, int]]:
@@ -210,13 +208,15 @@ class ElfSections:
         return layout.unpack(self._bytes(at, layout.size, what))
 
     def _bytes(self, at: int, size: int, what: str) -> bytes:
-        if size > _LARGEST_TABLE:
-            raise MalformedElf(f"{what} at byte {at:#x}: {size} bytes")
+        self._require(at, size, what)
         self._stream.seek(at)
-        found = self._stream.read(size)
-        if len(found) < size:
-            raise MalformedElf(f"{what} at byte {at:#x}: {size} bytes run past the end of the file")
-        return found
+        return self._stream.read(size)
+
+    def _require(self, at: int, size: int, what: str) -> None:
+        if size and at + size > self._size:
+            raise MalformedElf(
+                f"{what} at byte {at:#x}: {size} bytes run past the end of the file ({self._size})"
+            )
 
 
 def _section(row: tuple[int, ...], name: str) -> Section:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from backports import zstd
 
 from builder.tools.docker.blobs import Blobs
 
@@ -32,6 +36,30 @@ def layer(*entries: Entry) -> bytes:
     return out.getvalue()
 
 
+def member(name: str, content: bytes = b"", **properties: Any) -> tuple[tarfile.TarInfo, bytes]:
+    """A file of a layer, or with ``type`` something else, with any property of ``TarInfo``."""
+    info = tarfile.TarInfo(name)
+    info.mode, info.size = 0o644, len(content)
+    for key, value in properties.items():
+        setattr(info, key, value)
+    return info, content
+
+
+def layer_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for info, content in members:
+            tar.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def _unpacked(layer: bytes) -> bytes:
+    if layer.startswith(b"\x1f\x8b"):
+        with suppress(EOFError, OSError):
+            return gzip.decompress(layer)
+    return zstd.decompress(layer) if layer.startswith(b"\x28\xb5\x2f\xfd") else layer
+
+
 class Image:
     """An OCI layout in the making."""
 
@@ -46,12 +74,15 @@ class Image:
     def document(self, value: Any) -> dict[str, Any]:
         return self.blob(json.dumps(value).encode())
 
-    def manifest(self, *layers: bytes, architecture: str = "amd64") -> dict[str, Any]:
+    def manifest(self, *layers: bytes, architecture: str = "amd64", **more: Any) -> dict[str, Any]:
+        ids = [hashlib.sha256(_unpacked(each)).hexdigest() for each in layers]
         config = {
             "os": "linux",
             "architecture": architecture,
             "config": {"Env": ["A=1", "B"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{each}" for each in ids]},
             "history": [{"created_by": "ADD", "empty_layer": False} for _ in layers],
+            **more,
         }
         parts = [self.blob(each) for each in layers]
         manifest = self.document({"config": self.document(config), "layers": parts})

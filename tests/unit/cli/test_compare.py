@@ -1,0 +1,142 @@
+"""``builder compare`` of directories, files and OCI layouts: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from builder.cli import compare_tables, tables
+from builder.compare.files import compare_trees
+from builder.compare.tree import read_files
+from support.commands import Builder
+from support.cubins import Function, cubin
+from support.fatbins import ELF, entry, library, region
+from support.layouts import Image, layer
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Two directories with a library of a kernel that differs, and one file that does not."""
+    found = tmp_path / "before", tmp_path / "after"
+    for folder, code in zip(found, (b"one ", b"two "), strict=True):
+        folder.mkdir()
+        (folder / "same").write_text("same")
+        kernel = cubin(Function("_Z6kernelPf", code * 32))
+        (folder / "lib.so").write_bytes(library(region(entry(ELF, 120, 0, kernel))).getvalue())
+    return found
+
+
+def test_nothing_differs(builder: Builder, folders: tuple[Path, Path]) -> None:
+    done = builder("compare", str(folders[0]), str(folders[0]))
+    assert (done.returncode, done.stdout) == (0, "the same files: 2 paths\n")
+
+
+def test_a_kernel_differs(builder: Builder, folders: tuple[Path, Path]) -> None:
+    done = builder("compare", *map(str, folders))
+    assert done.returncode == 17
+    assert f"builder: {folders[0]} and {folders[1]} differ" in done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == [
+        "the files differ: 1 changed; 1 are equal" + lines[0].partition("are equal")[2],
+        "the device code differs: 0 of 1 entries are equal; kernels: 1 changed",
+    ]
+    assert "changed\tlib.so\tsm_120\tSASS\t128\t32\tkernel(float*)" in lines
+    assert "/lib.so\tsm_120\t1\t0\t1\t0\t0" in lines
+
+
+def test_json(builder: Builder, folders: tuple[Path, Path]) -> None:
+    (folders[1] / "same").chmod(0o600)
+    found = json.loads(builder("compare", *map(str, folders), "--json").stdout)
+    assert (found["same"], found["same_device_code"]) == (False, False)
+    assert found["summary"][0].startswith("the files differ: 2 changed")
+    code, mode = found["files"]
+    assert (code["path"], code["state"]) == ("/lib.so", "changed")
+    (function,) = code["code"]["functions"]
+    assert (function["name"], function["state"], function["parts"]) == (
+        "kernel(float*)",
+        "changed",
+        ["SASS"],
+    )
+    assert (mode["before"]["mode"], mode["after"]["mode"]) == ("644", "600")
+
+
+def test_times_count_where_they_are_asked_for(builder: Builder, tmp_path: Path) -> None:
+    for name, day in (("a", 1), ("b", 86_401)):
+        (tmp_path / name).write_text("same")
+        os.utime(tmp_path / name, (day, day))
+    names = [str(tmp_path / name) for name in ("a", "b")]
+    done = builder("compare", *names)
+    assert (done.returncode, done.stdout) == (0, "the files are equal, apart from their time\n")
+    done = builder("compare", *names, "--times")
+    assert done.returncode == 17
+    assert "time 1970-01-01T00:00:01Z -> 1970-01-02T00:00:01Z" in done.stdout
+
+
+def layout(folder: Path, content: bytes) -> Path:
+    image = Image()
+    image.in_folder(folder / "made", image.manifest(gzip.compress(layer(("etc/a", content)))))
+    (folder / "blobs").mkdir()
+    (folder / "made").rename(folder / "blobs/sha256")
+    manifest = image.manifest(gzip.compress(layer(("etc/a", content)), mtime=0))
+    for name, data in image.blobs.items():
+        (folder / "blobs/sha256" / name).write_bytes(data)
+    (folder / "index.json").write_text(json.dumps({"manifests": [manifest]}))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    return folder
+
+
+def test_images_in_the_oci_layout(builder: Builder, tmp_path: Path) -> None:
+    names = []
+    for name, content in (("a", b"one\n"), ("b", b"two\n")):
+        (tmp_path / name).mkdir()
+        names.append(str(layout(tmp_path / name, content)))
+    done = builder("compare", *names)
+    assert done.returncode == 17
+    assert "0 of 1 layers are equal" in done.stdout
+    assert "changed\t/etc/a\tcontent 4 bytes, from byte 0 on: 'one' -> 'two'" in done.stdout
+    same = builder("compare", names[0], names[0])
+    assert same.returncode == 0
+    assert same.stdout.startswith("the same image: sha256:")
+    (tmp_path / "b/index.json").write_text("[")
+    broken = builder("compare", *names)
+    assert broken.returncode == 4
+    assert "index.json cannot be read" in broken.stderr
+
+
+def test_a_file_and_a_directory(builder: Builder, folders: tuple[Path, Path]) -> None:
+    done = builder("compare", str(folders[0] / "same"), str(folders[1]))
+    assert done.returncode == 2
+    assert f"{folders[0] / 'same'} is a file, and {folders[1]} is not" in done.stderr
+
+
+def test_a_name_of_nothing(builder: Builder, folders: tuple[Path, Path]) -> None:
+    done = builder("compare", str(folders[0]), "hello-sm12")
+    assert done.returncode == 4
+    assert "did you mean hello-sm120" in done.stderr
+
+
+def test_a_terminal_gets_the_verdict_first_and_a_screen_of_each_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=100, soft_wrap=True, color_system=None)
+    for module in (compare_tables, tables):
+        monkeypatch.setattr(module, "out", lambda: console)
+    monkeypatch.setattr("builder.cli.terminal.out", lambda: console)
+    for name in ("before", "after"):
+        (tmp_path / name).mkdir()
+    for number in range(40):
+        (tmp_path / "after" / f"file{number}").write_text("x")
+    trees = (read_files(tmp_path / name) for name in ("before", "after"))
+    found = compare_trees(*trees, tmp_path)
+    compare_tables.print_comparison(found, times=False, as_json=False, everything=False)
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "the files differ: 40 added; 0 are equal"
+    assert lines[-1] == "25 more rows: --all lists every one"
+    assert len(lines) < 24

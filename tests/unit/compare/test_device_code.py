@@ -1,0 +1,171 @@
+"""Device code compared: entries, functions, and the causes of what differs."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from builder.compare.device_code import MALFORMED, compare_code, entries
+from builder.compare.results import CodeDifference, CodeTotals, Signs
+from support.cubins import Function, cubin
+from support.fatbins import ELF, FLAG_A, LZ4, PTX, ZSTD, entry, library, region
+
+LDG, LDS, STG = 0x981, 0x984, 0x986
+
+
+def load(opcode: int, width: int) -> bytes:
+    """A load of the width 0 (unsigned, 8 bits), 1 (signed, 8 bits) or 4 (32 bits)."""
+    return (opcode | width << 73).to_bytes(16, "little")
+
+
+def ptx(*functions: str) -> bytes:
+    return ".version 9.0\n.target sm_120\n{}\n".format("\n".join(functions)).encode() + b"\0"
+
+
+def kernel(name: str, body: str = "ret;") -> str:
+    return f".visible .entry {name}() {{ {body} }}"
+
+
+def compared(before: io.BytesIO, after: io.BytesIO) -> CodeDifference:
+    found = compare_code(before, after)
+    assert found is not None
+    return found
+
+
+def cubins(*modules: bytes, packing: int = ZSTD) -> io.BytesIO:
+    return library(*(region(entry(ELF, 120, FLAG_A | packing, each)) for each in modules))
+
+
+def test_files_without_device_code() -> None:
+    assert compare_code(io.BytesIO(b"#!/bin/sh"), library(region())) is None
+
+
+def test_the_same_code_in_another_order_and_packing() -> None:
+    first, second = (cubin(Function(name)) for name in ("_Z1av", "_Z1bv"))
+    found = compared(cubins(first, second), cubins(second, first, packing=LZ4))
+    assert found == CodeDifference((CodeTotals("sm_120a", 2, 2, 2),))
+    assert found.same
+
+
+def test_kernels_that_are_added_removed_and_changed() -> None:
+    before = cubin(Function("_Z4samePf"), Function("_Z4gonePf"), Function("_Z5worsePf"))
+    worse = Function("_Z5worsePf", load(LDG, 4) * 9, registers=40)
+    after = cubin(Function("_Z4samePf"), worse, Function("_Z5addedPf"))
+    found = compared(cubins(before), cubins(after))
+    assert not found.same
+    assert found.totals == (CodeTotals("sm_120a", 1, 1, 0),)
+    assert [(each.state, each.name, each.code) for each in found.functions] == [
+        ("added", "added(float*)", "sm_120a"),
+        ("removed", "gone(float*)", "sm_120a"),
+        ("changed", "worse(float*)", "sm_120a"),
+    ]
+    changed = found.functions[2]
+    assert changed.parts[0] == "SASS"
+    assert changed.before is not None
+    assert changed.after is not None
+    assert (changed.before.size, changed.after.size) == (128, 144)
+    assert (changed.before.registers, changed.after.registers) == (32, 40)
+    assert {each.name for each in found.others} >= {".strtab", ".symtab", ".nv.info"}
+
+
+def test_attributes_of_a_kernel_are_compared_without_its_code() -> None:
+    limited = Function("_Z1av", attributes=((0x05, (256, 1, 1)),))
+    (found,) = compared(cubins(cubin(Function("_Z1av"))), cubins(cubin(limited))).functions
+    assert found.parts == (".nv.info",)
+
+
+def test_device_functions_are_compared_too() -> None:
+    before = cubin(Function("_Z4deepf", entry=False, registers=None))
+    after = cubin(Function("_Z4deepf", load(LDG, 4), entry=False, registers=None))
+    (found,) = compared(cubins(before), cubins(after)).functions
+    assert (found.name, found.parts) == ("deep(float)", ("SASS",))
+    assert found.before is not None
+    assert found.before.registers is None
+
+
+def test_a_template_in_several_modules_is_paired_by_its_code() -> None:
+    one, other, third = (cubin(Function("_Z1tv", load(LDG, 4) * n)) for n in (1, 2, 3))
+    found = compared(cubins(one, other), cubins(other, third))
+    (changed,) = found.functions
+    assert changed.before is not None
+    assert changed.after is not None
+    assert (changed.before.size, changed.after.size) == (16, 48)
+    assert (changed.before.module, changed.after.module) == (1, 2)
+
+
+def test_signed_loads_that_are_unsigned_in_sass() -> None:
+    signed = Function("_Z1cPc", load(LDG, 1) + load(LDS, 1) + load(LDG, 0) + load(STG, 0))
+    unsigned = Function("_Z1cPc", load(LDG, 0) + load(LDS, 0) + load(LDG, 0) + load(STG, 0))
+    found = compared(cubins(cubin(signed)), cubins(cubin(unsigned)))
+    assert [each.cause for each in found.functions] == ["signedness"]
+    assert found.signs == (Signs("sm_120a", 2, 1, 0, 3),)
+    assert found.signedness
+    more = Function("_Z1cPc", load(LDG, 0) * 5)
+    assert not compared(cubins(cubin(signed)), cubins(cubin(more))).signedness
+
+
+def ptxs(*functions: str) -> io.BytesIO:
+    return library(region(entry(PTX, 120, ZSTD, ptx(*functions))))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [
+        ("ld.global.s8 a, [b]; shr.s16 a, a, 1;", "ld.global.u8 a, [b]; shr.u16 a, a, 1;",
+         "signedness"),
+        # The compiler makes other instructions of it.
+        ("ld.shared.s8 a, [b]; mul.lo.s16 c, a, 86;", "ld.shared.u8 a, [b]; shr.u16 c, a, 9;",
+         "signedness"),
+        ("div.s32 a, b, c;", "div.u32 a, b, c;", "signedness"),
+        ("mov.b32 a, b;", "mov.b32 a, c;", ""),
+        ("ld.global.s8 a, [b];", "ld.global.s8 a, [c];", ""),
+        ("call _ZN36_GLOBAL__N__2acb0c51_4_k_cu_0f74741a1fEv;",
+         "call _ZN40_GLOBAL__N__3cc8e884_8_other_cu_0f74741a1fEv;", "names"),
+    ],
+)  # fmt: skip
+def test_causes_in_ptx(before: str, after: str, cause: str) -> None:
+    found = compared(ptxs(kernel("_Z1kv", before)), ptxs(kernel("_Z1kv", after)))
+    (changed,) = found.functions
+    assert (changed.name, changed.parts, changed.cause) == ("k()", ("PTX",), cause)
+    assert not found.others
+
+
+def test_ptx_outside_of_functions() -> None:
+    found = compared(ptxs(kernel("_Z1kv"), ".global .u32 a;"), ptxs(kernel("_Z1kv")))
+    assert not found.functions
+    assert [(each.code, each.name, each.modules) for each in found.others] == [
+        ("compute_120", "PTX outside of functions", 1)
+    ]
+
+
+def test_code_that_one_file_lacks_is_counted_and_not_taken_apart() -> None:
+    both = library(
+        region(entry(ELF, 90, 0, b"is no cubin."), entry(ELF, 120, 0, cubin(Function("_Z1av"))))
+    )
+    one = library(region(entry(ELF, 120, 0, cubin(Function("_Z1av")))))
+    found = compared(both, one)
+    assert found.totals == (CodeTotals("sm_120", 1, 1, 1), CodeTotals("sm_90", 1, 0, 0))
+    assert (found.functions, found.others, found.same) == ((), (), False)
+    alone = compare_code(None, one)
+    assert alone is not None
+    assert alone.totals == (CodeTotals("sm_120", 0, 1, 0),)
+
+
+def test_relocatable_code_is_code() -> None:
+    found = library(region(entry(ELF, 120, 0, cubin(Function("a")))), name="__nv_relfatbin")
+    assert [each.code for each in entries(found)] == ["sm_120"]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        region(entry(ELF, 120, 0, cubin(Function("a"))[:-70])),
+        region(entry(ELF, 120, ZSTD, cubin(Function("a")))).replace(b"\x28\xb5\x2f\xfd", b"none"),
+        region(entry(ELF, 120, 0, b"payload."))[:-4],
+    ],
+)
+def test_damage_is_reported(damaged: bytes) -> None:
+    plain = library(region(entry(ELF, 120, 0, cubin(Function("b")))))
+    with pytest.raises(MALFORMED, match="byte 0x"):
+        compare_code(library(damaged), plain)

@@ -1,0 +1,133 @@
+"""The verdict on a comparison, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builder.compare.results import (
+    CodeDifference,
+    CodeTotals,
+    Comparison,
+    FileDifference,
+    FunctionCode,
+    FunctionDifference,
+    LayerDifference,
+    LayerSide,
+    OtherDifference,
+    Signs,
+    ValueDifference,
+)
+from builder.compare.summary import summary
+from builder.compare.tree import FILE, Node
+
+OLD, NEW = Node("file", digest="1"), Node("file", digest="2")
+CHANGED = FileDifference("/lib/x.so", OLD, NEW, aspects=("content",))
+TIME = FileDifference("/etc", Node("directory"), Node("directory", time=1), aspects=("time",))
+SAME = Comparison("a:1", "b:1", ("sha256:1", "sha256:2"), 40, ())
+EQUAL = CodeDifference((CodeTotals("compute_120", 2, 2, 2), CodeTotals("sm_120", 2, 2, 2)))
+
+
+def function(name: str, code: str = "sm_120", cause: str = "") -> FunctionDifference:
+    side = FunctionCode(1, 10, "x")
+    return FunctionDifference(code, name, side, side, ("SASS",), cause)  # type: ignore[arg-type]
+
+
+def of(*code: CodeDifference, **more: object) -> Comparison:
+    files = tuple(replace(CHANGED, code=each) for each in code)
+    return replace(SAME, files=files, **more)  # type: ignore[arg-type]
+
+
+def test_one_image() -> None:
+    found = replace(SAME, digests=("sha256:1", "sha256:1"))
+    assert summary(found) == ["the same image: sha256:1"]
+
+
+def test_the_same_files_with_other_times() -> None:
+    found = replace(SAME, files=(TIME,))
+    assert summary(found)[0] == "the same files: 40 paths; besides, the times of 1 differ"
+    assert summary(found, times=True)[0] == "the files differ: 1 changed; 40 are equal"
+
+
+def test_single_files() -> None:
+    found = replace(SAME, digests=None, files=(replace(CHANGED, path=FILE),))
+    assert summary(found)[0] == "the files differ"
+    found = replace(found, files=(replace(TIME, path=FILE),))
+    assert summary(found) == ["the files are equal, apart from their time"]
+
+
+def test_files_of_all_states() -> None:
+    added = FileDifference("/a", None, NEW)
+    removed = FileDifference("/b", OLD, None)
+    found = replace(SAME, files=(added, removed, replace(removed, path="/c"), CHANGED))
+    assert summary(found)[:2] == [
+        "the files differ: 1 added, 2 removed, 1 changed; 40 are equal",
+        "no file with device code differs",
+    ]
+
+
+def test_configuration_and_layers() -> None:
+    values = [
+        ValueDifference(name, (), ("1",)) for name in ("config.Env", "history.1.x", "history.2.x")
+    ]
+    side = LayerSide(1, "sha256:1", 10_000_000, "COPY")
+    equal = LayerDifference(side, side, "equal")
+    found = replace(
+        SAME, config=tuple(values), layers=(equal, LayerDifference(None, side, "added"))
+    )
+    assert summary(found)[1:3] == [
+        "the configuration differs: config.Env, history",
+        "1 of 2 layers are equal; with the first image, 10.0 of 20.0 MB of the second one are "
+        "downloaded",
+    ]
+    found = replace(SAME, times=(ValueDifference("created", ("1",), ("2",)),), layers=(equal,))
+    assert summary(found)[1:3] == ["the same configuration, apart from times", "the same layers: 1"]
+
+
+def test_the_same_device_code() -> None:
+    assert summary(of(EQUAL))[1:] == [
+        "the same device code, byte for byte: 4 entries in 1 file that differ"
+    ]
+
+
+def test_the_same_kernels_in_modules_that_differ() -> None:
+    other = OtherDifference("sm_120", ".strtab", 1, 10, 12)
+    found = of(CodeDifference((CodeTotals("sm_120", 2, 2, 1),), others=(other,)))
+    assert summary(found)[1].startswith("the same kernels, byte for byte: the modules in 1 file")
+
+
+def test_kernels_count_once_for_all_architectures() -> None:
+    functions = (function("f()"), function("f()", "compute_120"), function("g()"))
+    totals = (CodeTotals("compute_120", 2, 2, 1), CodeTotals("sm_120", 2, 2, 0))
+    assert summary(of(CodeDifference(totals, functions)))[1:] == [
+        "the device code differs: 1 of 4 entries are equal; kernels: 2 changed"
+    ]
+
+
+def test_code_that_only_one_file_has() -> None:
+    found = of(CodeDifference((CodeTotals("sm_120", 2, 2, 2), CodeTotals("sm_90", 2, 0, 0))))
+    assert summary(found)[1] == "the device code differs: 2 of 4 entries are equal"
+
+
+@pytest.mark.parametrize(("before", "after", "wrong"), [(5, 2, "b:1"), (2, 5, "a:1")])
+def test_signedness_names_the_option_and_what_to_compile_again(
+    before: int, after: int, wrong: str
+) -> None:
+    signs = (Signs("compute_120", before, 1, after, 4), Signs("sm_120", 9, 9, 0, 18))
+    functions = (function("f()", cause="signedness"), function("g()", cause="signedness"))
+    totals = (CodeTotals("sm_120", 1, 1, 0),)
+    text = summary(of(CodeDifference(totals, functions, signs=signs)))[-1]
+    assert text.startswith("signedness: 2 kernels differ in the signs of integers: of their 8-bit")
+    assert f"for compute_120, {before} are signed in a:1 and {after} in b:1" in text
+    assert text.endswith(f"compile {wrong} with -Xcudafe --signed_chars")
+
+
+def test_signs_of_larger_types_and_names_that_nvcc_makes() -> None:
+    functions = (function("f()", cause="signedness"), function("g()", cause="names"))
+    found = of(CodeDifference((CodeTotals("compute_120", 1, 1, 0),), functions))
+    assert summary(found)[-2:] == [
+        "names: 1 kernel differs only in names that nvcc makes from the path of the source file: "
+        "compile it in the same directory",
+        "signedness: 1 kernel differs in the signs of integers",
+    ]
