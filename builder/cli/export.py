@@ -60,6 +60,9 @@ def export(
             help="Write the files to this directory. Default: a single file is printed.",
         ),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files that are there and differ.")
+    ] = False,
     catalog: CatalogOption = None,
 ) -> None:
     """Write files that start a preset: for compose, Podman, Kubernetes and others.
@@ -85,17 +88,32 @@ def export(
             raise typer.BadParameter(f"{form} has several files: give --output DIR")
         typer.echo("".join(files.values()), nl=False)
         return
-    _write(files, output)
+    _write(files, output, force=force)
     log(f"written to {output}: {', '.join(sorted(files))}")
     log(f"next: {chosen.usage.format(name=service.name)}")
 
 
-def _write(files: Mapping[str, str], output: Path) -> None:
+def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:
+    """Write all files; raises ``WorldError`` before the first where one is there and differs."""
+    from builder.errors import WorldError
     from builder.tools.files import atomic_write, require_writable
 
-    require_writable(output, "name another directory: --output DIR")
-    for name, text in files.items():
-        file = output / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(file) as temporary:
-            temporary.write_text(text, "utf-8")
+    another = "name another directory: --output DIR"
+    require_writable(output, another)
+    try:
+        differ = [name for name, text in files.items() if _differs(output / name, text)]
+        if differ and not force:
+            names = ", ".join(str(output / name) for name in differ)
+            raise WorldError(
+                f"{names} exists already", "it may have been edited", f"{another}, or add --force"
+            )
+        for name, text in files.items():
+            with atomic_write(output / name) as temporary:
+                temporary.write_text(text, "utf-8")
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise WorldError(f"cannot write to {output}", why, another) from error
+
+
+def _differs(file: Path, text: str) -> bool:
+    return file.exists() and (not file.is_file() or file.read_bytes() != text.encode())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import shlex
 from collections.abc import Iterator
+from io import StringIO
 
 from builder.exports.comments import reasons
-from builder.presets.service import HOST, Service
+from builder.presets.service import HOST, Mount, Service
 
 
 def words(service: Service) -> list[str]:
@@ -39,7 +41,7 @@ def _options(service: Service) -> Iterator[list[str]]:
     yield from ([each] for each in _gpus(service))
     yield [f"--publish={HOST}:{service.published}:{service.port}"]
     for mount in service.mounts:
-        yield [f"--volume={mount.source}:{mount.target}:ro"]
+        yield [f"--mount={_bind(mount)}"]
     if container.ipc:
         yield [f"--ipc={container.ipc}"]
     if container.shm_size:
@@ -53,6 +55,18 @@ def _options(service: Service) -> Iterator[list[str]]:
     yield [service.image]
     for option in service.arguments:
         yield list(option.words)
+
+
+def _bind(mount: Mount) -> str:
+    """The value of ``--mount``, a CSV line.
+
+    Unlike ``--volume`` it takes a path with a colon, and refuses one that does not exist, where
+    ``--volume`` makes a directory that belongs to root (docs.docker.com, "Bind mounts").
+    """
+    line = StringIO()
+    fields = ("type=bind", f"source={mount.source}", f"target={mount.target}", "readonly")
+    csv.writer(line, lineterminator="").writerow(fields)
+    return line.getvalue()
 
 
 def _gpus(service: Service) -> Iterator[str]:

@@ -21,7 +21,8 @@ ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%", "$": "
 def document(service: Service) -> str:
     """``NAME.container``.
 
-    Raises ``RecipeError`` for an argument that Podman's generator does not pass on.
+    Raises ``RecipeError`` for an argument that Podman's generator does not pass on, and for a path
+    that it cannot mount.
     """
     for lost in LOST.keys() & {*service.words}:
         raise RecipeError(
@@ -66,7 +67,7 @@ def _container(service: Service) -> Iterator[str]:
     yield "# This machine alone: the server asks for no password."
     yield f"PublishPort={HOST}:{service.published}:{service.port}"
     for mount in service.mounts:
-        yield f"Volume={_plain(mount.source)}:{mount.target}:ro"
+        yield f"Volume={_path(mount.source)}:{_path(mount.target)}:ro"
     if container.ipc:
         yield f"PodmanArgs=--ipc={container.ipc}"
     if container.shm_size:
@@ -81,8 +82,17 @@ def _container(service: Service) -> Iterator[str]:
     yield f"HealthStartPeriod={service.loading}s"
 
 
-def _plain(text: str) -> str:
-    """A value that is one word: without quotes, as a path has them rarely."""
+def _path(text: str) -> str:
+    """A path of ``Volume=``, whose parts are separated by colons.
+
+    Raises ``RecipeError`` where it cannot be written.
+    """
+    if ":" in text or not text.isprintable():
+        raise RecipeError(
+            f"Quadlet cannot mount {text}",
+            "its paths have no colons and no control characters",
+            "rename the file, or choose another format: --format compose",
+        )
     return text.replace("%", "%%").replace("$", "$$")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from builder.choose import choice, machine, needs
@@ -25,6 +26,8 @@ from builder.tools.docker.containers import TOOLKIT
 KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 """Exists where the kernel has NVIDIA's driver (its README, "The /proc interface")."""
 ELSEWHERE = "run it on the machine with the card; `builder export` writes files for it"
+OTHERS = "`builder choose` shows the presets that run on this machine"
+BUILD = "add the card's architecture to `arch` in [cuda] of the recipe, and build it"
 AUTO = "auto"
 NAMES = {"model": "model", "draft": "draft model", "mmproj": "projector"}
 
@@ -69,17 +72,31 @@ def chosen_of(
     if not numbers:
         have = ", ".join(each.name for each in here.cards)
         return Chosen(faults=(Fault(f"this machine has no card {card}", f"it has: {have}"),))
-    count = run.preset.cards if run.preset else 1
-    reasons: list[str] = []
-    groups = [numbers[:count]] if count > 1 else [(number,) for number in numbers]
-    for group in groups:
+    old = tuple(_old_driver(run, here.driver, catalog))
+    count = min(run.preset.cards if run.preset else 1, len(numbers))
+    faults: list[Fault] = []
+    for group in combinations(numbers, count):
         found = tuple(here.cards[number] for number in group)
-        why = list(_unfit(run, entry, Machine(found, here.driver), catalog))
+        why = list(_unfit(run, entry, Machine(found), catalog))
         if not why:
-            return Chosen(group if len(here.cards) > len(group) else ())
-        reasons += [f"{found[0].name}: {each}" for each in why]
-    hint = "`builder choose` shows the presets that run on this machine"
-    return Chosen(faults=tuple(Fault(each, hint) for each in dict.fromkeys(reasons)))
+            return Chosen(faults=old) if old else _cards(group, here)
+        names = " and ".join(card.name for card in found)
+        faults += [Fault(f"{names}: {each}", OTHERS if entry else BUILD) for each in why]
+    return Chosen(faults=(*old, *dict.fromkeys(faults)))
+
+
+def _cards(group: tuple[int, ...], here: Machine) -> Chosen:
+    """The cards of a run; they have no numbers where they are all of the machine."""
+    return Chosen(group if len(here.cards) > len(group) else ())
+
+
+def _old_driver(run: Run, driver: str, catalog: Catalog) -> Iterator[Fault]:
+    oldest = needs.oldest_driver(run.recipe, catalog)
+    if gpus.is_older(driver, oldest):
+        yield Fault(
+            f"the driver {driver} is too old: the image needs {oldest} or newer",
+            f"install NVIDIA's driver {oldest} or newer",
+        )
 
 
 def _no_gpu(error: BuilderError) -> Fault:
@@ -104,7 +121,7 @@ def _named(here: Machine, card: str, catalog: Catalog) -> tuple[int, ...]:
 def _unfit(run: Run, entry: PresetEntry | None, here: Machine, catalog: Catalog) -> Iterator[str]:
     """Why a run does not work on these cards."""
     if entry is None:
-        yield from _unfit_for_recipe(run, here, catalog)
+        yield from _unfit_for_recipe(run, here)
         return
     published = entry.preset.serve.context or 0
     memories = machine.memories(catalog.root)
@@ -114,13 +131,10 @@ def _unfit(run: Run, entry: PresetEntry | None, here: Machine, catalog: Catalog)
         yield from excluded.why
 
 
-def _unfit_for_recipe(run: Run, here: Machine, catalog: Catalog) -> Iterator[str]:
+def _unfit_for_recipe(run: Run, here: Machine) -> Iterator[str]:
     card: HostCard = here.cards[0]
     if not runs_on(run.recipe, card.capability):
         yield f"the image has {no_code(run.recipe, card.capability)}"
-    oldest = needs.oldest_driver(run.recipe, catalog)
-    if gpus.is_older(here.driver, oldest):
-        yield f"the driver {here.driver} is too old: the image needs {oldest} or newer"
 
 
 def engine_faults() -> Iterator[Fault]:

@@ -84,6 +84,7 @@ def described(catalog: Catalog, wanted: Wanted, settings: Settings, log: Log) ->
 def given_files(given: Mapping[str, Path]) -> Files:
     """Files or directories that the user named, each mounted under its own name.
 
+    An underscore stands for a colon, which Kubernetes does not allow in the path of a mount.
     Raises ``FetchError`` where one does not exist.
     """
     places, mounts = {}, []
@@ -93,9 +94,10 @@ def given_files(given: Mapping[str, Path]) -> Files:
             raise FetchError(
                 f"there is no file {path}", hint=f"name an existing one: --{place} FILE"
             )
-        places[place] = f"/{place}/{file.name}"
+        places[place] = f"/{place}/{file.name}".replace(":", "_")
         mounts += [
-            Mount(str(host), inside) for inside, host in mounts_of(f"/{place}", file).items()
+            Mount(str(host), inside.replace(":", "_"))
+            for inside, host in mounts_of(f"/{place}", file).items()
         ]
     return Files(places, tuple(mounts))
 

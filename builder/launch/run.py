@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder import families
-from builder.errors import UntriedError
+from builder.errors import BusyError, UntriedError
 from builder.launch import check
 from builder.launch.described import Wanted, find_entry, models_directory, run_of
 from builder.launch.download import Progress, download
 from builder.launch.files import Missing, located
-from builder.launch.start import existing, start
+from builder.launch.start import Found, existing, identity, start
 from builder.platforms import architecture
 from builder.presets.service import Files, Run, Service, service
 from builder.recipes.catalog import Catalog
@@ -40,18 +40,22 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that answers; ``seconds`` is the time until it did, None where it ran already."""
+    """A server that was started, or ran already."""
 
     service: Service
     flavor: ApiFlavor
     seconds: float | None = None
+    """Until it was healthy; None where it ran already."""
+    health: str = "healthy"
+    """By its health check: of one that ran already, it may be ``starting`` or ``unhealthy``."""
 
 
 def launch(job: Launch, card: str, seconds: float, progress: Progress | None = None) -> Running:
     """Check this machine, start the server, and wait until it is healthy.
 
     With ``progress``, what is missing of the models is downloaded.  Raises ``WorldError`` with all
-    that is wrong, and like ``download`` and ``start``.
+    that is wrong, ``BusyError`` where the same run has another port or other options, and like
+    ``download`` and ``start``.
     """
     entry = find_entry(job.catalog, job.wanted)
     run = run_of(entry, job.catalog, job.wanted)
@@ -64,15 +68,36 @@ def launch(job: Launch, card: str, seconds: float, progress: Progress | None = N
     ready = _service(run, image, files, missing, job.wanted.port)
     faults += check.file_faults(missing, job.wanted.target)
     flavor = flavor_of(run)
-    there = existing(ready.name) if not faults else None
-    if there is not None and there.running:
-        return Running(ready, flavor)
+    if not faults:
+        ready = replace(ready, devices=chosen.devices, cdi=not gpus.has_runtime())
+        there = existing(ready.name)
+        if there is not None and there.running:
+            return running_already(ready, flavor, there, job.wanted.port)
     faults += check.port_faults(ready)
     check.require(run.name, faults)
-    with_gpus = replace(ready, devices=chosen.devices, cdi=not gpus.has_runtime())
     _pull(image, job.log)
     job.log(f"starting {image}")
-    return Running(with_gpus, flavor, start(with_gpus, flavor, seconds, job.log))
+    about = f"show {entry.name}" if entry else f"recipe explain {run.recipe.name}"
+    hint = f"`builder {about}` has its known problems"
+    return Running(ready, flavor, start(ready, flavor, seconds, job.log, hint))
+
+
+def running_already(service: Service, flavor: ApiFlavor, there: Found, port: int | None) -> Running:
+    """The server that runs, at its own port; ``port`` is the one that was asked for.
+
+    Raises ``BusyError`` where the container is that of another run.
+    """
+    if there.run != identity(service):
+        why = "it has other options" if there.run else "`builder run` did not start it"
+    elif there.port is None or port not in {None, there.port}:
+        why = f"its port is {there.port}"
+    else:
+        return Running(replace(service, published=there.port), flavor, None, there.health)
+    raise BusyError(
+        f"the container {service.name} runs already",
+        why,
+        f"stop it first: docker rm --force {service.name}",
+    )
 
 
 def fetched(

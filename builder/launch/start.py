@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 from collections.abc import Iterator
@@ -21,13 +22,23 @@ from builder.tools.docker.containers import Container
 from builder.tools.docker.engine import executable
 from builder.tools.log import Log
 
+LABEL_RUN = "builder.run"
+"""The label of a container: the identity of its run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A container of that name: whether it runs, and the recipe of its image."""
+    """A container of that name."""
 
     running: bool
     recipe: str
+    """Of its image; empty where builder did not make it."""
+    run: str
+    """The identity of the run that started it; empty where builder did not start it."""
+    port: int | None
+    """Its port on the host."""
+    health: str
+    """By its health check: ``starting``, ``healthy``, ``unhealthy``; empty where it has none."""
 
 
 def existing(name: str) -> Found | None:
@@ -38,15 +49,29 @@ def existing(name: str) -> Found | None:
         return None
     found = json.loads(done.stdout)
     labels = found["Config"].get("Labels") or {}
-    return Found(bool(found["State"]["Running"]), labels.get(LABEL_RECIPE, ""))
+    bindings = (found["HostConfig"].get("PortBindings") or {}).values()
+    ports = [each["HostPort"] for binding in bindings for each in binding or ()]
+    return Found(
+        running=bool(found["State"]["Running"]),
+        recipe=labels.get(LABEL_RECIPE, ""),
+        run=labels.get(LABEL_RUN, ""),
+        port=next((int(each) for each in ports if each), None),
+        health=(found["State"].get("Health") or {}).get("Status", ""),
+    )
 
 
-def start(service: Service, flavor: ApiFlavor, seconds: float, log: Log) -> float:
+def identity(service: Service) -> str:
+    """sha256 (hex) over all that decides how a service is started, apart from its port."""
+    words = docker_run.words(replace(service, restart=None, published=0))
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+
+
+def start(service: Service, flavor: ApiFlavor, seconds: float, log: Log, hint: str = "") -> float:
     """Start a service, and show its log until its health page answers; the seconds that it took.
 
     It then runs on.  Raises ``UntriedError`` where the engine cannot start it, or it ends or is not
-    healthy within ``seconds``; ``BusyError`` where a container has its name.  The container is
-    removed then, and on an interrupt.
+    healthy within ``seconds``, with ``hint`` as the next step; ``BusyError`` where a container has
+    its name.  The container is removed then, and on an interrupt.
     """
     _remove_ended(service.name)
     with _removed_on_failure(service.name):
@@ -60,7 +85,7 @@ def start(service: Service, flavor: ApiFlavor, seconds: float, log: Log) -> floa
                 raise UntriedError(
                     f"{service.name} does not serve",
                     str(error),
-                    "the container is removed; see the caveats: `builder show PRESET`",
+                    "; ".join(filter(None, ("the container is removed", hint))),
                 ) from error
 
 
@@ -77,13 +102,14 @@ def _remove_ended(name: str) -> None:
 
 
 def _run(service: Service) -> None:
-    words = docker_run.words(replace(service, restart=None))
+    run, *words = docker_run.words(replace(service, restart=None))
+    words = [run, f"--label={LABEL_RUN}={identity(service)}", *words]
     done = subprocess.run([executable(), *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         no_driver = containers.NO_GPU_DRIVER in done.stderr
         raise UntriedError(
             "Docker cannot start the container",
-            done.stderr.strip(),
+            containers.reason_of(done.stderr),
             containers.TOOLKIT if no_driver else "",
         )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from builder.tools.web.errors import REFUSED, cause
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST = 16 << 20  # bytes of an answer
 BLOCK = 1 << 16
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SHOWN = 200  # characters of an answer in an error
 
 
@@ -51,6 +53,9 @@ class Client:
 
     def __init__(self, url: str, key: str = "") -> None:
         self.url = url.rstrip("/")
+        host = urlsplit(url).hostname or ""
+        # A proxy of the environment cannot reach this machine's own loopback.
+        self._proxies = {"no_proxy": host} if host in LOOPBACK else None
         self._headers = {"Connection": "close"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
@@ -91,7 +96,11 @@ class Client:
 
         try:
             response = requests.get(
-                self.url + path, headers=self._headers, timeout=seconds, stream=True
+                self.url + path,
+                headers=self._headers,
+                timeout=seconds,
+                stream=True,
+                proxies=self._proxies,
             )
         except requests.RequestException as error:
             raise UnansweredError(f"GET {path}: {self._why(error)}") from error
@@ -119,6 +128,7 @@ class Client:
                 headers=self._headers,
                 timeout=seconds,
                 stream=True,
+                proxies=self._proxies,
             ) as response:
                 if response.status_code != 200:
                     start = b"".join(_blocks(response, deadline, path))[:SHOWN]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from glob import escape
 from pathlib import Path
 
 from builder.errors import UntriedError
@@ -181,6 +182,8 @@ def _volumes(spec: ServeSpec) -> dict[str, Path]:
 def mounts_of(folder: str, file: Path) -> dict[str, Path]:
     """The mounts of a model; of a split model, all its parts."""
     split = SPLIT.search(file.name)
-    pattern = f"{file.name[: split.start()]}-*-of-{split[2]}.gguf" if split else file.name
-    parts = sorted(file.parent.glob(pattern)) if split else [file]
+    parts = [file]
+    if split:
+        pattern = f"{escape(file.name[: split.start()])}-*-of-{split[2]}.gguf"
+        parts = sorted(file.parent.glob(pattern))
     return {f"{folder}/{part.name}": part.resolve() for part in parts}

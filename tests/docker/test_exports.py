@@ -39,7 +39,7 @@ ALL_HOSTILE = replace(
     BASE,
     arguments=tuple(Option((text, "--option"), text) for text in HOSTILE),
     environment=(Variable("A_VARIABLE", "".join(HOSTILE)),),
-    mounts=(Mount("/srv/$models", "/models"),),
+    mounts=(Mount('/srv/$models %n it\'s "q" \\d é', "/models/%n $a"),),
 )
 
 
@@ -148,6 +148,14 @@ def assert_generated(service: Service, tmp_path: Path) -> None:
     assert words[place + 1 :] == service.words
     given = {words[place + 1] for place, word in enumerate(words[:place]) if word == "--env"}
     assert given == {f"{each.name}={each.value}" for each in service.environment}
+    mounted = [words[place + 1] for place, word in enumerate(words[:place]) if word == "-v"]
+    assert mounted == [f"{each.source}:{each.target}:ro" for each in service.mounts]
+
+
+@pytest.mark.parametrize("path", ["/srv/a:b", "/srv/a\nExec=b", "/srv/a\x7f"])
+def test_a_path_that_podman_cannot_mount(path: str) -> None:
+    with pytest.raises(RecipeError, match="Quadlet cannot mount"):
+        quadlet.document(replace(BASE, mounts=(Mount(path, "/model"),)))
 
 
 def test_hostile_arguments_reach_podman_as_they_are(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from builder.errors import BusyError, Interrupted, UntriedError
-from builder.launch.start import existing, start
-from builder.presets.service import Option, Service, Variable
+from builder.launch.start import existing, identity, start
+from builder.presets.service import Mount, Option, Service, Variable
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client
 from builder.tools.docker import containers
@@ -23,13 +24,15 @@ HELLO = API_FLAVORS["hello"]
 
 
 @pytest.fixture
-def service(hello: dict[str, Any]) -> Iterator[Service]:
+def service(hello: dict[str, Any], tmp_path: Path) -> Iterator[Service]:
+    (model := tmp_path / 'a:b, "c" $d.gguf').touch()
     yield replace(
         BASE,
         name=NAME,
         image=hello["references"][0],
         arguments=(Option(("--device", "cpu")),),
         environment=(Variable("BUILDER_CPU", "1"),),
+        mounts=(Mount(str(model), "/model/a.gguf"),),
         published=free_port(),
         cards=0,
     )
@@ -49,9 +52,21 @@ def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> 
     assert found is not None
     assert found.running
     assert found.recipe.startswith("hello-sm120")
+    assert found.run == identity(service) != identity(with_options(service, "--sampling", "random"))
+    assert found.port == service.published
+    assert found.health in {"starting", "healthy"}
     with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
         start(service, HELLO, 30, lines.append)
     assert existing(NAME) == found  # it runs on
+
+
+def test_a_file_that_is_gone_is_told_and_not_made(service: Service, tmp_path: Path) -> None:
+    gone = replace(service, mounts=(Mount(str(tmp_path / "gone"), "/models"),))
+    with pytest.raises(UntriedError) as caught:
+        start(gone, HELLO, 30, lambda _: None)
+    assert f"bind source path does not exist: {tmp_path}/gone" in caught.value.why
+    assert "docker run --help" not in caught.value.why
+    assert not (tmp_path / "gone").exists()
 
 
 def test_a_server_that_ends_is_told_with_its_log_and_removed(service: Service) -> None:

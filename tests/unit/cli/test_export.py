@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def test_a_file_is_named_by_the_models_directory(
     file.touch()
     done = builder("export", PRESET, "--context", "96K", "--port", "9000")
     assert f"--model /models/unsloth/Qwen3.6-27B-GGUF/{file.name} \\\n" in done.stdout
-    assert f"--volume={tmp_path}/models:/models:ro" in done.stdout
+    assert f"--mount=type=bind,source={tmp_path}/models,target=/models,readonly" in done.stdout
     assert "--ctx-size 98304 \\\n" in done.stdout
     assert "--publish=127.0.0.1:9000:8080" in done.stdout
     assert "stands for its file" not in done.stderr
@@ -49,9 +48,35 @@ def test_files_are_written_to_a_directory(builder: Builder, tmp_path: Path) -> N
     assert f"next: sh {NAME}.sh" in done.stderr
     text = (tmp_path / "out" / f"{NAME}.sh").read_text()
     assert "--model /model/a-00001-of-00002.gguf" in text
-    assert f"--volume={tmp_path}/a-00002-of-00002.gguf:/model/a-00002-of-00002.gguf:ro" in text
+    assert f"source={tmp_path}/a-00002-of-00002.gguf,target=/model/a-00002-of-00002.gguf," in text
     assert "--model-draft /draft/draft.gguf" in text
-    assert ":/models:ro" not in text
+    assert "/models" not in text
+
+
+def test_a_file_that_somebody_edited_is_kept(builder: Builder, tmp_path: Path) -> None:
+    export = ("export", PRESET, "--format", "compose", "--output", tmp_path)
+    assert builder(*export).returncode == 0
+    assert builder(*export).returncode == 0  # the same
+    file = tmp_path / "compose.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("retries: 3", "retries: 9"))
+    refused = builder(*export)
+    assert refused.returncode == 4
+    assert f"{file} exists already" in refused.stderr
+    assert "--force" in refused.stderr
+    assert "retries: 9" in file.read_text()
+    assert builder(*export, "--force").returncode == 0
+    assert file.read_text() == text
+
+
+def test_a_directory_that_cannot_be_written(builder: Builder, tmp_path: Path) -> None:
+    (taken := tmp_path / "out" / "compose.yaml").mkdir(parents=True)
+    for folder in ("/proc/no", taken.parent):
+        for force in ((), ("--force",)):
+            done = builder("export", PRESET, "--format", "compose", "--output", folder, *force)
+            assert done.returncode == 4, done.stderr
+            assert "--output DIR" in done.stderr
+    assert [each.name for each in taken.parent.iterdir()] == ["compose.yaml"]
 
 
 def test_every_format_can_be_named() -> None:
@@ -70,5 +95,3 @@ def test_faults_of_the_command_line(builder: Builder, tmp_path: Path) -> None:
     preset = builder("export", "qwen3.6-27b-dflash@5090")
     assert preset.returncode == 3
     assert "did you mean qwen3.6-27b-dflash@5090-laptop?" in preset.stderr
-    if os.geteuid() != 0:
-        assert builder("export", PRESET, "--output", "/proc/no").returncode == 4

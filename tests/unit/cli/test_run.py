@@ -72,7 +72,7 @@ def test_the_command_is_printed(builder: Builder, models: Path) -> None:
     words = shlex.split(done.stdout.replace("\\\n", ""))
     assert words[:3] == ["docker", "run", "--detach"]
     assert "--gpus=1" in words
-    assert f"--volume={models}:/models:ro" in words
+    assert f"--mount=type=bind,source={models},target=/models,readonly" in words
     assert words.count("--parallel") == 1
     assert words[-3:] == ["--parallel", "2", "--no-warmup"]
     assert f"Put unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB) in place of {models}" in done.stderr

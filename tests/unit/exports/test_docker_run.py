@@ -42,7 +42,7 @@ def test_a_published_preset(name: str) -> None:
     assert words[place + 1 :] == found.words
     assert words[:3] == ["docker", "run", "--detach"]
     assert f"--gpus={found.cards}" in words[:place]
-    assert "--volume=/srv/models:/models:ro" in words[:place]
+    assert "--mount=type=bind,source=/srv/models,target=/models,readonly" in words[:place]
 
 
 def test_what_the_container_needs() -> None:

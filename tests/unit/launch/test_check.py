@@ -57,7 +57,9 @@ def test_a_card_with_too_little_memory() -> None:
 @pytest.mark.parametrize("target", [PRESET, "hello-sm120"])
 def test_a_card_without_code_and_an_old_driver(target: str) -> None:
     assert "has no code for compute capability 8.6" in why(chosen(target, "3090"))
-    assert "the driver 570.86 is too old" in why(chosen(target, "5090", driver="570.86"))
+    old = chosen(target, "5090", "5090", driver="570.86")
+    assert why(old) == "the driver 570.86 is too old: the image needs 580 or newer"
+    assert old.faults[0].hint == "install NVIDIA's driver 580 or newer"
 
 
 def test_a_larger_context_than_the_preset_has_is_the_users_own_risk() -> None:
@@ -68,6 +70,7 @@ def test_two_cards() -> None:
     assert "needs 2 cards" in why(chosen(TWO, "5090"))
     assert chosen(TWO, "5090", "5090").devices == ()
     assert chosen(TWO, "5090", "5090", "5090").devices == (0, 1)
+    assert chosen(TWO, "3090", "5090", "5090").devices == (1, 2)
 
 
 def test_a_port_that_is_used() -> None:

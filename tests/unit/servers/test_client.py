@@ -1,0 +1,45 @@
+"""The client of servers: a proxy of the environment is not asked for this machine's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from builder.servers.client import Client, UnansweredError
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_server_of_this_machine_is_asked_without_the_proxy(host: str, port: int) -> None:
+    client = Client(f"http://{host}:{port}")
+    assert client.get("/", 10) == {}
+    assert client.status("/", 10) == 200
+
+
+@pytest.mark.usefixtures("port")
+def test_another_server_is_asked_through_the_proxy() -> None:
+    with pytest.raises(UnansweredError, match="the proxy: connection refused"):
+        Client("http://server.invalid").get("/", 10)
