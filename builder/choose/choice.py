@@ -146,7 +146,7 @@ def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
     tried = reversed(wide) if question.context else wide
     lacks = ""
     for context, result in tried:
-        need = trial or needs.told(preset, context, result)
+        need = needs.of_context(preset, context, result, trial)
         fault = _no_room(need, preset, cards, question)
         if not fault:
             fitting = _fitting(entry, context, result, need, driver)

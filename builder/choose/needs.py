@@ -35,6 +35,21 @@ class MemoryNeed:
         return self.size - self.own + contexts if self.own and contexts else self.size
 
 
+def of_context(
+    preset: Preset, context: int, result: Result | None, trial: MemoryNeed | None
+) -> MemoryNeed | None:
+    """The memory that a preset takes with a context; None: not known.
+
+    ``trial`` is of the preset's own context: for a smaller one, a figure of the source for exactly
+    that one comes first.
+    """
+    smaller = context < (preset.serve.context or context)
+    stated = result.memory if result is not None else None
+    if trial is not None and not (smaller and stated is not None and stated.whole is not None):
+        return trial
+    return told(preset, context, result)
+
+
 def told(preset: Preset, context: int, result: Result | None) -> MemoryNeed | None:
     """The memory that the source states for a context, or for a larger one; else None."""
     stated = result.memory if result is not None else None

@@ -38,10 +38,16 @@ def print_all(presets: Presets, *, as_json: bool) -> None:
         )
     else:
         rows = [
-            (entry.name, entry.preset.recipe, _speed(entry.preset), entry.preset.summary)
+            (
+                entry.name,
+                entry.preset.recipe,
+                _cards(entry.preset),
+                _speed(entry.preset),
+                entry.preset.summary,
+            )
             for entry in presets.valid()
         ]
-        table(("preset", "recipe", "tokens/s", "summary"), rows)
+        table(("preset", "recipe", "card", "speed", "summary"), rows)
     if presets.problems():
         raise RecipeError("some presets are invalid", problems=presets.problems())
 
@@ -69,7 +75,7 @@ def print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
                 "name": entry.name,
                 "summary": preset.summary,
                 "recipe": preset.recipe,
-                "card": f"{preset.cards} x {preset.card}" if preset.cards > 1 else preset.card,
+                "card": _cards(preset),
                 **{name: file.shown for name, file in files.items()},
                 "arguments": shlex.join(words),
                 "environment": shlex.join(environment),
@@ -94,8 +100,15 @@ def _dumped(preset: Preset) -> dict[str, Any]:
     return preset.model_dump(mode="json", exclude_defaults=True)
 
 
+def _cards(preset: Preset) -> str:
+    return f"{preset.cards} x {preset.card}" if preset.cards > 1 else preset.card
+
+
 def _speed(preset: Preset) -> str:
-    return _figures(preset.published.tokens_per_second) if preset.published else ""
+    """With its unit: a table that is not for a terminal has no header."""
+    if preset.published is None:
+        return ""
+    return f"{_figures(preset.published.tokens_per_second)} tokens/s"
 
 
 def _figures(found: Figures | None) -> str:

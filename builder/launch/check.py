@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
 from builder.choose import choice, machine, needs
+from builder.choose.choice import Trials
 from builder.choose.machine import HostCard, Machine
 from builder.errors import BuilderError, WorldError
 from builder.families.device_code import no_code, runs_on
@@ -41,6 +42,14 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What is known of presets beside themselves: the recipes, and the trials that are recorded."""
+
+    catalog: Catalog
+    trials: Trials = field(default=lambda _: None)
+
+
+@dataclass(frozen=True, slots=True)
 class Chosen:
     """The cards of this machine for a run, or why there are none."""
 
@@ -55,29 +64,29 @@ def require(name: str, faults: Sequence[Fault]) -> None:
         raise WorldError(f"{name} cannot run here", "\n".join(lines))
 
 
-def choose_cards(run: Run, entry: PresetEntry | None, card: str, catalog: Catalog) -> Chosen:
+def choose_cards(run: Run, entry: PresetEntry | None, card: str, asked: Asked) -> Chosen:
     """The first cards of this machine that suffice, or those of the name ``card``."""
     try:
-        here = machine.present(catalog.root)
+        here = machine.present(asked.catalog.root)
     except WorldError as error:
         return Chosen(faults=(_no_gpu(error),))
-    return chosen_of(here, run, entry, card, catalog)
+    return chosen_of(here, run, entry, card, asked)
 
 
 def chosen_of(
-    here: Machine, run: Run, entry: PresetEntry | None, card: str, catalog: Catalog
+    here: Machine, run: Run, entry: PresetEntry | None, card: str, asked: Asked
 ) -> Chosen:
     """The first cards of a machine that suffice, or why none does."""
-    numbers = _named(here, card, catalog)
+    numbers = _named(here, card, asked.catalog)
     if not numbers:
         have = ", ".join(each.name for each in here.cards)
         return Chosen(faults=(Fault(f"this machine has no card {card}", f"it has: {have}"),))
-    old = tuple(_old_driver(run, here.driver, catalog))
+    old = tuple(_old_driver(run, here.driver, asked.catalog))
     count = min(run.preset.cards if run.preset else 1, len(numbers))
     faults: list[Fault] = []
     for group in combinations(numbers, count):
         found = tuple(here.cards[number] for number in group)
-        why = list(_unfit(run, entry, Machine(found), catalog))
+        why = list(_unfit(run, entry, Machine(found), asked))
         if not why:
             return Chosen(faults=old) if old else _cards(group, here)
         names = " and ".join(card.name for card in found)
@@ -118,15 +127,20 @@ def _named(here: Machine, card: str, catalog: Catalog) -> tuple[int, ...]:
     return tuple(number for number in everything if here.cards[number].name == wanted)
 
 
-def _unfit(run: Run, entry: PresetEntry | None, here: Machine, catalog: Catalog) -> Iterator[str]:
+def _unfit(run: Run, entry: PresetEntry | None, here: Machine, asked: Asked) -> Iterator[str]:
     """Why a run does not work on these cards."""
     if entry is None:
         yield from _unfit_for_recipe(run, here)
         return
     published = entry.preset.serve.context or 0
-    memories = machine.memories(catalog.root)
-    context = min(run.context or published, published)
-    found = choice.choose([entry], choice.Question(here, catalog, memories, context))
+    question = choice.Question(
+        here,
+        asked.catalog,
+        machine.memories(asked.catalog.root),
+        min(run.context or published, published),
+        asked.trials,
+    )
+    found = choice.choose([entry], question)
     for excluded in found.excluded:
         yield from excluded.why
 

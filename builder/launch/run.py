@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder import families
+from builder.choose import needs
+from builder.choose.needs import MemoryNeed
 from builder.errors import BusyError, UntriedError
 from builder.launch import check
 from builder.launch.described import Wanted, find_entry, models_directory, run_of
@@ -13,8 +15,10 @@ from builder.launch.download import Progress, download
 from builder.launch.files import Missing, located
 from builder.launch.start import Found, existing, identity, start
 from builder.platforms import architecture
+from builder.presets.catalog import PresetEntry
 from builder.presets.service import Files, Run, Service, service
 from builder.recipes.catalog import Catalog
+from builder.records.record import newest_good
 from builder.servers.api_flavor import API_FLAVORS, ApiFlavor
 from builder.settings import Settings
 from builder.tools import sizes
@@ -36,6 +40,10 @@ class Launch:
     def models_dir(self) -> Path:
         """The models directory of the settings, as ``described`` has it."""
         return models_directory(self.settings)
+
+    def trial_of(self, entry: PresetEntry) -> MemoryNeed | None:
+        """The memory of a preset by its trial in the record of its newest verified image."""
+        return needs.by_trial(entry, newest_good(self.settings.state_dir, entry.preset.recipe))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ def launch(job: Launch, card: str, seconds: float, progress: Progress | None = N
     """
     entry = find_entry(job.catalog, job.wanted)
     run = run_of(entry, job.catalog, job.wanted)
-    chosen = check.choose_cards(run, entry, card, job.catalog)
+    chosen = check.choose_cards(run, entry, card, check.Asked(job.catalog, job.trial_of))
     image, no_image = check.image_of(run, job.settings)
     files, missing = located(run, job.models_dir, job.wanted.given)
     faults = [*chosen.faults, *check.engine_faults(), *([no_image] if no_image else [])]

@@ -124,8 +124,13 @@ def test_memory_by_kind_counts_where_it_is_all_of_it() -> None:
 
 def test_a_trial_counts_before_the_source() -> None:
     trial = MemoryNeed(25 * 10**9, "trial", own=258_998_272)
-    reason = why_not(chosen([preset("sweep", SWEEP)], "5080", trial=trial))
+    reason = why_not(chosen([preset("sweep", SWEEP)], "5080", context=64000, trial=trial))
     assert "it takes 25.01 GB (as tried)" in reason
+    # The trial is of the preset's own context; a smaller one has a figure of its own.
+    (narrow,) = chosen([preset("sweep", SWEEP)], "5080", trial=trial).fits
+    assert (narrow.context, narrow.memory) == (32768, MemoryNeed(12 * 10**9, "source"))
+    untold = why_not(chosen([preset("untold")], "5080", trial=trial))
+    assert "it takes 25.01 GB (as tried)" in untold
     (found,) = chosen([preset("sweep", SWEEP)], "5090-laptop", trial=trial).fits
     assert found.memory == trial
 

@@ -63,7 +63,8 @@ def test_list_has_every_preset_with_its_speed(builder: Builder) -> None:
     names = sorted(file.stem for file in (REPOSITORY / "presets").glob("*.toml"))
     assert [row[0] for row in rows] == names
     (row,) = [row for row in rows if row[0] == PRESET]
-    assert row[1:3] == ["beellama-0.1.1", "107.54 (101.7-119.38)"]
+    assert row[1:4] == ["beellama-0.1.1", "5090-laptop", "107.54 (101.7-119.38) tokens/s"]
+    assert {row[2] for row in rows if "@2x3090" in row[0]} == {"2 x 3090"}
     found = json.loads(builder("list", "--presets", "--json").stdout)["presets"]
     assert [each["name"] for each in found] == names
     assert all(each["preset"]["recipe"] and each["problems"] == [] for each in found)

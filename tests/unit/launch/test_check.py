@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from builder.choose import machine
+from builder.choose.needs import MemoryNeed
 from builder.errors import WorldError
-from builder.launch.check import Chosen, Fault, chosen_of, port_faults, require
+from builder.launch.check import Asked, Chosen, Fault, chosen_of, port_faults, require
 from builder.launch.described import Wanted, find_entry, find_run
 from support.environment import REPOSITORY
 from support.services import BASE, catalog
@@ -20,12 +21,17 @@ TWO = "qwen3.6-35b-a3b-awq-mtp@2x3090"
 
 
 def chosen(
-    target: str, *cards: str, driver: str = "590.10", card: str = "auto", context: int | None = None
+    target: str,
+    *cards: str,
+    driver: str = "590.10",
+    card: str = "auto",
+    context: int | None = None,
+    trial: MemoryNeed | None = None,
 ) -> Chosen:
     wanted = Wanted(target, context=context)
     here = machine.named(REPOSITORY, cards, driver)
     run, entry = find_run(CATALOG, wanted), find_entry(CATALOG, wanted)
-    return chosen_of(here, run, entry, card, CATALOG)
+    return chosen_of(here, run, entry, card, Asked(CATALOG, lambda _: trial))
 
 
 def why(found: Chosen) -> str:
@@ -52,6 +58,12 @@ def test_a_card_that_the_machine_does_not_have() -> None:
 
 def test_a_card_with_too_little_memory() -> None:
     assert "RTX 5080: it takes 21.90 GB (as published), and here are" in why(chosen(PRESET, "5080"))
+
+
+def test_a_recorded_trial_counts_before_the_source() -> None:
+    small, large = MemoryNeed(10**10, "trial"), MemoryNeed(10**11, "trial")
+    assert chosen(PRESET, "5080", trial=small) == Chosen()
+    assert "it takes 100.00 GB (as tried)" in why(chosen(PRESET, "5090", trial=large))
 
 
 @pytest.mark.parametrize("target", [PRESET, "hello-sm120"])
