@@ -96,6 +96,8 @@ def add(
     """
     from datetime import UTC, datetime
 
+    from builder import settings
+    from builder.errors import RegistryError
     from builder.publish.remote_image import remote_image
     from builder.receipts import catalog as receipts
     from builder.receipts.check import require_valid
@@ -104,6 +106,12 @@ def add(
     receipt = receipts.read(file)
 
     def published(recipe: str, digest: str) -> RemoteImage | None:
+        if not settings.load().namespace:
+            raise RegistryError(
+                "cannot ask a registry for the image of the receipt",
+                "BUILDER_NAMESPACE is not set",
+                "set it to the account that published the image, or to REGISTRY/ACCOUNT",
+            )
         return remote_image(repository_of(recipes, recipe), digest)
 
     require_valid(receipt, recipes, receipts.load(recipes).entries, published, datetime.now(UTC))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from builder.families import ENGINES, entrypoint
+from builder.families import ENGINES
 from builder.kernels import selection
 from builder.kernels.selection import Capability
 from builder.recipes.schema import Recipe
@@ -14,9 +14,11 @@ from builder.tools.fatbin import Code
 def codes_of(recipe: Recipe) -> list[str]:
     """The code of a recipe's image, such as ``sm_120a``.
 
-    Where its family does not know it, as for published images, it is that which the recipe names.
+    Where its family does not know it, as for published images, it is the machine code that the
+    recipe names, which its checks look for.
     """
-    return list(ENGINES[recipe.family].machine_code(recipe)) or entrypoint.machine_code(recipe)
+    known = ENGINES[recipe.family].machine_code(recipe)
+    return list(known) or [f"sm_{arch.partition('-')[0]}" for arch in recipe.cuda.arch]
 
 
 def runs_on(recipe: Recipe, capability: Capability) -> bool:
@@ -27,7 +29,8 @@ def runs_on(recipe: Recipe, capability: Capability) -> bool:
 def no_code(recipe: Recipe, *capabilities: Capability) -> str:
     """``no code for compute capability 8.6, only sm_120a``: what the image lacks for cards."""
     known = " and ".join(map(str, sorted({*capabilities})))
-    return f"no code for compute capability {known}, only {', '.join(codes_of(recipe))}"
+    what = "no code" if ENGINES[recipe.family].machine_code(recipe) else "no code that was checked"
+    return f"{what} for compute capability {known}, only {', '.join(codes_of(recipe))}"
 
 
 def _code(name: str) -> Code:

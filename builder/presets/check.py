@@ -97,6 +97,11 @@ def _server(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
         return
     known = command.known_options(recipe)
     yield from _set_elsewhere(preset, known)
+    contexts = [preset.serve.context, *(each.context for each in preset.result)]
+    named = any("{context}" in word for word in preset.serve.arguments)
+    if any(contexts) and not named and "{context}" not in known:
+        message = "no option sets the context: name it as {context} in arguments of [serve]"
+        yield ("serve",), message
     yield from _twice(("serve", "arguments"), preset.serve.arguments)
     for index, result in enumerate(preset.result):
         yield from _twice(("result", index, "arguments"), result.arguments)

@@ -18,6 +18,8 @@ DIRECTORY = "/models"
 """The models directory in a container."""
 UNKNOWN = {"model": "MODEL.gguf", "draft": "DRAFT.gguf", "mmproj": "MMPROJ.gguf"}
 """Stand for files whose names nobody knows yet."""
+UNFINISHED = (".part", ".incomplete")
+"""The ends of the files of a download that was cut: builder's, and the Hub's own client's."""
 TABLES = {"model": "model", "draft": "drafter", "mmproj": "mmproj"}
 """The tables of a preset, by what stands for their files in arguments."""
 
@@ -31,7 +33,7 @@ def of_preset(preset: Preset) -> dict[str, ModelFile]:
 def chosen(file: ModelFile, names: Iterable[str]) -> list[str]:
     """Of the paths in a repository, those of a model: all parts of a split one, in order.
 
-    Empty where none is the model.  A whole repository has all of them.
+    Empty where none is the model, or a part is missing.  A whole repository has all of them.
     """
     known = sorted(names)
     if file.whole:
@@ -63,7 +65,8 @@ def _parts(name: str, names: list[str]) -> list[str]:
     if split is None:
         return [name]
     pattern = re.compile(rf"{re.escape(name[: split.start()])}-\d{{5}}-of-{split[2]}\.gguf")
-    return [each for each in names if pattern.fullmatch(each)]
+    found = [each for each in names if pattern.fullmatch(each)]
+    return found if len(found) == int(split[2]) else []
 
 
 def names_below(folder: Path) -> list[str]:
@@ -74,12 +77,16 @@ def names_below(folder: Path) -> list[str]:
 
 
 def in_directory(file: ModelFile, directory: Path) -> Path | None:
-    """A model in the models directory: its (first) file, or its repository's folder."""
+    """A model in the models directory: its (first) file, or its repository's folder.
+
+    None where it is not there, or not all of it: a download that was cut.
+    """
     if file.repository is None:
         return None
     folder = directory / file.repository
-    found = chosen(file, names_below(folder))
-    if not found:
+    names = names_below(folder)
+    found = chosen(file, names)
+    if not found or (file.whole and any(name.endswith(UNFINISHED) for name in names)):
         return None
     return folder if file.whole else folder / found[0]
 

@@ -27,8 +27,13 @@ LOADING = 900
 RESTART = "unless-stopped"
 LONGEST_NAME = 53
 """Characters of a release of Helm (``ValidateReleaseName``), the shortest limit of all programs."""
-OPTIONS_OF_PLACES = {"model": "--model", "draft": "--draft", "mmproj": "--mmproj"}
-"""The options of ``builder run`` that name the files of a server."""
+OPTIONS_OF_PLACES = {
+    "model": "--model",
+    "draft": "--draft",
+    "mmproj": "--mmproj",
+    "context": "--context",
+}
+"""The options of ``builder run`` that name the files of a server and the size of its context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +147,14 @@ class Run:
 def service(run: Run, image: str, files: Files, *, published: int | None = None) -> Service:
     """The service of a run whose models are ``files``.
 
-    Raises ``RecipeError`` where the recipe is no server, or does not take one of the files.
+    Raises ``RecipeError`` where the recipe is no server, does not take one of the files or a size
+    of the context, or has no model.
     """
     recipe = families.ENGINES[run.recipe.family].complete(run.recipe)
     port = recipe.image.port
     if port is None:
         raise RecipeError(f"{recipe.name} is no server: its image has no port")
+    _require_taken(run, recipe, files)
     preset = run.preset
     environment = preset.serve.environment if preset else {}
     values = _values(run, files)
@@ -203,6 +210,25 @@ def _values(run: Run, files: Files) -> dict[str, str]:
     return {**files.places, **({"context": str(context)} if context is not None else {})}
 
 
+def _require_taken(run: Run, recipe: Recipe, files: Files) -> None:
+    """Raise ``RecipeError`` where no option takes what the user gave, or a model is missing."""
+    known = command.known_options(recipe)
+    own = [*(run.preset.serve.arguments if run.preset else ()), *run.options]
+    given = [*files.places, *(["context"] if run.context is not None else [])]
+    for name in given:
+        if f"{{{name}}}" not in known and not any(f"{{{name}}}" in word for word in own):
+            raise RecipeError(
+                f"{run.name} takes no {OPTIONS_OF_PLACES[name]}",
+                f"builder knows no option for it of {recipe.name}",
+                "leave it out, or give the engine's own option after --",
+            )
+    if run.preset is None and "{model}" in known and not files.places and not run.options:
+        raise RecipeError(
+            f"{run.name} needs a model",
+            hint="name it: --model FILE, or the engine's option after --",
+        )
+
+
 def _options(run: Run, recipe: Recipe, files: Files, values: Mapping[str, str]) -> Iterator[Option]:
     """The arguments in groups: each option with its values."""
     if run.preset is not None:
@@ -215,11 +241,7 @@ def _options(run: Run, recipe: Recipe, files: Files, values: Mapping[str, str]) 
 
 
 def _words_of_recipe(run: Run, recipe: Recipe, values: Mapping[str, str]) -> Iterator[str]:
-    known = command.known_options(recipe)
-    for name, option in OPTIONS_OF_PLACES.items():
-        if name in values and f"{{{name}}}" not in known:
-            raise RecipeError(f"{recipe.name} takes no {option}")
-    for place, group in known.items():
+    for place, group in command.known_options(recipe).items():
         if place.strip("{}") in values:
             yield from group
     yield from recipe.serve.gpu if recipe.serve else ()

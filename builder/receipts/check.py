@@ -75,7 +75,8 @@ def findings(receipt: Receipt, catalog: Catalog, now: datetime) -> Iterator[str]
     yield from _when(receipt, now)
     yield from _hardware(receipt, catalog)
     for measured in receipt.measured:
-        yield from (f"context {measured.context}: {text}" for text in _contradictions(measured))
+        wrong = _contradictions(measured, receipt.request.tokens)
+        yield from (f"context {measured.context}: {text}" for text in wrong)
         yield from _too_much_memory(receipt, measured)
     contexts = [measured.context for measured in receipt.measured]
     if len(set(contexts)) < len(contexts):
@@ -128,17 +129,24 @@ def _hardware(receipt: Receipt, catalog: Catalog) -> Iterator[str]:
         yield f"the driver {receipt.driver} is too old for the image: it needs {oldest} or newer"
 
 
-def _contradictions(measured: Measured) -> Iterator[str]:
+def _contradictions(measured: Measured, tokens: int) -> Iterator[str]:
+    """What cannot be so; ``tokens`` are the most of one answer."""
     mean = statistics.fmean(run.tokens_per_second for run in measured.runs)
     if abs(mean - measured.mean) > ROUNDING * abs(mean) + LEAST:
         yield f"the mean is {measured.mean:g} tokens/s, that of its runs is {mean:.2f}"
     for on_gpu, layers in measured.layers:
         if not 0 <= on_gpu <= layers:
             yield f"{on_gpu} of {layers} layers are on the GPU"
+    if measured.layers and not any(on_gpu for on_gpu, _ in measured.layers):
+        yield "no layer is on the GPU: receipts are of runs on cards"
     named = [(f"warm-up {number}", run) for number, run in enumerate(measured.warm_ups, 1)]
     named += [(f"run {number}", run) for number, run in enumerate(measured.runs, 1)]
     for name, run in named:
         yield from (f"{name}: {text}" for text in _of_run(run))
+        if run.tokens > tokens:
+            yield f"{name}: it has {run.tokens} tokens, and the request allows {tokens}"
+        if run.prompt_tokens > measured.context:
+            yield f"{name}: the prompt has {run.prompt_tokens} tokens"
     if len({astuple(run) for _, run in named}) < len(named):
         yield "two runs are the same in every figure"
 

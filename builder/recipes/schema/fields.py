@@ -107,7 +107,10 @@ PATTERNS = {
 }
 """What each pattern of the format asks for, in words: no message shows a pattern."""
 
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Also those that change the direction of the text around them (Unicode Standard Annex #9, 2).
+CONTROL = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 LONGEST = 4000  # characters: a label is one argument of docker's, and Linux takes 128 KiB in one

@@ -157,6 +157,10 @@ def test_a_card_without_code_is_named_by_its_compute_capability() -> None:
     assert why_not(chosen([preset("untold")], "3090")) == (
         "its image has no code for compute capability 8.6, only sm_120a"
     )
+    # The code of a published image is not known.
+    assert why_not(chosen([preset("untold", recipe="vllm-0.22.0")], "3090")) == (
+        "its image has no code that was checked for compute capability 8.6, only sm_120"
+    )
 
 
 @pytest.mark.parametrize(

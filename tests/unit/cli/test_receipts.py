@@ -29,6 +29,10 @@ def test_a_published_image_has_a_receipt_once(
     given = data()
     file = tmp_path / "a.json"
     file.write_text(json.dumps(given))
+    monkeypatch.delenv("BUILDER_NAMESPACE")
+    done = builder("receipts", "add", file, "--catalog", farm_copy)
+    assert (done.returncode, "account that published" in done.stderr) == (12, True), done.stderr
+    monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
     done = builder("receipts", "add", file, "--catalog", farm_copy)
     assert done.returncode == 16
     assert f"not published: its registry has no {given['image']['digest']}" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from builder.errors import FetchError
 from builder.families import load_catalog
 from builder.launch.described import Wanted
+from builder.launch.download import download
 from builder.launch.files import located
 from builder.launch.run import Launch
 from builder.presets.schema import Preset
@@ -119,6 +121,35 @@ def test_a_whole_repository_is_all_of_its_files(hub: Hub, models: Path) -> None:
     _, (missing,) = located(run_of(), models, {})
     assert [each.name for each in missing.fetches] == ["a.safetensors", "b/c"]
     assert f"hf download me/A-GGUF --local-dir {models}/me/A-GGUF" in missing.commands("a@5090")
+
+
+def test_a_model_whose_download_was_cut_is_missing(hub: Hub, models: Path) -> None:
+    there, here = hub.folder / "me" / "A-GGUF", models / "me" / "A-GGUF"
+    names = ("config.json", "a-00001-of-00002.gguf", "a-00002-of-00002.gguf")
+    put(*(there / name for name in names))
+    split = run_of(file="a-00001-of-00002.gguf")
+    for run, left in ((run_of(), 8), (split, 4)):
+        hub.digests["a-00002-of-00002.gguf"] = "0" * 64
+        _, (missing,) = located(run, models, {})
+        with pytest.raises(FetchError):
+            download(missing.fetches, models, lambda *_: None)
+        assert (here / "a-00001-of-00002.gguf").exists()
+        del hub.digests["a-00002-of-00002.gguf"]
+        _, (missing,) = located(run, models, {})
+        assert sum(each.left for each in missing.fetches) == left
+        download(missing.fetches, models, lambda *_: None)
+        assert located(run, models, {})[1] == []
+        assert not [each for each in here.iterdir() if each.suffix == ".part"]
+        shutil.rmtree(models)
+
+
+def test_nothing_is_left_of_a_download_that_did_not_begin(hub: Hub, models: Path) -> None:
+    put(hub.folder / "me" / "A-GGUF" / "a.gguf", hub.folder / "me" / "A-GGUF" / "b.gguf")
+    _, (missing,) = located(run_of(), models, {})
+    shutil.rmtree(hub.folder / "me")
+    with pytest.raises(FetchError):
+        download(missing.fetches, models, lambda *_: None)
+    assert [each for each in models.rglob("*") if each.is_file()] == []
 
 
 def test_what_the_hub_does_not_have(hub: Hub, models: Path) -> None:

@@ -96,6 +96,11 @@ BROKEN = {
         {', "--draft", "{draft}"': ""},
         "drafter: no option takes it: name it as {draft} in arguments of [serve]",
     ),
+    "context without an option": (
+        LUCEBOX,
+        {"[serve]": "[serve]\ncontext = 512"},
+        "serve: no option sets the context: name it as {context} in arguments of [serve]",
+    ),
     "placeholder without a drafter": (
         ATOMIC,
         {"[drafter]": "[mmproj]"},

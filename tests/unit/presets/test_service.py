@@ -96,6 +96,23 @@ def test_a_recipe_that_takes_no_model() -> None:
     recipe = CATALOG.engine("hello-sm120").recipe
     with pytest.raises(RecipeError, match="takes no --model"):
         service(Run(recipe.name, recipe), IMAGE, Files({"model": "/m"}))
+    with pytest.raises(RecipeError, match="takes no --context"):
+        service(Run(recipe.name, recipe, None, 512), IMAGE, Files({}))
+
+
+def test_a_preset_gets_no_file_that_its_engine_ignores() -> None:
+    preset = preset_of("vllm-0.21.0")
+    run = Run("a@5090", CATALOG.engine(preset.recipe).recipe, preset)
+    with pytest.raises(RecipeError, match="takes no --mmproj"):
+        service(run, IMAGE, Files({"model": "/m", "mmproj": "/p"}))
+
+
+def test_a_server_without_a_model() -> None:
+    recipe = CATALOG.engine("vllm-0.21.0").recipe
+    with pytest.raises(RecipeError, match="needs a model"):
+        service(Run(recipe.name, recipe), IMAGE, Files({}))
+    own = Run(recipe.name, recipe, options=("OWNER/NAME",))
+    assert service(own, IMAGE, Files({})).words == ["OWNER/NAME"]
 
 
 def test_a_recipe_that_is_no_server() -> None:

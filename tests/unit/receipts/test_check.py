@@ -12,6 +12,7 @@ from builder.families import load_catalog
 from builder.publish.remote_image import RemoteImage
 from builder.receipts.catalog import ReceiptEntry
 from builder.receipts.check import require_valid
+from builder.receipts.schema import parse
 from support.environment import REPOSITORY
 from support.receipts import CARD, DIGEST, KEY, measured, receipt, run
 
@@ -69,6 +70,15 @@ CPU: dict[str, Any] = {"device": "CPU", "cards": [], "driver": ""}
             "two runs are the same in every figure",
         ),
         ({"measured": [measured(layers=[(66, 65)])]}, "66 of 65 layers are on the GPU"),
+        ({"measured": [measured(layers=[(0, 65)])]}, "context 32768: no layer is on the GPU"),
+        (
+            {"measured": [measured(run(100.0, 1, tokens=2001))]},
+            "run 1: it has 2001 tokens, and the request allows 2000",
+        ),
+        (
+            {"measured": [measured(run(9000.0, 1, prompt_tokens=40_000))]},
+            "context 32768: run 1: the prompt has 40000 tokens",
+        ),
         (
             {"measured": [measured(memory={"weights": 40 << 30})]},
             "context 32768: 40960 MiB in use, the cards have 32607 MiB",
@@ -124,3 +134,10 @@ def test_the_same_runs_are_taken_once() -> None:
     with pytest.raises(ReceiptError, match="it is there already: a"):
         check(taken=there, created="2026-11-02T12:00:00Z", by="another")
     check(taken=there, measured=[measured(run(90.0, 1))])
+
+
+def test_a_name_cannot_turn_the_text_around_it() -> None:
+    content = receipt().model_copy(update={"by": "em\u202e"}).model_dump_json().encode()
+    with pytest.raises(ReceiptError) as caught:
+        parse(content, "a.json")
+    assert "by: contains the control character U+202E" in caught.value.why

@@ -156,16 +156,38 @@ def test_what_is_not_known_is_absent(site: Path) -> None:
 def test_a_site_is_replaced_and_nothing_else(facts: Site, tmp_path: Path) -> None:
     target = tmp_path / "site"
     write(facts, target)
-    (target / "stale.html").touch()
+    own = {each.relative_to(target) for each in target.rglob("*")}
+    (target / "CNAME").touch()
+    (target / "images" / "mine.png").touch()
+    (target / ".builder-site-killed").mkdir()
+    write(replace(facts, images=(), composes={"compose/a.yaml": "a"}), target)
+    assert not (target / "images" / "hello-sm120-0.1.0.html").exists()
+    assert (target / "compose" / "a.yaml").read_text() == "a"
     write(facts, target)
-    assert not (target / "stale.html").exists()
-    assert {path.name for path in tmp_path.iterdir()} <= {"home", "site"}
+    left = {each.relative_to(target) for each in target.rglob("*")}
+    assert left == own | {Path("CNAME"), Path("images/mine.png")}
     other = tmp_path / "other"
     other.mkdir()
-    (other / "letter.txt").write_text("mine")
+    (other / "thesis.tex").touch()
     with pytest.raises(WorldError, match="was not written by"):
         write(facts, other)
-    assert (other / "letter.txt").read_text() == "mine"
+    assert [each.name for each in other.iterdir()] == ["thesis.tex"]
+
+
+def test_the_directory_itself_stays(facts: Site, tmp_path: Path) -> None:
+    (real := tmp_path / "real").mkdir()
+    (link := tmp_path / "link").symlink_to("real")
+    before = real.stat().st_ino
+    write(facts, link)
+    write(facts, real)
+    assert link.is_symlink()
+    assert real.stat().st_ino == before
+    assert (real / "index.html").exists()
+
+
+def test_a_directory_that_cannot_be_made(facts: Site) -> None:
+    with pytest.raises(WorldError, match="cannot write to the directory /proc/no"):
+        write(facts, Path("/proc/no"))
 
 
 def test_no_text_becomes_markup_or_a_script(facts: Site, tmp_path: Path) -> None:
