@@ -174,7 +174,7 @@ def _fitting(
         measured=None,
         memory=need,
         driver=driver,
-        caveats=(*slower, *(each.text for each in preset.caveat)),
+        caveats=(*slower, *(each.shown for each in preset.caveat)),
     )
 
 

@@ -179,6 +179,11 @@ def _shown(machine: Machine) -> str:
 def _next_step(answer: Choice) -> str:
     if any("asked for" in why for each in answer.excluded for why in each.why):
         return "ask for less --context; `builder fit` tries other models and sizes"
+    reasons = ["; ".join(each.why) for each in answer.excluded]
+    if all("no code" in why for why in reasons):
+        return "add the card's architecture to `arch` in [cuda] of a recipe, and build it"
+    if all("driver" in why for why in reasons):
+        return "install a newer driver of NVIDIA's"
     return "`builder fit` tries other models and smaller contexts"
 
 

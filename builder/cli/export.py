@@ -90,7 +90,7 @@ def export(
         return
     _write(files, output, force=force)
     log(f"written to {output}: {', '.join(sorted(files))}")
-    log(f"next: {chosen.usage.format(name=service.name)}")
+    log(f"next, in that directory: {chosen.usage.format(name=service.name)}")
 
 
 def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:

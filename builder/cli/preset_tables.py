@@ -91,8 +91,7 @@ def print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
         line("")
         header = ("context", "tokens/s", "runs", "accepted", "baseline", "memory", "differs")
         table(header, [_row(preset, result) for result in preset.result])
-    notes = [f"{each.text} ({each.thread})" if each.thread else each.text for each in preset.caveat]
-    paragraph("Caveats", notes)
+    paragraph("Caveats", [each.shown for each in preset.caveat])
     paragraph("Unverified", [f"{key}: {why}" for key, why in preset.unverified.items()])
 
 

@@ -100,9 +100,7 @@ def _require_valid(found: Mapping[str, Sequence[Checked]], *, strict: bool) -> N
         names = [each.name for each in checked if each.error or (strict and each.warnings)]
         if names:
             total = f"{len(names)} of {counted(len(checked), noun)}"
-            bad.append(
-                f"{total} {'is' if len(checked) == 1 else 'are'} invalid: {', '.join(names)}"
-            )
+            bad.append(f"{total} {'is' if len(names) == 1 else 'are'} invalid: {', '.join(names)}")
         elif checked:
             good.append(counted(len(checked), noun))
     if bad:

@@ -124,7 +124,7 @@ def _progress() -> Iterator[Progress]:
         TransferSpeedColumn,
     )
 
-    tasks: dict[str, TaskID] = {}
+    tasks: dict[tuple[str, int], TaskID] = {}  # two repositories may have a file of one name
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     bars = Progress(
         *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=err(), transient=True
@@ -132,10 +132,10 @@ def _progress() -> Iterator[Progress]:
     live = err().is_terminal
 
     def show(name: str, done: int, size: int) -> None:
-        if live and name not in tasks:
-            tasks[name] = bars.add_task(name, total=size)
+        if live and (name, size) not in tasks:
+            tasks[name, size] = bars.add_task(name, total=size)
         if live:
-            bars.update(tasks[name], completed=done)
+            bars.update(tasks[name, size], completed=done)
         elif done == size:
             log(f"  {name}: {sizes.shown(size)}")
 

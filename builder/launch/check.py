@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -115,7 +116,8 @@ def _no_gpu(error: BuilderError) -> Fault:
             f"{error.what}, although NVIDIA's driver is loaded: {error.why}",
             "install nvidia-smi, which belongs to the driver (Debian: nvidia-smi)",
         )
-    return Fault(f"{error.what}: {error.why}", ELSEWHERE)
+    hint = "check what nvidia-smi prints" if shutil.which(gpus.COMMAND[0]) else ELSEWHERE
+    return Fault(f"{error.what}: {error.why}", hint)
 
 
 def _named(here: Machine, card: str, catalog: Catalog) -> tuple[int, ...]:

@@ -114,9 +114,8 @@ def fetched(
     """Download what is missing; the models that are here then.  Raises like ``download``."""
     directory = job.models_dir
     for each in missing:
-        size = f" ({sizes.shown(each.size)})" if each.size else ""
         if each.fetches:
-            job.log(f"downloading {each.file.shown}{size} to {directory}")
+            job.log(f"downloading {each.file.shown}: {sizes.shown(each.size)} to {directory}")
     download([fetch for each in missing for fetch in each.fetches], directory, progress)
     return located(run, directory, job.wanted.given)
 

@@ -113,7 +113,8 @@ def _source(recipe: Recipe) -> list[str]:
         lines.append(f"installed as {recipe.overlay.package} {recipe.overlay.version}")
     if recipe.track is not None:
         track = recipe.track
-        lines.append(f"followed by {track.tag or track.branch or track.image} upstream")
+        kind = "tags" if track.tag else "branch" if track.branch else "image"
+        lines.append(f"updates: upstream's {kind} {track.tag or track.branch or track.image}")
         if track.channel is not None:
             moved = "a nightly run gives it a new image when upstream has moved"
             lines.append(f"channel {track.channel}: {moved}")

@@ -100,9 +100,9 @@ def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, 
     places, missing = {}, []
     for place, file in files.items():
         name = names.get(place) or file.file
-        path = "/".join(
-            filter(None, (file.repository, None if file.whole else name or UNKNOWN[place]))
-        )
+        is_file = file.quantization is not None or place == "mmproj"  # else it may be a directory
+        unknown = UNKNOWN[place] if is_file else Path(UNKNOWN[place]).stem
+        path = "/".join(filter(None, (file.repository, None if file.whole else name or unknown)))
         places[place] = f"{DIRECTORY}/{path}"
         known = file.whole or name is not None
         there = f"{directory}/{path}"

@@ -149,6 +149,11 @@ class Caveat(Model):
     thread: Annotated[str, StringConstraints(pattern=THREAD), PLAIN] | None = None
     """Where it is discussed: "Anbeeld/beellama.cpp#7"."""
 
+    @property
+    def shown(self) -> str:
+        """The problem, with its thread."""
+        return f"{self.text} ({self.thread})" if self.thread else self.text
+
 
 class Preset(Model):
     """A run of a recipe's image on a card, as it was published."""

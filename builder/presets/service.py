@@ -180,7 +180,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         cards=preset.cards if preset else 1,
         memory=(preset.memory.whole or 0) if preset and preset.memory else 0,
         container=preset.container if preset else Container(),
-        notes=tuple(_notes(preset)) if preset else (),
+        notes=tuple(each.shown for each in preset.caveat) if preset else (),
         missing=files.missing,
     )
 
@@ -264,11 +264,6 @@ def _reason(group: Sequence[str], run: Run, files: Files) -> str:
 def _shown(place: str, preset: Preset | None) -> str:
     file = getattr(preset, "drafter" if place == "draft" else place, None)
     return str(file.shown) if file is not None else ""
-
-
-def _notes(preset: Preset) -> Iterator[str]:
-    for caveat in preset.caveat:
-        yield f"{caveat.text} ({caveat.thread})" if caveat.thread else caveat.text
 
 
 @cache

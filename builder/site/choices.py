@@ -79,7 +79,6 @@ def _answers(
 
 def _option(found: Fitting, entry: PresetEntry, *, published: bool) -> Option:
     preset = entry.preset
-    threads = {each.text: each.thread for each in preset.caveat if each.thread}
     own = found.context in (0, preset.serve.context)
     context = None if own else found.context
     words = ["builder", "run", found.preset, *(["--context", str(context)] if context else [])]
@@ -96,9 +95,7 @@ def _option(found: Fitting, entry: PresetEntry, *, published: bool) -> Option:
         memory=found.memory.size if found.memory else None,
         memory_by=found.memory.by if found.memory else "",
         driver=found.driver,
-        caveats=tuple(
-            f"{text} ({threads[text]})" if text in threads else text for text in found.caveats
-        ),
+        caveats=found.caveats,
         command=shlex.join(words),
         other_context=context,
         compose=composes.path(found.preset, context) if published else "",

@@ -59,6 +59,11 @@ def test_nothing_that_runs_is_an_error(builder: Builder) -> None:
     assert done.returncode == 15
     assert "no preset runs on NVIDIA GeForce RTX 3090" in done.stderr
     assert "no code for compute capability 8.6" in done.stdout
+    assert "add the card's architecture to `arch` in [cuda] of a recipe" in done.stderr
+    old = builder("choose", "--card", "5090", "--driver", "550.1", "--model", "nemotron")
+    assert "(vllm-project/vllm#40082)" in old.stdout  # the thread of a caveat
+    old = builder("choose", "--card", "5090", "--driver", "550.1", "--model", "gemma e2b")
+    assert (old.returncode, "install a newer driver" in old.stderr) == (15, True), old.stderr
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_files_are_written_to_a_directory(builder: Builder, tmp_path: Path) -> N
     files = ("--model", model, "--draft", drafter)
     done = builder("export", PRESET, *files, "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert f"next: sh {NAME}.sh" in done.stderr
+    assert f"next, in that directory: sh {NAME}.sh" in done.stderr
     text = (tmp_path / "out" / f"{NAME}.sh").read_text()
     assert "--model /model/a-00001-of-00002.gguf" in text
     assert f"source={tmp_path}/a-00002-of-00002.gguf,target=/model/a-00002-of-00002.gguf," in text

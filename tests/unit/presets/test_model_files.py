@@ -73,6 +73,8 @@ def test_a_file_whose_name_is_not_known_is_marked() -> None:
         "Needs me/A-GGUF:d.gguf at /srv/models/me/A-GGUF/d.gguf",
         "Put A projector in place of /srv/models/MMPROJ.gguf",
     )
+    whole = mounted({"model": ModelFile(name="A AWQ")}, "/srv/models", {})
+    assert whole.missing == ("Put A AWQ in place of /srv/models/MODEL",)
     named = mounted(files, "/srv/models", {"model": "A-Q4_K_M.gguf"})
     assert named.places["model"] == "/models/me/A-GGUF/A-Q4_K_M.gguf"
     assert mounted({}, "/srv/models", {}).mounts == ()
