@@ -107,6 +107,9 @@ def _download(fetch: Fetch, progress: Progress) -> None:
                 f"another run downloads {fetch.location.shown}", hint="wait until it has ended"
             ) from error
         try:
+            if fetch.target.is_file():  # of another run, which had the lock until now
+                fetch.part.unlink(missing_ok=True)
+                return
             with requests.Session() as session:
                 if token := token_for(fetch.location.place):
                     session.auth = bearer(token)

@@ -86,7 +86,7 @@ def _in_directory(place: str, file: ModelFile, directory: Path) -> Files | None:
 
 def _in_cache(place: str, file: ModelFile) -> Files | None:
     snapshot = hub.cached(file.repository, file.revision) if file.repository else None
-    names = model_files.chosen(file, model_files.names_below(snapshot)) if snapshot else []
+    names = model_files.complete(file, model_files.names_below(snapshot)) if snapshot else []
     if snapshot is None or not names:
         return None
     if not file.whole:
@@ -103,7 +103,8 @@ def _missing(place: str, file: ModelFile, directory: Path) -> Missing:
     try:
         listed = {each.path: each for each in hub.files(file.repository, file.revision)}
         names = model_files.chosen(file, listed)
-        fetches = tuple(_fetches(file, [listed[name] for name in names], directory))
+        last = sorted(names, key=lambda name: name in model_files.CONFIGURATIONS)
+        fetches = tuple(_fetches(file, [listed[name] for name in last], directory))
     except FetchError as error:
         return Missing(place, file, directory, why=f"{error.what}: {error.why}")
     why = "" if names else f"{file.repository} does not have it"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Thread
+from uuid import uuid4
 
 from builder.errors import BusyError, UntriedError
 from builder.exports import docker_run
@@ -24,13 +25,26 @@ from builder.tools.log import Log
 
 LABEL_RUN = "builder.run"
 """The label of a container: the identity of its run."""
+LABEL_START = "builder.start"
+"""The label of a container: the process that started it, by a name that no other has."""
+ENDED = {"exited", "dead"}
+HINTS = {
+    containers.NO_GPU_DRIVER: containers.TOOLKIT,
+    "port is already allocated": "choose another one: --port N",  # moby, portallocator
+    "address already in use": "choose another one: --port N",
+    "is already in use by container": "another `builder run` started it at the same time",
+}
+"""The next step, by a part of Docker's message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """A container of that name."""
 
-    running: bool
+    container: str
+    """Its identity in the engine."""
+    status: str
+    """``created``, ``running``, ``exited``, ..."""
     recipe: str
     """Of its image; empty where builder did not make it."""
     run: str
@@ -39,6 +53,13 @@ class Found:
     """Its port on the host."""
     health: str
     """By its health check: ``starting``, ``healthy``, ``unhealthy``; empty where it has none."""
+    started_by: str
+    """The value of ``LABEL_START``."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        return self.status == "running"
 
 
 def existing(name: str) -> Found | None:
@@ -52,11 +73,13 @@ def existing(name: str) -> Found | None:
     bindings = (found["HostConfig"].get("PortBindings") or {}).values()
     ports = [each["HostPort"] for binding in bindings for each in binding or ()]
     return Found(
-        running=bool(found["State"]["Running"]),
+        container=found["Id"],
+        status=found["State"]["Status"],
         recipe=labels.get(LABEL_RECIPE, ""),
         run=labels.get(LABEL_RUN, ""),
         port=next((int(each) for each in ports if each), None),
         health=(found["State"].get("Health") or {}).get("Status", ""),
+        started_by=labels.get(LABEL_START, ""),
     )
 
 
@@ -71,11 +94,12 @@ def start(service: Service, flavor: ApiFlavor, seconds: float, log: Log, hint: s
 
     It then runs on.  Raises ``UntriedError`` where the engine cannot start it, or it ends or is not
     healthy within ``seconds``, with ``hint`` as the next step; ``BusyError`` where a container has
-    its name.  The container is removed then, and on an interrupt.
+    its name.  The container is removed then, and on an interrupt; that of another process never is.
     """
     _remove_ended(service.name)
-    with _removed_on_failure(service.name):
-        _run(service)
+    token = uuid4().hex
+    with _removed_on_failure(service.name, token):
+        _run(service, token)
         container = Container(service.name)
         server = Server(container, Client(service.url), replace(flavor, health=service.health))
         with _followed(service.name, log):
@@ -94,32 +118,32 @@ def _remove_ended(name: str) -> None:
     found = existing(name)
     if found is None:
         return
-    if found.running or not found.recipe:
+    if found.status not in ENDED or not found.recipe:
         raise BusyError(
             f"there is a container {name} already", hint=f"stop it: docker rm --force {name}"
         )
-    containers.remove(name)
+    containers.remove(found.container)  # not by its name, which another process may take
 
 
-def _run(service: Service) -> None:
+def _run(service: Service, token: str) -> None:
     run, *words = docker_run.words(replace(service, restart=None))
-    words = [run, f"--label={LABEL_RUN}={identity(service)}", *words]
+    labels = {LABEL_RUN: identity(service), LABEL_START: token}
+    words = [run, *(f"--label={name}={value}" for name, value in labels.items()), *words]
     done = subprocess.run([executable(), *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        no_driver = containers.NO_GPU_DRIVER in done.stderr
-        raise UntriedError(
-            "Docker cannot start the container",
-            containers.reason_of(done.stderr),
-            containers.TOOLKIT if no_driver else "",
-        )
+        known = (hint for text, hint in HINTS.items() if text in done.stderr)
+        why = containers.reason_of(done.stderr)
+        raise UntriedError("Docker cannot start the container", why, next(known, ""))
 
 
 @contextmanager
-def _removed_on_failure(name: str) -> Iterator[None]:
+def _removed_on_failure(name: str, token: str) -> Iterator[None]:
     try:
         yield
     except BaseException:  # also an interrupt
-        containers.remove(name)
+        found = existing(name)
+        if found is not None and found.started_by == token:
+            containers.remove(found.container)
         raise
 
 

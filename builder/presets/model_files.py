@@ -20,6 +20,8 @@ UNKNOWN = {"model": "MODEL.gguf", "draft": "DRAFT.gguf", "mmproj": "MMPROJ.gguf"
 """Stand for files whose names nobody knows yet."""
 UNFINISHED = (".part", ".incomplete")
 """The ends of the files of a download that was cut: builder's, and the Hub's own client's."""
+CONFIGURATIONS = {"config.json", "params.json"}
+"""Configuration of a model in a repository: of Transformers, of Mistral."""
 TABLES = {"model": "model", "draft": "drafter", "mmproj": "mmproj"}
 """The tables of a preset, by what stands for their files in arguments."""
 
@@ -43,6 +45,21 @@ def chosen(file: ModelFile, names: Iterable[str]) -> list[str]:
     else:
         first = _of_quantization(file.quantization or "", known)[:1]
     return [part for name in first for part in _parts(name, known)]
+
+
+def complete(file: ModelFile, names: Iterable[str]) -> list[str]:
+    """Like ``chosen``, of files on a disk: empty where a part is not there yet.
+
+    A repository is complete with its configuration, which ``download`` writes last, and without
+    unfinished files.
+    """
+    known = [*names]
+    found = chosen(file, known)
+    if file.whole:
+        unfinished = any(name.endswith(UNFINISHED) for name in known)
+        return found if not unfinished and CONFIGURATIONS & {*known} else []
+    split = PART.search(found[0]) if found else None
+    return found if split is None or len(found) == int(split[2]) else []
 
 
 def _of_quantization(quantization: str, names: list[str]) -> list[str]:
@@ -84,9 +101,8 @@ def in_directory(file: ModelFile, directory: Path) -> Path | None:
     if file.repository is None:
         return None
     folder = directory / file.repository
-    names = names_below(folder)
-    found = chosen(file, names)
-    if not found or (file.whole and any(name.endswith(UNFINISHED) for name in names)):
+    found = complete(file, names_below(folder))
+    if not found:
         return None
     return folder if file.whole else folder / found[0]
 

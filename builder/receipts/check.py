@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from builder.bench.results import Generation
@@ -18,7 +18,7 @@ from builder.kernels.selection import Capability
 from builder.publish.remote_image import RemoteImage
 from builder.receipts import redaction
 from builder.receipts.catalog import ReceiptEntry, Receipts, load
-from builder.receipts.schema import Measured, Receipt
+from builder.receipts.schema import LARGEST_NUMBER, Measured, Receipt
 from builder.recipes.catalog import Catalog
 from builder.tools.docker import gpus
 
@@ -26,6 +26,7 @@ Published = Callable[[str, str], RemoteImage | None]
 """The image of a recipe's repository with a digest; None where the registry has none."""
 
 CLOCK = timedelta(minutes=10)  # that two clocks may differ
+EARLIEST = datetime(2025, 1, 1, tzinfo=UTC)
 ROUNDING = 0.005  # share of a mean
 LEAST = 0.001  # tokens per second: means are rounded to it
 TIMING = 0.02  # share of a time: the server's clock and the client's
@@ -108,6 +109,8 @@ def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 def _when(receipt: Receipt, now: datetime) -> Iterator[str]:
     if receipt.created > now + CLOCK:
         yield f"it is dated {receipt.created:%Y-%m-%d %H:%M %Z}, which is in the future"
+    if receipt.created < EARLIEST:
+        yield f"it is dated {receipt.created.date()}, before the first version of builder"
 
 
 def _hardware(receipt: Receipt, catalog: Catalog) -> Iterator[str]:
@@ -152,10 +155,14 @@ def _contradictions(measured: Measured, tokens: int) -> Iterator[str]:
 
 
 def _of_run(run: Generation) -> Iterator[str]:
-    speeds = [run.tokens_per_second, run.prompt_tokens_per_second or 1.0, run.seconds]
+    speeds = [run.tokens_per_second, run.seconds]
+    speeds += [] if run.prompt_tokens_per_second is None else [run.prompt_tokens_per_second]
     counts = [run.prompt_tokens, run.seed, run.drafted or 0, run.accepted or 0]
     if run.tokens < 1 or min(speeds) <= 0 or min(counts) < 0:
         yield "a number is not positive"
+        return
+    if max(run.tokens, *counts, *speeds) > LARGEST_NUMBER:
+        yield "a number is too large"
         return
     if run.accepted is not None and (run.drafted is None or run.accepted > run.drafted):
         yield f"{run.accepted} tokens were accepted of {run.drafted or 0} that were drafted"

@@ -16,9 +16,11 @@ from builder.tools.web.json_model import first_error
 
 LARGEST = 4 << 20  # bytes of a file
 
-Size = Annotated[int, Field(ge=0)]
+LARGEST_NUMBER = 1 << 53  # every reader of JSON has integers up to it exactly (RFC 8259, section 6)
+
+Size = Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
 """Bytes."""
-Count = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, le=LARGEST_NUMBER)]
 
 
 class Part(BaseModel):

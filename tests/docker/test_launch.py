@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any, NoReturn
 import pytest
 
 from builder.errors import BusyError, Interrupted, UntriedError
+from builder.launch import start as launch_start
 from builder.launch.start import existing, identity, start
 from builder.presets.service import Mount, Option, Service, Variable
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client
 from builder.tools.docker import containers
 from support.services import BASE, free_port
+from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 NAME = "builder-test-launch"
@@ -58,6 +61,32 @@ def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> 
     with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
         start(service, HELLO, 30, lines.append)
     assert existing(NAME) == found  # it runs on
+
+
+def test_the_container_of_another_process_is_not_removed(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker("create", f"--name={NAME}", service.image)
+    made = existing(NAME)
+    assert made is not None
+    with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
+        start(service, HELLO, 30, lambda _: None)
+    # It came after this process looked.
+    monkeypatch.setattr(launch_start, "_remove_ended", lambda _: None)
+    with pytest.raises(UntriedError) as caught:
+        start(service, HELLO, 30, lambda _: None)
+    assert "started it at the same time" in caught.value.hint
+    assert existing(NAME) == made
+
+
+def test_a_port_that_is_taken_meanwhile_is_named(service: Service) -> None:
+    with (
+        socket.create_server(("127.0.0.1", service.published)),
+        pytest.raises(UntriedError) as caught,
+    ):
+        start(service, HELLO, 30, lambda _: None)
+    assert caught.value.hint == "choose another one: --port N"
+    assert existing(NAME) is None
 
 
 def test_a_file_that_is_gone_is_told_and_not_made(service: Service, tmp_path: Path) -> None:

@@ -160,3 +160,28 @@ def test_a_disk_that_gets_full_is_told_and_the_part_stays(
         assert (folder / "a.gguf.part").stat().st_size > 0
     finally:
         subprocess.run(["umount", folder], check=True)
+
+
+def test_a_file_of_a_repository_may_be_empty(hub: Hub, tmp_path: Path) -> None:
+    (hub.folder / "me" / "A-GGUF" / "empty").touch()
+    target = tmp_path / "models" / "empty"
+    place = api.location("me/A-GGUF", "empty")
+    download([Fetch(place, "empty", target, 0)], tmp_path / "models", quiet)
+    assert target.read_bytes() == b""
+    assert [path.name for path in target.parent.iterdir()] == ["empty"]
+
+
+def test_a_file_that_another_run_has_just_completed_is_left(
+    fetch: Fetch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = fcntl.flock
+
+    def locked(file: object, how: int) -> None:
+        lock(file, how)  # type: ignore[arg-type]
+        if how & fcntl.LOCK_EX:
+            fetch.target.write_bytes(b"theirs")
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    download([fetch], tmp_path / "models", quiet)
+    assert fetch.target.read_bytes() == b"theirs"
+    assert not fetch.part.exists()

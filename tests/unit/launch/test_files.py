@@ -93,7 +93,8 @@ def test_the_cache_of_the_hubs_client_is_used(
     (repository / "refs" / "main").write_text("abc")
     snapshot = repository / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
-    (snapshot / "a.gguf").symlink_to("../../blobs/0123")
+    for name in ("a.gguf", "config.json"):
+        (snapshot / name).symlink_to("../../blobs/0123")
 
     found, missing = located(run_of(file="a.gguf"), models, {})
     assert found.mounts == (Mount(str(repository / "blobs" / "0123"), "/model/a.gguf"),)

@@ -14,7 +14,7 @@ from builder.servers.api_flavor import API_FLAVORS
 from support.services import BASE
 
 HELLO = API_FLAVORS["hello"]
-THERE = Found(True, "a", identity(BASE), 9000, "starting")
+THERE = Found("0" * 64, "running", "a", identity(BASE), 9000, "starting", "")
 
 
 def test_the_address_is_that_of_the_container() -> None:

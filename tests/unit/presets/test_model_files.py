@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.presets.model_files import chosen, in_directory, mounted, names_below
+from builder.presets.model_files import chosen, complete, in_directory, mounted, names_below
 from builder.presets.schema import ModelFile
 from builder.presets.service import Mount
 
@@ -51,8 +51,21 @@ def test_a_model_is_found_in_the_models_directory(tmp_path: Path) -> None:
         file.touch()
     folder = tmp_path / "me" / "A-GGUF"
     assert in_directory(model(quantization="Q4_K_M"), tmp_path) == folder / "A-Q4_K_M.gguf"
+    assert in_directory(model(), tmp_path) is None
+    (folder / "config.json").touch()
     assert in_directory(model(), tmp_path) == folder
     assert in_directory(ModelFile(name="A"), tmp_path) is None
+
+
+def test_a_model_that_is_not_complete_is_not_there() -> None:
+    split = ["BF16/A-BF16-00001-of-00002.gguf"]
+    assert complete(model(quantization="BF16"), split) == []
+    assert complete(model(quantization="BF16"), [*split, split[0].replace("00001", "00002")])
+    whole = ["config.json", "model.safetensors"]
+    assert complete(model(), whole) == whole
+    assert complete(model(), whole[1:]) == []
+    for name in ("model-2.safetensors.part", ".cache/huggingface/download/a.incomplete"):
+        assert complete(model(), [*whole, name]) == []
 
 
 def test_a_file_whose_name_is_not_known_is_marked() -> None:

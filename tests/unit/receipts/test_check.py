@@ -91,6 +91,18 @@ CPU: dict[str, Any] = {"device": "CPU", "cards": [], "driver": ""}
         ({"driver": "570.86"}, "the driver 570.86 is too old for the image: it needs 580 or newer"),
         ({"driver": "new"}, "'new' is no version of NVIDIA's driver"),
         ({"created": "2026-11-23T00:00:00Z"}, "it is dated 2026-11-23 00:00 UTC, which is in the"),
+        (
+            {"created": "0001-01-01T00:00:00+14:00"},
+            "it is dated 0001-01-01, before the first version of builder",
+        ),
+        (
+            {"measured": [measured(run(100.0, 1, prompt_tokens_per_second=0.0))]},
+            "run 1: a number is not positive",
+        ),
+        (
+            {"measured": [measured(run(100.0, 1, tokens=10**400))]},
+            "run 1: a number is too large",
+        ),
         (CPU, "it was measured without a GPU"),
         (
             {"arguments": ["--chat-template-file", "/home/me/qwen.jinja"]},
