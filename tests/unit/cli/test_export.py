@@ -79,6 +79,25 @@ def test_a_directory_that_cannot_be_written(builder: Builder, tmp_path: Path) ->
     assert [each.name for each in taken.parent.iterdir()] == ["compose.yaml"]
 
 
+def test_a_chart_is_written_and_its_edited_values_stay(builder: Builder, tmp_path: Path) -> None:
+    words = ("export", PRESET, "--format", "helm")
+    several = builder(*words)
+    assert several.returncode == 2
+    assert "has several files: give --output DIR" in " ".join(several.stderr.split())
+    done = builder(*words, "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert f"next: helm install {NAME} ./{NAME}" in done.stderr
+    chart = tmp_path / "out" / NAME
+    assert (chart / "templates" / "deployment.yaml").is_file()
+    assert builder(*words, "--output", tmp_path / "out").returncode == 0
+    values = chart / "values.yaml"
+    values.write_text(values.read_text() + "# mine\n")
+    again = builder(*words, "--output", tmp_path / "out")
+    assert again.returncode == 4
+    assert f"{values} exists already" in again.stderr
+    assert values.read_text().endswith("# mine\n")
+
+
 def test_every_format_can_be_named() -> None:
     assert {each.value for each in Format} == {*FORMATS}
 

@@ -11,7 +11,7 @@ from builder.errors import ReceiptError, RecipeError
 from builder.families import load_catalog
 from builder.publish.remote_image import RemoteImage
 from builder.receipts.catalog import ReceiptEntry
-from builder.receipts.check import require_valid
+from builder.receipts.check import checked, require_valid
 from builder.receipts.schema import parse
 from support.environment import REPOSITORY
 from support.receipts import CARD, DIGEST, KEY, measured, receipt, run
@@ -153,3 +153,7 @@ def test_a_name_cannot_turn_the_text_around_it() -> None:
     with pytest.raises(ReceiptError) as caught:
         parse(content, "a.json")
     assert "by: contains the control character U+202E" in caught.value.why
+
+
+def test_the_receipts_of_the_repository_are_valid() -> None:
+    checked(RECIPES, datetime.now(UTC)).require_valid()
