@@ -105,8 +105,9 @@ def compare_code(before: IO[bytes] | None, after: IO[bytes] | None) -> CodeDiffe
         return None
     left, right = _unequal(old, new, {id(each): each.stored for each in (*old, *new)})
     if before and after:
-        digests = {id(each): _digest(each.entry.payload(before)) for each in left}
-        digests |= {id(each): _digest(each.entry.payload(after)) for each in right}
+        # What is not compressed is padded with zeros.
+        digests = {id(each): _digest(each.entry.payload(before).rstrip(b"\0")) for each in left}
+        digests |= {id(each): _digest(each.entry.payload(after).rstrip(b"\0")) for each in right}
         left, right = _unequal(left, right, digests)
     totals = _totals(old, new, left)
     if before is None or after is None or not (left or right):

@@ -1,0 +1,147 @@
+"""``builder compare`` on what the base's nvcc makes, and on images of the engine and a registry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.compare.contents import compare_contents
+from builder.compare.results import CodeDifference, FileDifference
+from support.commands import Builder
+from support.smoke_tests import SmokeTest, docker
+
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
+
+SOURCE = """
+__global__ void shift(char *p) { p[threadIdx.x] = p[threadIdx.x] >> 1; }
+__global__ void divide(const char *p, int *o) { o[threadIdx.x] = p[threadIdx.x] / 3; }
+__global__ void argument(char c, int *o) { o[threadIdx.x] = c * 3; }
+__global__ void floats(const float *p, float *o) { o[threadIdx.x] = p[threadIdx.x] * 3; }
+namespace { __global__ void internal(float *p) { p[threadIdx.x] *= 6; } }
+__device__ __noinline__ float deep(float x, int n) { return n ? deep(x * x, n - 1) + x : x; }
+__global__ void calls(float *p, int n) { p[0] = deep(p[1], n); }
+int main() { internal<<<1, 1>>>(nullptr); }
+"""
+CHANGED = SOURCE.replace("* 3; }\n__global__ void floats", "* 5; }\n__global__ void floats")
+CODES = {"sm_90", "sm_120a", "compute_120a"}
+
+
+@pytest.fixture(scope="module")
+def compiled(hello: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same program compiled twice, with unsigned char, elsewhere, packed otherwise, changed."""
+    folder = tmp_path_factory.mktemp("compare")
+    for name, source in (("k", SOURCE), ("other", SOURCE), ("changed/k", CHANGED)):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / f"{name}.cu").write_text(source)
+    codes = "-gencode=arch=compute_120a,code=[sm_120a,compute_120a] -gencode=arch=compute_90"
+    nvcc = f"nvcc {codes},code=sm_90"
+    calls = [
+        f"{nvcc} -o first k.cu",
+        f"{nvcc} -o again k.cu",
+        f"{nvcc} -Xcudafe --unsigned_chars -o unsigned k.cu",
+        f"{nvcc} -o elsewhere other.cu",
+        f"{nvcc} --compress-mode=none -o plain k.cu",
+        f"cd changed; {nvcc} -o ../changed.out k.cu",
+    ]
+    devel = f"builder-base/cuda-13.0:devel-{hello['plan']['base']['key'][:12]}"
+    sealed = ["--rm", "--network=none", f"--volume={folder}:/work", "--workdir=/work"]
+    docker("run", *sealed, devel, "sh", "-euc", "\n".join(calls))
+    return folder
+
+
+def compared(folder: Path, other: str) -> tuple[FileDifference, CodeDifference]:
+    of = FileDifference("/", None, None)
+    found = compare_contents(of, folder / "first", folder / other)
+    assert found.code is not None, found.unread
+    assert found.elf is not None
+    return found, found.code
+
+
+def test_a_program_compiled_twice_has_the_same_device_code(compiled: Path) -> None:
+    found, code = compared(compiled, "again")
+    assert code.same
+    assert {each.code for each in code.totals} == CODES
+    # nvcc names its temporary files in the symbol table.
+    assert found.elf is not None
+    assert {each.name for each in found.elf.sections} <= {".strtab", ".symtab"}
+
+
+def test_packing_does_not_change_device_code(compiled: Path) -> None:
+    found, code = compared(compiled, "plain")
+    assert code.same
+    assert found.elf is not None
+    assert ".nv_fatbin" in {each.name for each in found.elf.sections}
+
+
+def test_unsigned_char_is_named(compiled: Path) -> None:
+    _, code = compared(compiled, "unsigned")
+    named = {each.name for each in code.functions if each.cause == "signedness"}
+    assert named == {"shift(char*)", "divide(char const*, int*)", "argument(char, int*)"}
+    assert {each.name for each in code.functions} == named
+    assert {each.code for each in code.functions} == CODES
+    signs = {each.code: each for each in code.signs}
+    assert signs.keys() == CODES
+    ptx, sass = signs["compute_120a"], signs["sm_120a"]
+    assert (ptx.signed_before, ptx.unsigned_before) == (3, 0)
+    assert (ptx.signed_after, ptx.unsigned_after) == (0, 3)
+    assert (sass.signed_before, sass.signed_after, sass.unsigned_after) == (2, 0, 2)
+
+
+def test_only_names_differ_of_a_source_with_another_name(compiled: Path) -> None:
+    _, code = compared(compiled, "elsewhere")
+    assert [(each.code, each.name, each.cause) for each in code.functions] == [
+        ("compute_120a", "(anonymous namespace)::internal(float*)", "names")
+    ]
+
+
+def test_a_kernel_that_changed_is_the_only_one(compiled: Path) -> None:
+    _, code = compared(compiled, "changed.out")
+    changed = {(each.code, each.name) for each in code.functions if each.cause != "names"}
+    assert changed == {(each, "argument(char, int*)") for each in CODES}
+    sass = next(each for each in code.functions if each.code == "sm_120a")
+    assert sass.parts[0] == "SASS"
+
+
+def test_images_of_the_engine_and_of_a_registry(
+    compiled: Path,
+    images: dict[str, str],
+    smoke_test: SmokeTest,
+    builder: Builder,
+    registry: str,
+) -> None:
+    context = f"--build-context=compiled={compiled}"
+    text = "FROM {root}\nCOPY --from=compiled {name} /opt/program\nRUN chmod {mode} /etc/hostname\n"
+    first, second = (
+        smoke_test.build(text.format(root=images["small"], name=name, mode=mode), context)
+        for name, mode in (("first", "644"), ("unsigned", "600"))
+    )
+    done = builder("compare", first, second)
+    assert done.returncode == 17, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("the files differ: 2 changed;")
+    assert any("signedness: 3 kernels differ" in line for line in lines)
+    assert f"compile {second} with -Xcudafe --signed_chars" in done.stdout
+    assert "changed\t/etc/hostname\tmode 644 -> 600" in lines
+
+    name = f"{registry}/compare:1"
+    docker("tag", first, name)
+    docker("push", "--quiet", name)
+    docker("image", "rm", name)
+    far = builder("compare", first, name)
+    assert far.returncode == 0, far.stderr
+    assert far.stdout.startswith("the same image: sha256:")
+    assert f"Docker does not have {name}: pulling it" in far.stderr
+    assert name not in docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}")
+
+    gone = builder("compare", first, f"{registry}/compare:2")
+    assert gone.returncode == 5
+    assert f"cannot pull {registry}/compare:2" in gone.stderr
+
+
+def test_a_recipe_is_its_image(hello: dict[str, Any], builder: Builder) -> None:
+    done = builder("compare", "hello-sm120", hello["references"][0], "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["digests"] == [hello["digest"]] * 2
