@@ -27,6 +27,7 @@ launch     a preset run on this machine, or written down for another one
 receipts   runs of published images on cards, checked before they are taken
 site       all of that as static pages: presets by card, images, published speeds, nights
 ci         the matrix of a workflow;  bake writes a bake file;  host prepares a machine
+reproduce  images built again without caches, and compared with the originals
 cli        the only place that prints and exits
 tools      docker, git, registries, the web, Python packages: nothing of recipes
 """

@@ -34,7 +34,7 @@ def print_comparison(found: Comparison, *, times: bool, as_json: bool, everythin
     from builder.compare.summary import summary
 
     if as_json:
-        print_json(_json(found, times=times))
+        print_json(comparison_json(found, times=times))
         return
     for text in summary(found, times=times):
         line(text)
@@ -206,7 +206,7 @@ def _place(side: LayerSide | None) -> str:
     return f"{side.number} {side.digest.partition(':')[2][:DIGITS]}" if side else ""
 
 
-def _json(found: Comparison, *, times: bool) -> dict[str, Any]:
+def comparison_json(found: Comparison, *, times: bool) -> dict[str, Any]:
     """The comparison, with the verdict first; a mode is octal, as in ``chmod``."""
     from builder.compare.summary import summary
 

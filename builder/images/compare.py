@@ -65,7 +65,7 @@ def _found(session: BuildSession, name: str, work: Path) -> Iterator[Source]:
         if not is_recipe(session, name) and path.exists():
             yield _layout(path) or path
             return
-        if _is_remote(session, name):
+        if is_remote(session, name):
             session.log(f"Docker does not have {name}: pulling it")
             stack.enter_context(pulled(name))
         reference, image = located(session, name)
@@ -83,7 +83,7 @@ def _layout(folder: Path) -> Blobs | None:
         raise WorldError(f"{index} cannot be read", f"it is no JSON object: {error}") from error
 
 
-def _is_remote(session: BuildSession, name: str) -> bool:
+def is_remote(session: BuildSession, name: str) -> bool:
     """Whether a name can only be that of an image of a registry: ``OWNER/NAME``, ``NAME:TAG``."""
     if is_recipe(session, name) or not REFERENCE.fullmatch(name):
         return False

@@ -11,7 +11,7 @@ from typing import Protocol
 from builder.errors import WorldError
 from builder.images.log import Step
 from builder.plan.base_image import RootPolicy
-from builder.plan.rendered import EngineImage
+from builder.plan.rendered import BaseImage, EngineImage
 from builder.plan.resolver import Resolver
 from builder.platforms import Platforms, architecture
 from builder.recipes.catalog import Catalog
@@ -86,11 +86,18 @@ class BuildSession:
         Raises ``RecipeError``, ``WorldError`` or ``FetchError``.
         """
         self.catalog.engine(name)  # reports a broken recipe also where no engine answers
+        return self._resolver(build_architecture).resolve(name)
+
+    def resolve_base(self, name: str) -> BaseImage:
+        """The images of a base.  Raises like ``resolve``."""
+        return self._resolver(None).resolve_base(name)
+
+    def _resolver(self, build_architecture: str | None) -> Resolver:
         options, settings = self.options, self.settings
         ask = build_architecture is None
         policy = RootPolicy(settings.debian_root, self.log, ask=ask, offline=options.offline)
         platforms = options.platforms(build_architecture)
-        return Resolver(self.catalog, platforms, policy, settings.namespace).resolve(name)
+        return Resolver(self.catalog, platforms, policy, settings.namespace)
 
 
 class Timings(dict[str, float]):

@@ -54,6 +54,7 @@ def test_the_commands_are_those_of_the_manual() -> None:
         "sbom",
         "kernels",
         "compare",
+        "reproduce",
         "receipts",
         "bake",
         "recipe",

@@ -1,0 +1,123 @@
+"""``builder reproduce``."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from builder.cli.options import (
+    BuilderOption,
+    CatalogOption,
+    JobsOption,
+    JsonOption,
+    OfflineOption,
+    build_options,
+    build_session,
+    reporter,
+)
+from builder.cli.tables import counted, table
+from builder.cli.terminal import line, log, print_json
+
+if TYPE_CHECKING:
+    from builder.reproduce.results import Reproduction, Result
+
+
+def reproduce(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE|BASE|IMAGE",
+            help="A recipe or a base that was built here, or an image of a registry: "
+            "`REGISTRY/REPOSITORY:TAG`.",
+        ),
+    ],
+    catalog: CatalogOption = None,
+    bases: Annotated[
+        bool, typer.Option("--bases", help="Also build the bases of an engine again.")
+    ] = False,
+    attest: Annotated[
+        bool,
+        typer.Option(
+            "--attest",
+            help="Attach the result to an image of a registry, signed with the cosign key of the "
+            "settings, where the digest is the same.",
+        ),
+    ] = False,
+    jobs: JobsOption = None,
+    builder: BuilderOption = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Build an image again without caches, and compare its digest with that of the original.
+
+    The compiler cache is not used either. With another `--builder`, another machine shows that
+    nothing of the first one is in the image. Where digests differ, the files are listed; of ELF
+    files the sections, of device code the kernels. The new images are removed afterwards.
+
+    The exit code is 17 where a digest differs, also where only the compression of a layer does.
+    """
+    from builder.errors import DifferenceError
+    from builder.reproduce.attest import attestation
+    from builder.reproduce.run import reproduce as build_again
+
+    options = build_options(offline=offline, jobs=jobs, builder=builder)
+    with reporter() as progress, ExitStack() as stack:
+        session = build_session(catalog, options, progress)
+        attested = stack.enter_context(attestation(session, target)) if attest else None
+        result = build_again(session, target, with_bases=bases)
+        if attested is not None and result.good:
+            log(f"the statement is attached to {attested.attach(result)}")
+    if as_json:
+        print_json(_json(result))
+    else:
+        _print(result)
+    if not result.good:
+        differ = [each for each in result.reproductions if each.state != "reproduced"]
+        raise DifferenceError(
+            f"{target} was not reproduced: {counted(len(differ), 'digest')} "
+            f"{'differs' if len(differ) == 1 else 'differ'}",
+            "\n".join(f"{each.name}: {_explained(each)}" for each in differ),
+        )
+
+
+def _json(result: Result) -> dict[str, Any]:
+    from builder.cli.compare_tables import comparison_json
+
+    images = [
+        {
+            "name": each.name,
+            "state": each.state,
+            "reference": each.reference,
+            "expected": each.expected,
+            "found": each.found,
+            "comparison": comparison_json(each.comparison, times=True) if each.comparison else None,
+        }
+        for each in result.reproductions
+    ]
+    plain = {"target": result.target, "reproduced": result.good, "builder": result.builder}
+    return {**plain, "taken": result.taken, "images": images}
+
+
+def _print(result: Result) -> None:
+    from builder.cli.compare_tables import print_comparison
+
+    rows = [(each.name, each.state, each.found) for each in result.reproductions]
+    table(("image", "", "digest of the new build"), rows)
+    for name in result.taken:
+        line(f"not built again: {name}")
+    for each in result.reproductions:
+        if each.comparison is not None:
+            line(f"\n{each.name}: {_explained(each)}")
+            print_comparison(each.comparison, times=True, as_json=False, everything=False)
+
+
+def _explained(each: Reproduction) -> str:
+    if each.state == "compression":
+        numbers = ", ".join(map(str, each.packed))
+        return (
+            f"the same files and configuration; the compression differs in layer {numbers}: "
+            "another version of BuildKit packs them"
+        )
+    return f"expected {each.expected}; found {each.found}"

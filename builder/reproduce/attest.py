@@ -1,0 +1,122 @@
+"""A signed statement that an image of a registry was built again, with the same digest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from builder import __version__
+from builder.errors import UsageError, WorldError
+from builder.images.lookup import REFERENCE, is_recipe
+from builder.images.session import BuildSession
+from builder.publish.referrers import attach
+from builder.publish.tag_history import no_image
+from builder.publish.tags import open_repository
+from builder.publish.verdicts import require_signing
+from builder.reproduce.results import Result
+from builder.tools.docker import buildx
+from builder.tools.files import workspace
+from builder.tools.registry import cosign
+from builder.tools.registry.client import Manifest, Repository
+
+REPRODUCTION = "application/vnd.builder.reproduction.v1+json"
+TEXT = "builder.reproduction"
+SIGNATURE = "builder.reproduction.signature"
+"""The annotations of an attached statement: a ``Statement`` as JSON, and its signature (base64)."""
+
+
+class Statement(BaseModel):
+    """That an image was built again, as it is attached and signed."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    digest: str
+    """The image's; ``sha256:`` and 64 hex digits."""
+    recipe: str
+    architecture: str
+    """Of the machine that built it again: "x86_64"."""
+    version: str
+    """Of builder."""
+    created: str
+    """When it was built again; RFC 3339, UTC."""
+
+
+@contextmanager
+def attestation(session: BuildSession, target: str) -> Iterator[Attestation]:
+    """A place for a statement on an image: its registry answers, and there is a key.
+
+    Raises ``UsageError`` where ``target`` is no image of a registry, ``WorldError`` without a key,
+    ``RegistryError``, ``FetchError``.
+    """
+    with workspace(session.settings.cache_dir) as work:
+        if not session.settings.cosign_key:
+            raise WorldError(
+                "there is no key that signs the statement",
+                hint="set cosign_key (BUILDER_COSIGN_KEY) to a key of cosign",
+            )
+        require_signing(session.settings, work)
+        repository, tag = _place(session, target)
+        manifest = repository.manifest(tag)
+        if manifest is None:
+            raise no_image(repository, tag)
+        yield Attestation(session, repository, manifest, work)
+
+
+def _place(session: BuildSession, target: str) -> tuple[Repository, str]:
+    """The repository of an image, and its tag or digest there."""
+    if is_recipe(session, target):
+        image = session.resolve(target)
+        return open_repository(image.repository, session.log), image.immutable_tag
+    name, _, digest = target.partition("@")
+    repository, colon, tag = name.rpartition(":")
+    if REFERENCE.fullmatch(target) and (digest or (colon and "/" not in tag)):
+        place = repository if colon and "/" not in tag else name
+        return open_repository(place, session.log), digest or tag
+    raise UsageError(
+        f"{target} is no image of a registry: nothing can be attached to it",
+        hint="name a recipe, or an image: --attest REGISTRY/REPOSITORY:TAG",
+    )
+
+
+class Attestation:
+    """An image of a registry, to which a statement can be attached."""
+
+    def __init__(
+        self, session: BuildSession, repository: Repository, manifest: Manifest, work: Path
+    ) -> None:
+        self._session = session
+        self._repository = repository
+        self._manifest = manifest
+        self._work = work
+
+    def attach(self, result: Result) -> str:
+        """Attach the statement of a result; the digest that the image has there.
+
+        Raises ``WorldError`` where the registry has another image, or signing fails;
+        ``RegistryError``, ``FetchError``.
+        """
+        (image,) = result.reproductions
+        digest = self._manifest.digest
+        if digest != image.found:
+            raise WorldError(
+                f"the statement is not attached: {self._repository.name} has another image",
+                f"it has {digest}; the build has {image.found}",
+                "reproduce the image of the registry: `builder reproduce REGISTRY/REPOSITORY:TAG`",
+            )
+        settings = self._session.settings
+        statement = Statement(
+            digest=digest,
+            recipe=image.name,
+            architecture=buildx.builder(settings.buildx).architecture,
+            version=__version__,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        text = statement.model_dump_json()
+        signature = cosign.sign_text(text, settings.cosign_key, self._work / "cosign")
+        annotations = {TEXT: text, SIGNATURE: signature}
+        attach(self._repository, self._manifest, REPRODUCTION, annotations)
+        return digest

@@ -1,0 +1,118 @@
+"""Build an image again and compare it: the one of a recipe, of a base, or of a registry's tag."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from builder.compare.images import compare_images
+from builder.errors import RecipeError, WorldError
+from builder.families.layout import LABEL_KEY
+from builder.images.compare import is_remote
+from builder.images.log import new_log
+from builder.images.lookup import is_recipe, located, served
+from builder.images.session import ActiveBuild, BuildSession
+from builder.plan.rendered import BaseImage, EngineImage
+from builder.publish.remote_image import pulled
+from builder.reproduce.rebuild import Rebuilder, rebuilding
+from builder.reproduce.results import Reproduction, Result
+from builder.tools.docker import buildx
+from builder.tools.docker import engine as docker
+from builder.tools.docker.blobs import blobs_of
+from builder.tools.files import named_lock, workspace
+
+
+def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -> Result:
+    """Build an image again without caches, and compare digests; where they differ, the contents.
+
+    ``target`` is a recipe or a base whose images Docker has, or an image that a recipe of the
+    catalog describes: Docker's, else a registry's, which is pulled and removed again.  An engine is
+    built on the bases that Docker has, or ``with_bases`` on ones that are built again.
+
+    Raises ``WorldError`` where the image to compare with is not there; ``RecipeError`` where it was
+    built from another state of its recipe; else like a build, and like ``compare_images``.
+    """
+    session.settings.require_directories()
+    active = ActiveBuild(session.options, session.reporter)
+    with ExitStack() as stack:
+        if target in session.catalog.bases and not is_recipe(session, target):
+            image: EngineImage | BaseImage = session.resolve_base(target)
+        else:
+            if is_remote(session, target):
+                session.log(f"Docker does not have {target}: pulling it")
+                stack.enter_context(pulled(target))
+            image = _described(session, target)
+        name = image.plan.name
+        stack.enter_context(named_lock(session.settings.cache_dir, f"reproduce-{name}"))
+        log = stack.enter_context(new_log(session.settings.state_dir, f"reproduce-{name}"))
+        rebuilder = stack.enter_context(rebuilding(active, log))
+        work = stack.enter_context(workspace(session.settings.cache_dir))
+        builder = buildx.builder(session.settings.buildx).name
+        if isinstance(image, BaseImage):
+            originals = _originals(image)
+            rebuilder.base(image)
+            found = [_compared(original, rebuilder, work) for original in originals]
+            return Result(target, tuple(found), builder, ())
+        reference, original = located(session, target)
+        new = rebuilder.engine(image, with_bases=with_bases)
+        result = _reproduction(name, (reference, original), new, work)
+        return Result(target, (result,), builder, _taken(image, rebuilder))
+
+
+def _described(session: BuildSession, target: str) -> EngineImage:
+    """The recipe of an image, as it is now."""
+    reference, found, recipe = served(session, target)
+    image = session.resolve(recipe.name)
+    key = found.labels.get(LABEL_KEY, "")
+    if key != image.key:
+        raise RecipeError(
+            f"{reference} was not built from the recipe {recipe.name} as it is now",
+            f"the key of the image is {key[:12] or 'absent'}, that of the recipe {image.short_key}",
+            "check out the catalog as it was when the image was built, or name it: --catalog DIR",
+        )
+    return image
+
+
+def _originals(image: BaseImage) -> list[tuple[BaseImage, str, docker.Image]]:
+    """The images of a base and of those below it, with their stages; raises ``WorldError``."""
+    found = []
+    for base in reversed([*image.chain()]):
+        for stage, reference in base.references.items():
+            original = docker.image(reference)
+            if original is None:
+                raise WorldError(
+                    f"Docker has no image {reference} to compare with",
+                    f"it is the stage {stage} of the base {base.plan.name}",
+                    f"build a recipe that extends {image.plan.name}: `builder build RECIPE`",
+                )
+            found.append((base, stage, original))
+    return found
+
+
+def _compared(
+    original: tuple[BaseImage, str, docker.Image], rebuilder: Rebuilder, work: Path
+) -> Reproduction:
+    base, stage, old = original
+    new = rebuilder.base(base)[stage]
+    return _reproduction(f"{base.plan.name} {stage}", (old.reference, old), new, work)
+
+
+def _reproduction(
+    name: str, original: tuple[str, docker.Image], new: docker.Image, work: Path
+) -> Reproduction:
+    reference, old = original
+    if old.digest == new.digest:
+        return Reproduction(name, reference, old.digest, new.digest)
+    before = reference, blobs_of(reference, work, old.digest)
+    after = new.reference, blobs_of(new.reference, work, new.digest)
+    folder = work / f"compared-{new.digest[-12:]}"
+    folder.mkdir()
+    comparison = compare_images(before, after, folder)
+    return Reproduction(name, reference, old.digest, new.digest, comparison)
+
+
+def _taken(image: EngineImage, rebuilder: Rebuilder) -> tuple[str, ...]:
+    """The bases that were not built again: their names in Docker."""
+    if rebuilder.bases:
+        return ()
+    return tuple(image.base_references.values())

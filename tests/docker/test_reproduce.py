@@ -1,0 +1,70 @@
+"""An image built again without caches: the same digest, or what differs is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.commands import Builder
+from support.smoke_tests import docker
+from support.variants import CMAKE, edit
+
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("variant")]
+
+# The compiler takes both from SOURCE_DATE_EPOCH.
+DATED = 'const char *ANSWER(void) { return WHEN __DATE__ " " __TIME__; }\n'
+RANDOM = 'string(RANDOM LENGTH 12 WHEN)\nadd_compile_definitions(WHEN="${WHEN}")\n'
+
+
+def test_an_image_has_the_same_digest_or_the_difference_is_named(
+    one_file: Path, builder: Builder
+) -> None:
+    source = one_file / "engines" / "variant"
+    (source / "one.c").write_text(DATED.replace("WHEN", '""'))
+    assert builder("build", "variant", "--catalog", one_file).returncode == 0
+    done = builder("reproduce", "variant", "--catalog", one_file, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    (image,) = found["images"]
+    assert found["reproduced"] is True
+    assert image["found"] == image["expected"]
+    assert image["state"] == "reproduced"
+    assert any(":devel-" in name for name in found["taken"])
+
+    other = docker("image", "ls", "--quiet", "--filter=reference=builder-test/variant:0.1.0")
+    assert other
+    docker("image", "tag", "builder-test/variant:0.1.0", "builder-test/variant:before")
+    (source / "one.c").write_text(DATED)
+    (source / "CMakeLists.txt").write_text(CMAKE.replace("add_library", f"{RANDOM}add_library"))
+    old = builder("reproduce", "builder-test/variant:before", "--catalog", one_file)
+    assert old.returncode == 3
+    assert "was not built from the recipe variant-0.1.0 as it is now" in old.stderr
+
+    assert builder("build", "variant", "--catalog", one_file).returncode == 0
+    done = builder("reproduce", "variant", "--catalog", one_file, "--json")
+    assert done.returncode == 17
+    (image,) = json.loads(done.stdout)["images"]
+    assert image["state"] == "different"
+    (file,) = image["comparison"]["files"]
+    assert file["path"] == "/libone.so"
+    assert ".rodata" in [section["name"] for section in file["elf"]["sections"]]
+    assert "was not reproduced: 1 digest differs" in done.stderr
+    assert docker("image", "ls", "--quiet", "--filter=reference=builder-reproduce/variant*") == ""
+
+
+def test_an_image_that_is_not_there_cannot_be_compared_with(
+    one_file: Path, builder: Builder
+) -> None:
+    edit(one_file, '"0.1.0"]', '"0.1.0", "other"]')
+    done = builder("reproduce", "variant", "--catalog", one_file)
+    assert done.returncode == 4
+    assert "Docker has no image of the current recipe variant-0.1.0" in done.stderr
+    assert "builder build variant-0.1.0" in done.stderr
+
+
+def test_a_statement_needs_a_key_and_a_registry(one_file: Path, builder: Builder) -> None:
+    done = builder("reproduce", "variant", "--attest", "--catalog", one_file)
+    assert done.returncode == 4
+    assert "there is no key that signs the statement" in done.stderr
