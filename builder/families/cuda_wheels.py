@@ -28,7 +28,12 @@ def _rules(recipe: BaseRecipe) -> Iterator[Finding]:
 
 # char is signed in the x86-64 psABI and unsigned in Arm's AAPCS64.  Device code follows the machine
 # that nvcc runs on, whatever its host compiler compiles for, and nothing warns.
-CHARS: Mapping[Architecture, str] = {"amd64": "--signed_chars", "arm64": "--unsigned_chars"}
+# The cudafe++ of arm64 lacks __builtin_nansq, which numeric_limits<__float128> of GCC's <limits>
+# calls: the specialization goes.
+NVCC_FLAGS: Mapping[Architecture, str] = {
+    "amd64": "-Xcudafe --signed_chars -U__SIZEOF_FLOAT128__",
+    "arm64": "-Xcudafe --unsigned_chars",
+}
 
 
 def _packages(recipe: BaseRecipe, folder: Path, platforms: Platforms) -> Packages:  # noqa: ARG001
@@ -70,7 +75,7 @@ def _variables(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
     return {
         "devel_packages": [*recipe.devel.packages, *recipe.devel.crossing(platforms)],
         "foreign": platforms.target if platforms.cross else None,
-        "nvcc_flags": f"-Xcudafe {CHARS[platforms.target]}",
+        "nvcc_flags": NVCC_FLAGS[platforms.target],
         "contexts": contexts,
         "assemble": assemble,
         "cuda": recipe.cuda,

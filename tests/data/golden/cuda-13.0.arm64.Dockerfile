@@ -7,7 +7,7 @@ RUN --network=none --mount=type=bind,from=wheels,target=/wheels --mount=type=bin
 RUN --network=none --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795132800", "/inside/reproducible", "/", "sh", "-euc", "cp /staging/etc/ld.so.conf.d/cuda.conf /etc/ld.so.conf.d/; ldconfig"]
 ENV PATH="/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" CUDA_HOME="/usr/local/cuda" CCACHE_DIR="/ccache" CCACHE_MAXSIZE="20G" CCACHE_NOHASHDIR="1" CCACHE_COMPILERCHECK="content"
 # Device code follows the char of the machine that compiles: here it is the target's.
-ENV NVCC_PREPEND_FLAGS="-Xcudafe --signed_chars"
+ENV NVCC_PREPEND_FLAGS="-Xcudafe --signed_chars -U__SIZEOF_FLOAT128__"
 RUN --network=none --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795132800", "/inside/reproducible", "/", "install", "-D", "-m", "0644", "/inside/cross.cmake", "/usr/local/share/cmake/x86_64-linux-gnu.cmake"]
 
 FROM base-root AS runtime

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from builder.errors import RecipeError
 from builder.plan.dockerfile import LONGEST_LINE, lints, render, render_base
-from builder.plan.inputs import RegistryRoot
+from builder.plan.inputs import BootstrappedRoot, RegistryRoot
 from builder.plan.rendered import EngineImage
 from builder.plan.resolve import plan, plan_base
 from builder.platforms import Platforms
@@ -46,9 +46,36 @@ def test_a_cross_build_has_its_golden_dockerfiles(request: pytest.FixtureRequest
     compare("cuda-13.0.arm64", found.base.text, request)
 
 
+def test_a_base_for_arm64_is_compiled_on_amd64() -> None:
+    found = rendered(REPOSITORY, "hello-sm120-0.1.0", Platforms("amd64", "arm64")).base
+    packages = ('"libssl-dev:arm64"', '"g++-aarch64-linux-gnu"')
+    assert all(name in found.text for name in packages)
+    assert 'NVCC_PREPEND_FLAGS="-Xcudafe --unsigned_chars"' in found.text
+    assert "/usr/local/share/cmake/aarch64-linux-gnu.cmake" in found.text
+    stages = {stage: found.plan.architectures(stage) for stage in found.references}
+    assert stages == {"devel": ("amd64",), "runtime": ("arm64",)}
+    assert found.base is not None
+    assert found.base.plan.architectures("root") == ("arm64", "amd64")
+    wheels = found.plan.packages
+    assert {file.name for file in wheels["wheels"]} >= {"nvidia-cuda-nvcc", "nvidia-nvvm"}
+    assert "nvidia-cublas" in {file.name for file in wheels["target-wheels"]}
+
+
+def test_the_entrypoint_of_an_overlay_is_cross_compiled() -> None:
+    found = rendered(REPOSITORY, "vllm-0.22.0", Platforms("arm64"))
+    assert "FROM --platform=linux/arm64 base-root AS entrypoint" in found.text
+    assert "CROSS=x86_64-linux-gnu-" in found.text
+    assert found.tools is not None
+    assert found.tools.plan.architectures("root") == ("arm64",)
+    root = found.tools.plan.root
+    assert isinstance(root, BootstrappedRoot)
+    assert "gcc-x86-64-linux-gnu" in root.packages
+
+
 def test_a_python_sdist_is_not_cross_compiled() -> None:
-    with pytest.raises(RecipeError, match="cannot be cross-compiled"):
+    with pytest.raises(RecipeError, match="cannot be cross-compiled") as caught:
         rendered(REPOSITORY, "llama-cpp-python-0.3.36", Platforms("arm64"))
+    assert "BUILDER_COMPILE_ON=amd64" in str(caught.value)
 
 
 def test_every_base_has_its_golden_dockerfile(request: pytest.FixtureRequest) -> None:
