@@ -168,8 +168,11 @@ def test_bases_are_targets_that_recipes_share(
 
 
 def test_a_recipe_that_cannot_be_laid_out_leaves_what_was_there(
-    builder: Builder, recipe: Path, tmp_path: Path
+    builder: Builder, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Nothing is built: the root that compiles need not be made.
+    with_image(recipe, "127.0.0.1:9/debian:1", f"sha256:{'0' * 64}", "debian-trixie-gcc")
+    monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "registry")
     folder = tmp_path / "baked"
     assert builder("bake", "--output", folder, "--catalog", recipe).returncode == 0
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -19,7 +19,7 @@ import requests
 from builder.tools.registry.client import MANIFESTS
 from support.commands import ForkServer, Running
 from support.overlaid import PACKAGE, StandIn, write_catalog
-from support.smoke_tests import docker
+from support.smoke_tests import docker, images_at
 
 pytestmark = [
     pytest.mark.docker,
@@ -84,9 +84,8 @@ class Farm:
             version = config["config"]["Labels"]["org.opencontainers.image.version"]
             assert tag == "latest" or tag.partition("-")[0] == version
             self.asserted["tags"] += 1
-        named = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
-        for name in named:
-            if name.startswith(f"{self.registry}/{REPOSITORY}:") and ":unverified-" not in name:
+        for name in images_at(self.registry):
+            if ":unverified-" not in name:
                 self.require_verified(name)
 
     def require_verified(self, name: str) -> None:
@@ -117,8 +116,7 @@ def farm(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     yield Farm(fork_server, catalog, published.build(), registry)
-    listed = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
-    made.update(name for name in listed if name.startswith(registry))
+    made.update(images_at(registry))
 
 
 def test_killed_at_any_moment(farm: Farm, request: pytest.FixtureRequest) -> None:

@@ -22,7 +22,7 @@ from support.nightly_world import BETTER, DAY, OPS, World, get, put
 from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.publishing import digest_of, tags
 from support.registries import Fault, proxied
-from support.smoke_tests import docker
+from support.smoke_tests import docker, images_at
 
 pytestmark = [
     pytest.mark.docker,
@@ -316,8 +316,7 @@ def test_a_channel_follows_a_published_image(
         shown = world.run("show", thawed, "--catalog", str(folder.parent), "--json")
         key = world.status()["image"]["labels"]["builder.key"]
         assert json.loads(shown.stdout)["key"] == key
-        listed = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
-        made.update(name for name in listed if name.startswith((proxy.address, registry)))
+        made.update([*images_at(proxy.address), *images_at(registry)])
 
 
 EXTENSION = """

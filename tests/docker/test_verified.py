@@ -90,7 +90,7 @@ def test_a_label_is_no_verdict(
     assert "builder push --replace --reason TEXT" in done.stderr
     assert tags(registry) == {own(image): digest}
     assert not verified(f"{repository.name}@{digest}", key.with_name("cosign.pub"))
-    assert digest[7:] not in docker("image", "ls", "--digests", "--no-trunc")
+    assert digest[7:] not in docker("image", "ls", "--digests", "--no-trunc", repository.name)
     push("latest", "--reason", "so", command="tag promote", expect=7)
     # Replaced for a reason, it is the verified one that has its tag.
     push("--replace", "--reason", "somebody forged it")

@@ -37,9 +37,9 @@ def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> EngineImage
     return Resolver(load(root), platforms, UNASKED).resolve(name)
 
 
-def with_image(root: Path, image: str, digest: str | None) -> Catalog:
-    """The catalog with another image, and no packages, for its Debian root."""
-    file = root / "recipes" / "bases" / "debian-trixie.toml"
+def with_image(root: Path, image: str, digest: str | None, base: str = "debian-trixie") -> Catalog:
+    """The catalog with another image, and no packages, for a Debian root."""
+    file = root / "recipes" / "bases" / f"{base}.toml"
     pin = f'\ndigest = "{digest}"' if digest is not None else ""
     text = re.sub(r"(?m)^image .*$", f'image = "{image}"{pin}', file.read_text())
     file.write_text(re.sub(r"(?m)^packages .*$", "packages = []", text))

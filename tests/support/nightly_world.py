@@ -19,6 +19,7 @@ from support.commands import ForkServer
 from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.publishing import PUSHED, digest_of
 from support.registries import Proxy, proxied
+from support.smoke_tests import images_at
 
 DAY = 86400
 OPS = "vllm/ops.py"
@@ -125,13 +126,7 @@ def world(
         found = World(catalog, upstream, proxy, registry, published, fork_server)
         found.on(0)
         yield found
-        names = subprocess.run(
-            ["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
-        made.update(name for name in names if name.startswith(proxy.address))
+        made.update(images_at(proxy.address))
 
 
 def get(registry: str, reference: str) -> str:

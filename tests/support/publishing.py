@@ -14,7 +14,7 @@ from builder.tools.registry.client import MANIFESTS
 from support.commands import Builder
 from support.overlaid import Build
 from support.registries import Proxy, proxied
-from support.smoke_tests import docker
+from support.smoke_tests import docker, images_at
 
 PUSHED = "me/builder-test/overlaid"
 
@@ -32,10 +32,9 @@ def proxy(registry: str, address: Proxy, monkeypatch: pytest.MonkeyPatch) -> Ite
     vars(address).update(vars(Proxy(address.address, registry)))
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{address.address}/me")
     yield address
-    names = docker("image", "ls", "--format={{.Repository}}:{{.Tag}}").split()
-    named = [name for name in names if name.startswith(address.address)]
-    if named:
-        docker("image", "rm", "--force", *named)
+    names = images_at(address.address)
+    if names:
+        docker("image", "rm", "--force", *names)
 
 
 @pytest.fixture

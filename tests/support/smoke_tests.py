@@ -29,6 +29,15 @@ def docker(*arguments: str, text: str | None = None) -> str:
     return done.stdout.strip()
 
 
+def images_at(address: str) -> list[str]:
+    """The names of the engine's images that lie on a registry, by its address.
+
+    The engine applies the filter before it measures images: each takes it 10 ms.
+    """
+    filters = [f"--filter=reference={address}{'/*' * depth}" for depth in range(1, 5)]
+    return docker("image", "ls", "--format={{.Repository}}:{{.Tag}}", *filters).split()
+
+
 def hello_recipe() -> Recipe:
     file = REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml"
     found, problems = parse(file.read_text(), file, Recipe)
