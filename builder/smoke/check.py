@@ -90,6 +90,11 @@ def check_image(subject: Subject, work: Path) -> Verdict:
     Raises ``UntriedError`` if the image itself cannot be read.
     """
     containers.remove_orphans()
+    with containers.removed_together():
+        return _checked(subject, work)
+
+
+def _checked(subject: Subject, work: Path) -> Verdict:
     started = time.monotonic()
     contents = _read(subject, work)
     found = f"{len(contents.layers)} layers, {len(contents.files)} files"

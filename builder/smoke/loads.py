@@ -56,10 +56,10 @@ def check(recipe: Recipe, reference: str, devel: str | None, work: Path) -> Iter
 def _undefined(artifact: Artifact, file: Path, devel: str, loaded: list[str], work: Path) -> Check:
     """Every symbol that ``file`` needs is defined by it or by the files ``loaded``, except those
     that the recipe accepts."""
+    copies = {path: work / f"loaded-{number}" for number, path in enumerate(loaded)}
+    containers.copy_all_out(devel, copies)
     missing = _symbols(file).undefined
-    for number, path in enumerate(loaded):
-        library = work / f"loaded-{number}"
-        containers.copy_out(devel, path, library)
+    for library in copies.values():
         missing -= _symbols(library).defined
     accepted = artifact.undefined
     faults = [f"{name} is undefined" for name in sorted(missing - accepted.keys())]

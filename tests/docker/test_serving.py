@@ -17,7 +17,7 @@ from builder.smoke import gpu, serves
 from builder.smoke.verdict import Check
 from builder.tools.docker import containers
 from support.environment import REPOSITORY
-from support.smoke_tests import SmokeTest, hello_recipe
+from support.smoke_tests import SmokeTest, docker, hello_recipe
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
@@ -217,6 +217,25 @@ def test_containers_of_a_killed_run_are_removed_by_the_next(image: str) -> None:
         assert names[1] in there
     finally:
         subprocess.run(["docker", "rm", "--force", *names], capture_output=True, check=False)
+
+
+def test_containers_that_ended_are_removed_together(image: str) -> None:
+    def there() -> int:
+        mine = f"--filter=label={containers.OWNER}={containers.owner()}"
+        return len(docker("ps", "--all", "--quiet", mine).split())
+
+    @containers.removed_together()
+    def interrupted() -> None:
+        for _ in range(2):
+            assert containers.run(image, [], entrypoint="true", timeout=60).status == 0
+        with pytest.raises(containers.TimedOutError):  # it still runs: it is removed at once
+            containers.run(image, ["60"], entrypoint="sleep", timeout=2)
+        assert there() == 2
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert there() == 0
 
 
 def test_the_container_reaches_nothing_but_itself(image: str) -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -105,20 +106,44 @@ def remove_orphans() -> None:
     command = [executable(), "ps", "--all", f"--filter=label={OWNER}"]
     command += ["--format", '{{.ID}} {{.Label "' + OWNER + '"}}']
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    orphans = []
     for line in done.stdout.splitlines():
         container, _, of = line.partition(" ")
         host, _, rest = of.partition(":")
         process, _, start = rest.partition(":")
         if host == socket.gethostname() and process.isdigit() and _start_of(int(process)) != start:
-            remove(container)
+            orphans.append(container)
+    if orphans:
+        remove(*orphans)
 
 
-def remove(name: str) -> None:
-    """Remove a container, also one that runs; absence is no error."""
+def remove(*names: str) -> None:
+    """Remove containers, also those that run; absence is no error."""
     from python_on_whales.exceptions import DockerException
 
-    with suppress(DockerException):  # it may be gone
-        client().container.remove(name, force=True, volumes=True)
+    with suppress(DockerException):  # they may be gone
+        client().container.remove([*names], force=True, volumes=True)
+
+
+_ended: ContextVar[list[str] | None] = ContextVar("_ended", default=None)
+"""Containers that have ended, or never ran, and are removed later; None: each at once."""
+
+
+@contextmanager
+def removed_together() -> Iterator[None]:
+    """Remove the containers that end in the body together, at its end.
+
+    With each removal Docker waits for a garbage collection of containerd, a second where an engine
+    has many images and a large build cache; those that wait at one time wait for the same one.
+    """
+    ended: list[str] = []
+    token = _ended.set(ended)
+    try:
+        yield
+    finally:
+        _ended.reset(token)
+        if ended:
+            remove(*ended)
 
 
 def _stub_options(driver_stub: Path | None) -> list[str]:
@@ -144,22 +169,26 @@ def run(
     ``TimedOutError`` when it does not end within ``timeout`` seconds.
     """
     name = f"builder-{uuid4().hex[:12]}"
-    options = ["--rm", "--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
+    options = ["--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
     options += [f"--entrypoint={entrypoint}", *_stub_options(driver_stub), *extra]
+    together = _ended.get()
+    if together is None:
+        options.append("--rm")
     call = [executable(), "run", *options, "--", reference, *command]
-    removed = False
+    ended = False
     try:
         done = _finished(call, timeout)
-        # --rm has removed it where it has run, before the client ends.
-        removed = 0 <= done.status < ENGINE_FAILED
+        ended = 0 <= done.status < ENGINE_FAILED
     except subprocess.TimeoutExpired as error:
         raise TimedOutError(
             f"{' '.join([entrypoint, *command])} did not end",
             f"stopped after {timeout:.0f} s",
         ) from error
     finally:
-        if not removed:
+        if not ended:
             remove(name)
+        elif together is not None:
+            together.append(name)
     if done.status == ENGINE_FAILED:
         raise UntriedError("Docker cannot start a container", reason_of(done.output))
     if done.status != 0 and "exec format error" in done.output:
@@ -224,7 +253,11 @@ def copy_all_out(reference: str, targets: Mapping[str, Path]) -> None:
             if done.status != 0:
                 raise UntriedError(f"cannot read {path} of {reference}", done.output.strip())
     finally:
-        remove(name)
+        together = _ended.get()
+        if together is None:
+            remove(name)
+        else:
+            together.append(name)
 
 
 class Container:
