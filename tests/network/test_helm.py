@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -20,7 +21,13 @@ from builder.presets.service import Mount, Option, Service, Variable
 from support.environment import REPOSITORY
 from support.services import BASE, HOSTILE, catalog, published
 
-pytestmark = [pytest.mark.network, pytest.mark.xdist_group("helm")]
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.xdist_group("helm"),
+    pytest.mark.skipif(
+        platform.machine() != "x86_64", reason="helm-python-sdk has a library for x86-64 alone"
+    ),
+]
 SERVICES = published(catalog())
 NEWEST = ".".join(kubernetes_validate.latest_version().split(".")[:2])
 REQUIREMENTS = REPOSITORY / "tests" / "data" / "helm" / "requirements.txt"

@@ -312,6 +312,9 @@ def test_the_first_page_has_the_speed_of_a_receipt(facts: Site, tmp_path: Path) 
     option = replace(card.fits[0], measured=figure, context=65536)
     write(replace(facts, cards=(replace(card, fits=(option,)),)), tmp_path / "site")
     told = " ".join((tmp_path / "site" / "index.html").read_text().split())
-    assert "<b>102 tokens/s</b> (76.59 to 127.41 with 95 % confidence) with 32768 tokens" in told
+    assert (
+        "<b>102 tokens/s</b> (2 runs, 76.59 to 127.41 with 95 % confidence) with 32768 tokens"
+        in told
+    )
     assert 'on such cards by @me (<a href="speeds.html">receipt</a>),' in told
     assert data(tmp_path / "site")["cards"][0]["fits"][0]["measured"]["by"] == "@me"
