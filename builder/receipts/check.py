@@ -145,16 +145,14 @@ def _contradictions(measured: Measured, tokens: int) -> Iterator[str]:
     named = [(f"warm-up {number}", run) for number, run in enumerate(measured.warm_ups, 1)]
     named += [(f"run {number}", run) for number, run in enumerate(measured.runs, 1)]
     for name, run in named:
-        yield from (f"{name}: {text}" for text in _of_run(run))
-        if run.tokens > tokens:
-            yield f"{name}: it has {run.tokens} tokens, and the request allows {tokens}"
-        if run.prompt_tokens > measured.context:
+        yield from (f"{name}: {text}" for text in _of_run(run, tokens))
+        if measured.context < run.prompt_tokens <= LARGEST_NUMBER:
             yield f"{name}: the prompt has {run.prompt_tokens} tokens"
     if len({astuple(run) for _, run in named}) < len(named):
         yield "two runs are the same in every figure"
 
 
-def _of_run(run: Generation) -> Iterator[str]:
+def _of_run(run: Generation, tokens: int) -> Iterator[str]:
     speeds = [run.tokens_per_second, run.seconds]
     speeds += [] if run.prompt_tokens_per_second is None else [run.prompt_tokens_per_second]
     counts = [run.prompt_tokens, run.seed, run.drafted or 0, run.accepted or 0]
@@ -164,6 +162,8 @@ def _of_run(run: Generation) -> Iterator[str]:
     if max(run.tokens, *counts, *speeds) > LARGEST_NUMBER:
         yield "a number is too large"
         return
+    if run.tokens > tokens:
+        yield f"it has {run.tokens} tokens, and the request allows {tokens}"
     if run.accepted is not None and (run.drafted is None or run.accepted > run.drafted):
         yield f"{run.accepted} tokens were accepted of {run.drafted or 0} that were drafted"
     generation = run.tokens / run.tokens_per_second

@@ -86,7 +86,7 @@ def test_a_chart_is_written_and_its_edited_values_stay(builder: Builder, tmp_pat
     assert "has several files: give --output DIR" in " ".join(several.stderr.split())
     done = builder(*words, "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert f"next: helm install {NAME} ./{NAME}" in done.stderr
+    assert f"next, in that directory: helm install {NAME} ./{NAME}" in done.stderr
     chart = tmp_path / "out" / NAME
     assert (chart / "templates" / "deployment.yaml").is_file()
     assert builder(*words, "--output", tmp_path / "out").returncode == 0
