@@ -25,7 +25,8 @@ def line(service: Service) -> str:
 def document(service: Service) -> str:
     """A shell script: the reasons as comments, and the command."""
     comments = "".join(f"# {each}\n" for each in reasons(service))
-    return f"#!/bin/sh\n{comments}exec {line(service)}\n"
+    stop = f"# Stop it: docker rm --force {service.name}\n"
+    return f"#!/bin/sh\n{comments}{stop}exec {line(service)}\n"
 
 
 def lines(service: Service) -> list[list[str]]:

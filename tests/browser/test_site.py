@@ -37,6 +37,7 @@ CI = REPOSITORY / ".ci"
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 FOCUSED = "document.activeElement.name || document.activeElement.textContent.trim()"
 ANSWER = "document.getElementById('answer').textContent"
+COUNT = "document.querySelector('#card-3090 summary').textContent"
 OPEN = "[...document.querySelectorAll('details.card')].filter((each) => each.open).length"
 HIDDEN = "document.getElementById('choose').hidden"
 
@@ -113,13 +114,19 @@ def views() -> list[dict[str, Any]]:
         *found,
         {**looks, "script": True, "steps": keys, "name": "keys"},
         {**looks, "script": False, "steps": opens, "name": "plain"},
-        {**looks, "script": True, "steps": [chosen("3090"), ANSWER], "name": "none"},
+        {**looks, "script": True, "steps": [chosen("card", "3090"), ANSWER], "name": "none"},
+        {
+            **looks,
+            "script": True,
+            "steps": [chosen("model", "Gemma 4 E2B"), COUNT],
+            "name": "model",
+        },
     ]
 
 
-def chosen(card: str) -> str:
-    select = "document.querySelector('[name=card]')"
-    return f"{select}.value = '{card}'; {select}.form.dispatchEvent(new Event('change'))"
+def chosen(name: str, value: str) -> str:
+    select = f"document.querySelector('[name={name}]')"
+    return f"{select}.value = '{value}'; {select}.form.dispatchEvent(new Event('change'))"
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +152,7 @@ def visits(
 
 
 def test_no_page_has_an_accessibility_error(visits: dict[str, dict[str, Any]]) -> None:
-    assert len(visits) == 23
+    assert len(visits) == 24
     assert {name: each["faults"] for name, each in visits.items() if each["faults"]} == {}
 
 
@@ -179,3 +186,7 @@ def test_a_card_that_runs_nothing_says_why(visits: dict[str, dict[str, Any]]) ->
     answer = visits["none"]["values"][-1]
     assert "No preset runs on NVIDIA GeForce RTX 3090" in answer
     assert "presets: its image has no code for compute capability 8.6" in answer
+
+
+def test_a_card_counts_the_presets_that_were_asked_for(visits: dict[str, dict[str, Any]]) -> None:
+    assert visits["model"]["values"][-1].endswith(": 0 of 1 presets run")

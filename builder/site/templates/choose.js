@@ -28,6 +28,8 @@ function show(card, wanted) {
   for (const row of rows) row.hidden = !fits(row, wanted);
   const others = [...card.querySelectorAll(".excluded > li")];
   for (const row of others) row.hidden = Boolean(wanted.model) && row.dataset.model !== wanted.model;
+  const asked = [...rows, ...others].filter((row) => !wanted.model || row.dataset.model === wanted.model);
+  card.querySelector(".count").textContent = `${rows.filter((row) => !row.hidden).length} of ${asked.length}`;
   if (card.dataset.card !== wanted.card) return;
   const best = rows.find((row) => !row.hidden);
   const name = card.querySelector("h2").textContent;
