@@ -186,6 +186,7 @@ def run_benchmark(
     are used. The API key for a server is read from OPENAI_API_KEY.
     """
     import os
+    import shlex
 
     from builder.bench import run as benchmarks
     from builder.bench.measure import Settings
@@ -213,8 +214,12 @@ def run_benchmark(
         write_json(output_file, found.as_json())
     _show(target, found, plot, as_json=as_json)
     if receipt is not None:
-        write_json(receipt, make.of_benchmark(found, predicted, by).as_json())
-        log(f"wrote {receipt}; next: `builder receipts add {receipt}`")
+        made = make.of_benchmark(found, predicted, by)
+        write_json(receipt, made.as_json())
+        after = "it was measured without a GPU: `builder receipts add` refuses it"
+        if made.device == "GPU":
+            after = f"next: `builder receipts add {shlex.quote(str(receipt))}`"
+        log(f"wrote {receipt}; {after}")
 
 
 def _require_outputs(

@@ -99,7 +99,7 @@ def _print(started: Running) -> None:
     """The address, a request, and how to stop it."""
     service, flavor = started.service, started.flavor
     if started.seconds is None:
-        log(f"{service.name} runs already; its health check: {started.health or 'none'}")
+        log(f"{service.name} runs already")
     else:
         log(f"healthy after {started.seconds:.1f} s")
     body = '{"messages": [{"role": "user", "content": "Hello"}]}'

@@ -13,7 +13,7 @@ from builder.launch import check
 from builder.launch.described import Wanted, find_entry, models_directory, run_of
 from builder.launch.download import Progress, download
 from builder.launch.files import Missing, located
-from builder.launch.start import Found, existing, identity, start
+from builder.launch.start import Found, existing, identity, start, wait
 from builder.platforms import architecture
 from builder.presets.catalog import PresetEntry
 from builder.presets.service import Files, Run, Service, service
@@ -54,8 +54,6 @@ class Running:
     flavor: ApiFlavor
     seconds: float | None = None
     """Until it was healthy; None where it ran already."""
-    health: str = "healthy"
-    """By its health check: of one that ran already, it may be ``starting`` or ``unhealthy``."""
 
 
 def launch(job: Launch, card: str, seconds: float, progress: Progress | None = None) -> Running:
@@ -80,7 +78,10 @@ def launch(job: Launch, card: str, seconds: float, progress: Progress | None = N
         ready = replace(ready, devices=chosen.devices, cdi=not gpus.has_runtime())
         there = existing(ready.name)
         if there is not None and there.running:
-            return running_already(ready, flavor, there, job.wanted.port)
+            ready = running_already(ready, there, job.wanted.port)
+            stop = f"stop it: docker rm --force {ready.name}"
+            wait(ready, flavor, seconds, job.log, stop, lines="0")
+            return Running(ready, flavor)
     faults += check.port_faults(ready)
     check.require(run.name, faults)
     _pull(image, job.log)
@@ -90,8 +91,8 @@ def launch(job: Launch, card: str, seconds: float, progress: Progress | None = N
     return Running(ready, flavor, start(ready, flavor, seconds, job.log, hint))
 
 
-def running_already(service: Service, flavor: ApiFlavor, there: Found, port: int | None) -> Running:
-    """The server that runs, at its own port; ``port`` is the one that was asked for.
+def running_already(service: Service, there: Found, port: int | None) -> Service:
+    """The service of a container that runs, at its own port; ``port`` is that which is asked for.
 
     Raises ``BusyError`` where the container is that of another run.
     """
@@ -100,7 +101,7 @@ def running_already(service: Service, flavor: ApiFlavor, there: Found, port: int
     elif there.port is None or port not in {None, there.port}:
         why = f"its port is {there.port}"
     else:
-        return Running(replace(service, published=there.port), flavor, None, there.health)
+        return replace(service, published=there.port)
     raise BusyError(
         f"the container {service.name} runs already",
         why,

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Thread
+from typing import Literal
 from uuid import uuid4
 
 from builder.errors import BusyError, UntriedError
 from builder.exports import docker_run
-from builder.families.layout import LABEL_RECIPE
 from builder.presets.service import Service
 from builder.servers.api_flavor import ApiFlavor
 from builder.servers.client import Client
@@ -45,14 +45,10 @@ class Found:
     """Its identity in the engine."""
     status: str
     """``created``, ``running``, ``exited``, ..."""
-    recipe: str
-    """Of its image; empty where builder did not make it."""
     run: str
     """The identity of the run that started it; empty where builder did not start it."""
     port: int | None
     """Its port on the host."""
-    health: str
-    """By its health check: ``starting``, ``healthy``, ``unhealthy``; empty where it has none."""
     started_by: str
     """The value of ``LABEL_START``."""
 
@@ -75,10 +71,8 @@ def existing(name: str) -> Found | None:
     return Found(
         container=found["Id"],
         status=found["State"]["Status"],
-        recipe=labels.get(LABEL_RECIPE, ""),
         run=labels.get(LABEL_RUN, ""),
         port=next((int(each) for each in ports if each), None),
-        health=(found["State"].get("Health") or {}).get("Status", ""),
         started_by=labels.get(LABEL_START, ""),
     )
 
@@ -100,17 +94,31 @@ def start(service: Service, flavor: ApiFlavor, seconds: float, log: Log, hint: s
     token = uuid4().hex
     with _removed_on_failure(service.name, token):
         _run(service, token)
-        container = Container(service.name)
-        server = Server(container, Client(service.url), replace(flavor, health=service.health))
-        with _followed(service.name, log):
-            try:
-                return server.wait(seconds)
-            except NotServingError as error:
-                raise UntriedError(
-                    f"{service.name} does not serve",
-                    str(error),
-                    "; ".join(filter(None, ("the container is removed", hint))),
-                ) from error
+        hint = "; ".join(filter(None, ("the container is removed", hint)))
+        return wait(service, flavor, seconds, log, hint)
+
+
+def wait(
+    service: Service,
+    flavor: ApiFlavor,
+    seconds: float,
+    log: Log,
+    hint: str = "",
+    *,
+    lines: Literal["all", "0"] = "all",
+) -> float:
+    """Show the log of a service's container until its health page answers; the seconds it took.
+
+    ``lines`` are those of the past.  Raises ``UntriedError``, with ``hint`` as the next step, where
+    it ends or is not healthy within ``seconds``.
+    """
+    container = Container(service.name)
+    server = Server(container, Client(service.url), replace(flavor, health=service.health))
+    with _followed(service.name, log, lines):
+        try:
+            return server.wait(seconds)
+        except NotServingError as error:
+            raise UntriedError(f"{service.name} does not serve", str(error), hint) from error
 
 
 def _remove_ended(name: str) -> None:
@@ -118,7 +126,7 @@ def _remove_ended(name: str) -> None:
     found = existing(name)
     if found is None:
         return
-    if found.status not in ENDED or not found.recipe:
+    if found.status not in ENDED or not found.run:
         raise BusyError(
             f"there is a container {name} already", hint=f"stop it: docker rm --force {name}"
         )
@@ -148,10 +156,10 @@ def _removed_on_failure(name: str, token: str) -> Iterator[None]:
 
 
 @contextmanager
-def _followed(name: str, log: Log) -> Iterator[None]:
+def _followed(name: str, log: Log, lines: str) -> Iterator[None]:
     """Pass the lines of a container's log on, while the block runs."""
     with subprocess.Popen(
-        [executable(), "logs", "--follow", name],
+        [executable(), "logs", "--follow", f"--tail={lines}", name],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

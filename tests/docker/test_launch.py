@@ -13,7 +13,7 @@ import pytest
 
 from builder.errors import BusyError, Interrupted, UntriedError
 from builder.launch import start as launch_start
-from builder.launch.start import existing, identity, start
+from builder.launch.start import existing, identity, start, wait
 from builder.presets.service import Mount, Option, Service, Variable
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client
@@ -54,10 +54,11 @@ def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> 
     found = existing(NAME)
     assert found is not None
     assert found.running
-    assert found.recipe.startswith("hello-sm120")
     assert found.run == identity(service) != identity(with_options(service, "--sampling", "random"))
     assert found.port == service.published
-    assert found.health in {"starting", "healthy"}
+    again: list[str] = []
+    wait(service, HELLO, 30, again.append, lines="0")
+    assert again == []
     with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
         start(service, HELLO, 30, lines.append)
     assert existing(NAME) == found  # it runs on
@@ -77,6 +78,14 @@ def test_the_container_of_another_process_is_not_removed(
         start(service, HELLO, 30, lambda _: None)
     assert "started it at the same time" in caught.value.hint
     assert existing(NAME) == made
+    monkeypatch.undo()
+    docker("start", NAME)
+    docker("wait", NAME)
+    with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
+        start(service, HELLO, 30, lambda _: None)
+    ended = existing(NAME)
+    assert ended is not None
+    assert (ended.container, ended.status) == (made.container, "exited")
 
 
 def test_a_port_that_is_taken_meanwhile_is_named(service: Service) -> None:

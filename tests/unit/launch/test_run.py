@@ -10,19 +10,14 @@ from builder.errors import BusyError
 from builder.launch.run import running_already
 from builder.launch.start import Found, identity
 from builder.presets.service import Option, Service
-from builder.servers.api_flavor import API_FLAVORS
 from support.services import BASE
 
-HELLO = API_FLAVORS["hello"]
-THERE = Found("0" * 64, "running", "a", identity(BASE), 9000, "starting", "")
+THERE = Found("0" * 64, "running", identity(BASE), 9000, "")
 
 
 def test_the_address_is_that_of_the_container() -> None:
     for asked in (None, 9000):
-        found = running_already(BASE, HELLO, THERE, asked)
-        assert found.service.url == "http://127.0.0.1:9000"
-        assert found.health == "starting"
-        assert found.seconds is None
+        assert running_already(BASE, THERE, asked).url == "http://127.0.0.1:9000"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +32,7 @@ def test_another_run_under_its_name(
     service: Service, there: Found, port: int | None, why: str
 ) -> None:
     with pytest.raises(BusyError) as caught:
-        running_already(service, HELLO, there, port)
+        running_already(service, there, port)
     assert caught.value.why == why
     assert caught.value.hint == "stop it first: docker rm --force builder-a"
 
