@@ -15,7 +15,7 @@ from builder import sbom
 from builder.publish.attachments import NAMES, RECIPE, attached
 from builder.publish.referrers import attach, referrers
 from builder.publish.tag_history import MOVE
-from builder.publish.upload import upload
+from builder.publish.upload import local_image, upload
 from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT
 from builder.records import record
 from builder.sbom.provenance import LOCAL
@@ -151,8 +151,9 @@ def test_what_is_missing_of_an_image_that_was_pulled_is_attached(
     """As a push leaves an image that broke between its immutable tag and another machine's."""
     kept = record.read(tmp_path / "state", image["recipe"], image["key"])
     assert kept is not None
-    manifest, _ = upload(repository, kept, tmp_path, new=True)
-    repository.put_manifest(own(image), manifest)
+    local = local_image(kept, tmp_path)
+    upload(repository, local, new=True)
+    repository.put_manifest(own(image), local.manifest)
     here = built_again()
     assert "pulling and testing it" in push().stderr
     assert set(tags(registry).values()) == {image["digest"]}
