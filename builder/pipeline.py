@@ -116,12 +116,12 @@ def _new_candidate(
 ) -> Candidate:
     """Build a candidate.  Raises like ``build_stages``."""
     recipe = image.plan.recipe
-    packages = [*recipe.debian.build, *recipe.debian.runtime]
-    if active.options.offline and packages:
+    if active.options.offline and not image.plan.debian.locked:
         raise FetchError(
-            f"{recipe.name} needs Debian packages: {', '.join(packages)}",
-            "they are not mirrored, and nothing is fetched (--offline)",
-            "build it with a network, or add the packages to the base",
+            f"{recipe.name} installs Debian packages, and has no lock of them",
+            "nothing is fetched (--offline)",
+            f"`builder pin lock {recipe.name}` and `builder pin mirror {recipe.name}`, with a "
+            "network",
         )
     active.reporter.log(f"building {recipe.name} ({image.short_key}); the full log is {log.path}")
     before = last_time(active.settings.state_dir, way, recipe.name)

@@ -70,6 +70,8 @@ class Settings(BaseSettings):
     """Prefix of every repository: the account on Docker Hub, or REGISTRY/ACCOUNT."""
     debian_root: RootWay = "auto"
     """Source of the Debian root; auto: the one that exists, else the first of these that works."""
+    debian_snapshot: Annotated[str, StringConstraints(pattern=API)] = "https://snapshot.debian.org"
+    """URL of a server that keeps every state of Debian's archives, as snapshot.debian.org does."""
     jobs: Annotated[int, Field(ge=0, le=4096)] = 0
     """Number of parallel compile jobs; 0: as many as cores and memory allow."""
     buildx: Annotated[str, Field(validation_alias=ALIASES[0])] = ""

@@ -134,6 +134,7 @@ def _direct_key(recipe: Recipe, image: EngineImage) -> str:
             for files in image.plan.packages.values()
             for file in files
         ],
+        "debian": image.plan.debian.inputs(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,7 @@ from builder.cli.options import (
     SomeRecipe,
     catalog_at,
 )
+from builder.cli.pin_lock import lock, print_outdated
 from builder.cli.sources import (
     chosen,
     collected,
@@ -29,7 +29,6 @@ from builder.cli.sources import (
 from builder.cli.tables import counted, table
 from builder.cli.terminal import line, log, print_json
 from builder.errors import FetchError, PatchError, RecipeError
-from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog
@@ -108,6 +107,13 @@ def _log_presets_of(recipes: Catalog, name: str, new_name: str) -> None:
 def outdated(
     recipe: SomeRecipe = None,
     catalog: CatalogOption = None,
+    debian: Annotated[
+        bool,
+        typer.Option(
+            "--debian",
+            help="List instead the locked Debian packages of which Debian has a newer version.",
+        ),
+    ] = False,
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,6 +125,9 @@ def outdated(
     from builder.upstream import track
 
     found = catalog_at(catalog)
+    if debian:
+        print_outdated(found, chosen(found, recipe), as_json=as_json)
+        return
     rows: list[tuple[str, Lag]] = []
     failures: list[str] = []
     recipes = chosen(found, recipe)
@@ -166,15 +175,17 @@ def verify(
 ) -> None:
     """Check that every pinned input is still available where the recipe says.
 
-    Inputs are commits with their submodules, commits of patches, files on PyPI, archives, and
-    images of bases. Local mirrors are ignored. The exit code is 5 if an input is gone.
+    Inputs are commits with their submodules, commits of patches, files on PyPI, archives, locked
+    Debian packages, and images of bases. Local mirrors are ignored. The exit code is 5 if an input
+    is gone.
     """
     from builder.upstream import pins
 
     found = catalog_at(catalog)
     names = [entry.name for entry in chosen(found, recipe)]
     with open_session(found) as session:
-        statuses = list(pins.verify(found, names, session.context.work))
+        snapshot = session.settings.debian_snapshot
+        statuses = list(pins.verify(found, names, session.context.work, snapshot))
     if as_json:
         print_json([asdict(status) for status in statuses])
     else:
@@ -209,10 +220,10 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
 
     The cache directory (BUILDER_CACHE_DIR) then contains bare mirrors of the repositories with the
     pinned commits, submodules and pull requests, the histories that `builder patch check` reads,
-    and all wheels, sdists and archives. With it, `builder build --offline` and `builder patch check
-    --offline` need no network. Debian packages are not mirrored: build the base image first.
+    and all wheels, sdists, archives and locked Debian packages. With it, `builder build --offline`
+    and `builder patch check --offline` need no network.
     """
-    from builder.upstream import pins
+    from builder.upstream import debian_pins, pins
 
     found = catalog_at(catalog)
     failures: list[str] = []
@@ -222,62 +233,20 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
             with collected(failures, entry.name):
                 for mirrored in pins.mirror(session.patch_set(entry), entry):
                     line(f"{entry.name}: {mirrored}")
+                for mirrored in debian_pins.mirror(entry, session.settings, log):
+                    line(f"{entry.name}: {mirrored}")
         bases = dict.fromkeys(base for entry in entries for base in found.chain(entry.recipe.base))
         for name in bases:
             base = found.base(name)
             with collected(failures, name):
                 for mirrored in pins.mirror_base(base, session.settings.cache_dir, log):
                     line(f"{name}: {mirrored}")
+                for mirrored in debian_pins.mirror(base, session.settings, log):
+                    line(f"{name}: {mirrored}")
     raise_failures(failures, "pin mirror")
 
 
-def _python_version(value: str | None) -> str | None:
-    if value is not None and not re.fullmatch(r"3\.[1-9][0-9]?", value):
-        raise typer.BadParameter("must be a version of Python, such as 3.13")
-    return value
-
-
-@group.command()
-def lock(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A recipe or a base with Python requirements.")
-    ],
-    catalog: CatalogOption = None,
-    python: Annotated[
-        str | None,
-        typer.Option(
-            metavar="3.N",
-            callback=_python_version,
-            help="Version of CPython. Default: that of the Debian release of the base.",
-        ),
-    ] = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Resolve the Python requirements of a recipe or a base into its lock file.
-
-    The lock file lists the newest compatible versions as wheels for Linux x86_64, each with name,
-    version and sha256. Nothing is installed; only metadata is downloaded. The command prints what
-    changed. The exit code is 3 if no compatible versions exist, and 5 if the package index does
-    not answer.
-    """
-    from builder import settings
-    from builder.recipes.edit import write
-    from builder.upstream.resolve_lock import lockable, make
-
-    loaded = settings.load()
-    loaded.require_directories()
-    made = make(lockable(catalog_at(catalog), name), python, loaded.cache_dir, log)
-    if as_json:
-        files = [asdict(file) for file in made.files]
-        print_json({"file": str(made.file), "size": made.size, "files": files})
-    else:
-        for change in made.changes or ("no changes",):
-            line(change)
-        size = f", {sizes.shown(made.size)} to download" if made.size else ""
-        line(f"{made.file.name}: {len(made.files)} files{size}")
-    if not dry_run:
-        write(made.file, made.text)
+group.command()(lock)
 
 
 @group.command()

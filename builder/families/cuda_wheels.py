@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import RecipeError
+from builder.families.debian import Wanted, compiling, running
 from builder.families.family import BaseFamily, Finding, Packages
 from builder.families.layout import LAYOUT
-from builder.platforms import Architecture, Platforms
+from builder.platforms import Architecture, Platforms, of_target
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BaseRecipe
 from builder.recipes.schema.base import CUDA_RUNTIME, Wheel
@@ -63,6 +64,16 @@ def _pinned(
     return tuple(PinnedFile(each.name, each.version, each.sha256[architecture]) for each in wheels)
 
 
+def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[Wanted]:
+    """The compilers on the build platform, with a cross compiler where that is another."""
+    devel = of_target(recipe.devel.packages, platforms.target)
+    devel += recipe.devel.crossing(platforms)
+    return [
+        compiling("devel", "root", devel, platforms),
+        running("runtime", "root", recipe.runtime.packages, platforms),
+    ]
+
+
 def _variables(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
     contexts = ["wheels", *(["target-wheels"] if platforms.cross else [])]
     assemble = ["python3", "/inside/assemble_cuda.py", "--root", LAYOUT.cuda]
@@ -73,7 +84,6 @@ def _variables(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
     for library in recipe.runtime.libraries:
         assemble += ["--runtime", library]
     return {
-        "devel_packages": [*recipe.devel.packages, *recipe.devel.crossing(platforms)],
         "foreign": platforms.target if platforms.cross else None,
         "nvcc_flags": NVCC_FLAGS[platforms.target],
         "contexts": contexts,
@@ -94,5 +104,6 @@ FAMILY = BaseFamily(
     required_tables={"wheel": "[[wheel]] tables"},
     rules=_rules,
     packages=_packages,
+    debian=_debian,
     variables=_variables,
 )

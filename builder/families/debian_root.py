@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-from builder.families.family import BaseFamily
+from collections.abc import Iterator
+
+from builder.families.debian import Wanted, compiling
+from builder.families.family import BaseFamily, Finding, required
+from builder.platforms import Platforms
+from builder.recipes.schema import BaseRecipe
+
+
+def _rules(recipe: BaseRecipe) -> Iterator[Finding]:
+    if recipe.root is not None and (recipe.root.as_of is None) == (recipe.debian is None):
+        message = "a root has the date of its packages: as_of in [root], or lock in [debian]"
+        yield ("root",), message
+
+
+def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[Wanted]:
+    """The root is below both platforms, but for one with a cross compiler of its own."""
+    root = required(recipe.root, recipe)
+    cross = root.crossing(platforms)
+    if cross:
+        return [compiling("root", "", [*root.packages, *cross], platforms)]
+    return [Wanted("root", "", each, tuple(root.packages)) for each in platforms.both]
+
 
 FAMILY = BaseFamily(
     name="debian-root",
@@ -11,4 +32,6 @@ FAMILY = BaseFamily(
     scripts=("reproducible",),
     stages={"root": "gzip"},
     required_tables={"root": "a [root] table"},
+    rules=_rules,
+    debian=_debian,
 )

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from builder.errors import RecipeError
 from builder.families import cmake_calls, entrypoint
 from builder.families.cmake_calls import Command, Definitions, Layer
+from builder.families.debian import Wanted, compiling, running
 from builder.families.package_paths import PackagePaths
-from builder.platforms import Platforms
+from builder.platforms import Platforms, of_target
 from builder.recipes import lockfile
 from builder.recipes.lockfile import Lock, PinnedFile
 from builder.recipes.schema import (
@@ -89,6 +90,9 @@ class EngineFamily:
     complete: Callable[[Recipe], Recipe] = lambda recipe: recipe
     """Adds what holds for every engine of the family: image settings and probes."""
     packages: Callable[[Recipe, Path, Platforms], Packages] = lambda *_: {}
+    debian_build: tuple[str, ...] = ()
+    debian_runtime: tuple[str, ...] = ()
+    """Debian packages that every engine of the family compiles with, or runs with."""
     package_paths: Callable[[Recipe], PackagePaths | None] = lambda _: None
     """What part of a repository's diff can be applied to the source; None: all of it."""
     definitions: Callable[[Recipe, Platforms], Definitions] = lambda *_: {}
@@ -111,6 +115,16 @@ class EngineFamily:
             yield ("image", "entrypoint"), f"{entrypoint.SEPARATOR!r} cannot be one of its words"
         yield from self._unused(recipe)
         yield from self.rules(recipe)
+
+    def debian(self, recipe: Recipe, platforms: Platforms) -> tuple[Wanted, ...]:
+        """The Debian packages of its stages ``build`` and ``runtime``."""
+        build = (*self.debian_build, *of_target(recipe.debian.build, platforms.target))
+        runtime = (*self.debian_runtime, *recipe.debian.runtime)
+        stages = (
+            compiling("build", "devel", build, platforms),
+            running("runtime", "runtime", runtime, platforms),
+        )
+        return tuple(stage for stage in stages if stage.packages)
 
     def layers(self, recipe: Recipe, platforms: Platforms) -> list[list[Layer]]:
         """The definitions of each cmake call, in layers with their origin; later layers win."""
@@ -175,6 +189,8 @@ class BaseFamily:
     required_tables: Mapping[str, str] = field(default_factory=dict)
     rules: Callable[[BaseRecipe], Iterable[Finding]] = lambda _: ()
     packages: Callable[[BaseRecipe, Path, Platforms], Packages] = lambda *_: {}
+    debian: Callable[[BaseRecipe, Platforms], Sequence[Wanted]] = lambda *_: ()
+    """The Debian packages of its stages."""
     variables: Callable[[BaseRecipe, Platforms], Mapping[str, Any]] = lambda *_: {}
 
     def check(self, recipe: BaseRecipe) -> Iterator[Finding]:

@@ -82,6 +82,8 @@ FAMILY = EngineFamily(
     requires_entrypoint=True,
     rules=_rules,
     packages=_packages,
+    debian_build=("patchelf",),
+    debian_runtime=("python3",),
     definitions=_definitions,
     install=_install,
 )

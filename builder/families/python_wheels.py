@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from builder.families.debian import Wanted, running
 from builder.families.family import BaseFamily, Packages, native_lock, required
 from builder.platforms import Platforms
 from builder.recipes.schema import BaseRecipe
@@ -12,6 +13,10 @@ from builder.recipes.schema import BaseRecipe
 def _packages(recipe: BaseRecipe, folder: Path, platforms: Platforms) -> Packages:
     lock = required(recipe.python, recipe).lock
     return {"wheels": native_lock(recipe, lock, folder, platforms).runtime}
+
+
+def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[Wanted]:
+    return [running("runtime", "runtime", recipe.runtime.packages, platforms)]
 
 
 FAMILY = BaseFamily(
@@ -24,4 +29,5 @@ FAMILY = BaseFamily(
     requires_base="a CUDA runtime",
     required_tables={"python": "a [python] table: lock, requirements"},
     packages=_packages,
+    debian=_debian,
 )

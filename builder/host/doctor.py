@@ -14,7 +14,7 @@ from typing import Literal
 from builder.errors import BuilderError
 from builder.families.entrypoint import OLDEST_DRIVERS
 from builder.settings import Settings
-from builder.tools import apt
+from builder.tools.apt import sources as apt
 from builder.tools.docker import engine as docker
 from builder.tools.docker import gpus
 from builder.tools.docker.containers import TOOLKIT

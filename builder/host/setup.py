@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from builder.errors import BuilderError, WorldError
-from builder.tools import apt
+from builder.tools.apt import sources as apt
 from builder.tools.docker import engine as docker
 
 SOCKET = Path("/var/run/docker.sock")

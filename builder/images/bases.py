@@ -8,6 +8,7 @@ from builder.images.session import ActiveBuild
 from builder.images.stages import build_stages, require_disk
 from builder.plan import published_image
 from builder.plan.base_image import in_engine
+from builder.plan.inputs import RegistryRoot
 from builder.plan.rendered import BaseImage, EngineImage
 from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, workspace
@@ -39,11 +40,7 @@ def ensure_bases(base: BaseImage, active: ActiveBuild, log: BuildLog) -> dict[st
         if not missing:
             return found
         if options.offline and base.plan.recipe.published is None:
-            raise FetchError(
-                f"the base {name} ({base.short_key}) is not in Docker",
-                "Debian's packages are not mirrored, and nothing is fetched (--offline)",
-                "build it once with a network: `builder build hello-sm120` does",
-            )
+            _require_mirrored(base)
         require_disk(options, base.plan.recipe.build.disk, f"the base {name}")
         reporter.log(f"building the base {name} ({base.short_key})")
         published, root = base.plan.recipe.published, base.plan.published_root
@@ -56,6 +53,20 @@ def ensure_bases(base: BaseImage, active: ActiveBuild, log: BuildLog) -> dict[st
         with workspace(cache) as work:
             built = build_stages(base, missing, base.labels, below, active, log, work)
     return found | {stage: each.image for stage, each in built.items()}
+
+
+def _require_mirrored(base: BaseImage) -> None:
+    """Raise ``FetchError`` where a base cannot be built offline; its files may still be missing."""
+    plan = base.plan
+    from_registry = isinstance(plan.root, RegistryRoot) and plan.base is None
+    if plan.debian.locked and not from_registry:
+        return
+    why = "it starts from a registry's image" if from_registry else "its packages have no lock"
+    raise FetchError(
+        f"the base {plan.name} ({base.short_key}) is not in Docker",
+        f"{why}, and nothing is fetched (--offline)",
+        "build it once with a network",
+    )
 
 
 def _found(base: BaseImage) -> dict[str, docker.Image]:

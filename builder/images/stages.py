@@ -113,8 +113,10 @@ def lay_out(
     config = below.config or {}
     epoch = max(image.plan.epoch, below.epoch, _of_registry(image, options))
     starts = {"entrypoint": config.get("Entrypoint") or [], "command": config.get("Cmd") or []}
-    cache = options.settings.cache_dir
-    materials = gather.GatherOptions(cache, log, runs_scripts, options.offline, starts, epoch)
+    cache, snapshot = options.settings.cache_dir, options.settings.debian_snapshot
+    materials = gather.GatherOptions(
+        cache, log, runs_scripts, options.offline, snapshot, starts, epoch
+    )
     sources = gather.gather(image.plan, image.suite(), materials, work)
     arguments = {} if below.config is None else {"BASE_USER": config.get("User") or "root"}
     return context.assemble(image, sources, bases, options.settings.jobs, work, arguments)

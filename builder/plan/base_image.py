@@ -12,7 +12,7 @@ from builder.plan.inputs import RegistryRoot, RootChoice
 from builder.plan.rendered import BaseImage
 from builder.plan.resolve import bootstrapped_root, plan_base
 from builder.platforms import Platforms
-from builder.recipes.catalog import Catalog
+from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import BaseRecipe, Root
 from builder.settings import RootWay
 from builder.tools.docker import engine as docker
@@ -26,15 +26,15 @@ def in_engine(image: BaseImage, stage: str) -> docker.Image | None:
     return found if found and found.labels.get(LABEL_KEY) == image.key else None
 
 
-def root_recipe(catalog: Catalog, base: str) -> BaseRecipe:
-    """The recipe of the Debian root, or of the published image, below ``base``.
+def root_recipe(catalog: Catalog, base: str) -> Entry[BaseRecipe]:
+    """The base of the Debian root, or of the published image, below ``base``.
 
     Raises ``RecipeError`` where there is none.
     """
     for name in catalog.chain(base):
-        recipe = catalog.base(name).recipe
-        if recipe is not None and (recipe.root is not None or recipe.published is not None):
-            return recipe
+        entry = catalog.base(name)
+        if entry.recipe.root is not None or entry.recipe.published is not None:
+            return entry
     raise RecipeError(f"the base {base} has neither a Debian root nor a published image below it")
 
 
@@ -59,16 +59,19 @@ class RootPolicy:
         ``RecipeError`` where the base has no root, ``FetchError`` when "registry" is asked for and
         does not answer.
         """
-        recipe = root_recipe(catalog, base)
+        entry = root_recipe(catalog, base)
+        recipe = entry.recipe
         if recipe.published is not None:
             ask, offline = self.ask, self.offline
             return published_image.choose(recipe.published, self.log, ask=ask, offline=offline)
         if recipe.root is None:
             raise RecipeError(f"{recipe.name} has neither a Debian root nor a published image")
-        return self._debian(catalog, recipe.name, recipe.root, platforms)
+        return self._debian(catalog, entry, recipe.root, platforms)
 
-    def _debian(self, catalog: Catalog, name: str, root: Root, platforms: Platforms) -> RootChoice:
-        bootstrapped = bootstrapped_root(root, platforms)
+    def _debian(
+        self, catalog: Catalog, entry: Entry[BaseRecipe], root: Root, platforms: Platforms
+    ) -> RootChoice:
+        bootstrapped = bootstrapped_root(entry, root, platforms)
         pinned = RegistryRoot(root.image, root.digest) if root.digest else None
         if self.way == "mmdebstrap":
             return bootstrapped
@@ -77,7 +80,7 @@ class RootPolicy:
         if self.way == "auto":
             for choice in (pinned, bootstrapped):
                 if choice is not None:
-                    plan = plan_base(catalog, name, platforms, choice)
+                    plan = plan_base(catalog, entry.name, platforms, choice)
                     if in_engine(render_base(plan), "root"):
                         return choice
         found = pinned if self.offline else _from_registry(root, self.log)

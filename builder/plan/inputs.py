@@ -14,6 +14,7 @@ from builder import families
 from builder.families import entrypoint
 from builder.families.layout import LABEL_ARCHITECTURES, LABEL_PATCHES, LABEL_RECIPE
 from builder.families.package_paths import PackagePaths
+from builder.plan.debian import DebianPackages
 from builder.platforms import Architecture, Platforms
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
@@ -150,6 +151,7 @@ class BasePlan:
     """sha256 of each script that its stages run."""
     root: RootChoice | None
     base: BasePlan | None
+    debian: DebianPackages = field(default_factory=DebianPackages)
 
     @property
     def cuda(self) -> str | None:
@@ -183,11 +185,13 @@ class BasePlan:
 
     @property
     def epoch(self) -> int:
-        """The newest day of Debian packages (00:00 UTC) of this base and those below it, in seconds
-        since 1970; 0: none is known."""
-        root = self.recipe.root
-        day = datetime.fromisoformat(root.as_of).replace(tzinfo=UTC).timestamp() if root else 0
-        return max(int(day), self.base.epoch if self.base else 0)
+        """The newest date of Debian packages (of a root without a lock: 00:00 UTC of its day) of
+        this base and those below it, in seconds since 1970; 0: none is known."""
+        date = self.debian.as_of
+        if self.recipe.root is not None and self.recipe.root.as_of is not None:
+            date = datetime.fromisoformat(self.recipe.root.as_of).replace(tzinfo=UTC)
+        own = int(date.timestamp()) if date is not None else 0
+        return max(own, self.base.epoch if self.base else 0)
 
     @property
     def published_root(self) -> RegistryRoot | None:
@@ -208,6 +212,7 @@ class BasePlan:
             "recipe": self.recipe,
             "root": self.root,
             "packages": self.packages,
+            "debian": self.debian.stages,
             "platforms": self.platforms,
             "epoch": self.epoch,
             **self.family.variables(self.recipe, self.platforms),
@@ -231,6 +236,7 @@ class Plan:
     base: BasePlan
     tools: BasePlan | None
     """The base in whose root the entrypoint is compiled; None: in the stage devel of ``base``."""
+    debian: DebianPackages = field(default_factory=DebianPackages)
 
     @property
     def name(self) -> str:
@@ -239,8 +245,9 @@ class Plan:
 
     @property
     def epoch(self) -> int:
-        """That of its base."""
-        return self.base.epoch
+        """That of its base, or of its own Debian lock if that is newer."""
+        date = self.debian.as_of
+        return max(int(date.timestamp()) if date is not None else 0, self.base.epoch)
 
     @property
     def family(self) -> families.EngineFamily:
@@ -314,6 +321,7 @@ class Plan:
         return {
             "recipe": self.recipe,
             "packages": self.packages,
+            "debian": self.debian.stages,
             "platforms": self.platforms,
             "epoch": self.epoch,
             "needs": list(entrypoint.needs(self.recipe, self.code, self.base.cuda)),
@@ -353,6 +361,7 @@ def _common_inputs(plan: Plan | BasePlan) -> dict[str, Any]:
             for context, found in plan.packages.items()
         },
         "scripts": dict(plan.scripts),
+        **({"debian": plan.debian.inputs()} if plan.debian.as_of else {}),
     }
 
 

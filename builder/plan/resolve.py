@@ -14,6 +14,7 @@ from builder import families
 from builder.errors import FetchError, RecipeError
 from builder.farm import dockerfiles
 from builder.plan import tree_hash
+from builder.plan.debian import debian_packages, lock_file, suite_of
 from builder.plan.inputs import (
     Archive,
     BasePlan,
@@ -28,6 +29,7 @@ from builder.plan.inputs import (
     SourceTree,
 )
 from builder.platforms import Platforms, of_target
+from builder.recipes import debian_lock
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
@@ -52,10 +54,16 @@ def _scripts(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
-def bootstrapped_root(root: Root, platforms: Platforms) -> BootstrappedRoot:
-    """The root that mmdebstrap makes for a base."""
-    packages = (*root.packages, *root.crossing(platforms))
-    return BootstrappedRoot(root.suite, root.as_of, packages)
+def bootstrapped_root(
+    entry: Entry[BaseRecipe], root: Root, platforms: Platforms
+) -> BootstrappedRoot:
+    """The root that mmdebstrap makes for a base.
+
+    Raises ``RecipeError`` where its lock cannot be read.
+    """
+    file = lock_file(entry)
+    as_of = f"{debian_lock.read(file).as_of:%Y-%m-%d}" if file is not None else root.as_of or ""
+    return BootstrappedRoot(root.suite, as_of, (*root.packages, *root.crossing(platforms)))
 
 
 def _require_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
@@ -92,6 +100,7 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
         scripts=_scripts(folder / "scripts", scripts),
         root=root if recipe.root or recipe.published else None,
         base=below,
+        debian=debian_packages(entry, family.debian(recipe, platforms), suite_of(catalog, name)),
     )
 
 
@@ -134,6 +143,9 @@ def plan(
         entrypoint=_tree(folder / "entrypoint") if family.runs else {},
         base=base,
         tools=tools,
+        debian=debian_packages(
+            entry, family.debian(recipe, platforms), suite_of(catalog, recipe.base)
+        ),
     )
 
 

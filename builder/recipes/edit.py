@@ -51,6 +51,21 @@ def edited(text: str, changes: Mapping[Keys, Any]) -> str:
     return tomlkit.dumps(document)
 
 
+def with_key(text: str, table: str, key: str, value: str) -> str:
+    """A TOML text with a key at the end of a table, which is added if it is not there."""
+    document = tomlkit.parse(text)
+    if table in document:
+        known: Any = document[table]
+        known[key] = value
+        return tomlkit.dumps(document)
+    added = tomlkit.table()
+    added.update({key: value})
+    if not text.endswith("\n\n"):
+        document.add(tomlkit.nl())
+    document.add(table, added)
+    return tomlkit.dumps(document)
+
+
 def moved(
     text: str,
     recipe: Recipe,

@@ -11,36 +11,54 @@ from pathlib import Path
 from builder.errors import FetchError, WorldError
 from builder.plan.inputs import BootstrappedRoot
 from builder.platforms import Architecture
+from builder.tools.apt import index
 from builder.tools.files import full_disk, mentions_full_disk
 from builder.tools.log import Log
 
 PATH_EXCLUDES = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
 PATH_INCLUDES = ("/usr/share/doc/*/copyright",)
+WITHOUT_SOURCES = 'rm -f "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*'
 
 
 def bootstrap(
-    root: BootstrappedRoot,
-    architectures: Sequence[Architecture],
-    work: Path,
-    sources: Path | None,
-    log: Log,
-) -> tuple[Path, ...]:
-    """Make a Debian root in ``work`` for each architecture; return the tars.
+    root: BootstrappedRoot, architecture: Architecture, work: Path, sources: Path | None, log: Log
+) -> Path:
+    """Make a Debian root of the newest packages in ``work``; return the tar.
 
     ``sources`` is a file with the apt sources of this machine, if it has any.  Raises
     ``WorldError`` without mmdebstrap, ``FetchError`` if it fails.
     """
-    made = []
-    for architecture in architectures:
-        target = work / f"rootfs-{architecture}.tar"
-        _mmdebstrap(root, architecture, target, sources, log)
-        made.append(target)
-    return tuple(made)
+    options = [f"--include={package}" for package in root.packages]
+    if sources is not None:
+        # The machine's mirror must not be part of the image; builds get it as a secret.
+        options.append(f"--customize-hook={WITHOUT_SOURCES}")
+    origin = [str(sources)] if sources else []
+    return _mmdebstrap(root.suite, architecture, options, [root.suite], origin, work, log)
+
+
+def bootstrap_locked(
+    root: BootstrappedRoot, architecture: Architecture, debs: Path, work: Path, log: Log
+) -> Path:
+    """Make a Debian root of exactly the packages of a directory; raises like ``bootstrap``.
+
+    mmdebstrap takes an empty suite: the directory is its only repository.
+    """
+    options = [f"--include={deb.name.split('_')[0]}" for deb in sorted(debs.glob("*.deb"))]
+    options.append(f"--customize-hook={WITHOUT_SOURCES}")
+    origin = [index.repository(debs)]
+    return _mmdebstrap(root.suite, architecture, options, [""], origin, work, log)
 
 
 def _mmdebstrap(
-    root: BootstrappedRoot, architecture: str, target: Path, sources: Path | None, log: Log
-) -> None:
+    suite: str,
+    architecture: Architecture,
+    options: Sequence[str],
+    named: Sequence[str],
+    sources: Sequence[str],
+    work: Path,
+    log: Log,
+) -> Path:
+    target = work / f"rootfs-{architecture}.tar"
     if shutil.which("mmdebstrap") is None:
         raise WorldError(
             "the Debian root needs mmdebstrap, or a registry",
@@ -48,31 +66,28 @@ def _mmdebstrap(
             "./farm installs it on Debian and Ubuntu if it runs as root; or set debian_root = "
             '"registry" if this machine reaches one',
         )
-    log(f"mmdebstrap makes the Debian root ({root.suite}, {architecture})")
+    log(f"mmdebstrap makes the Debian root ({suite}, {architecture})")
     command = ["mmdebstrap", "--variant=minbase", "--format=tar", f"--arch={architecture}"]
-    command += [f"--include={package}" for package in root.packages]
+    command += options
     command += [f"--dpkgopt=path-exclude={path}" for path in PATH_EXCLUDES]
     command += [f"--dpkgopt=path-include={path}" for path in PATH_INCLUDES]
-    if sources is not None:
-        # The machine's mirror must not be part of the image; builds get it as a secret.
-        clean = 'rm -f "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*'
-        command += [f"--customize-hook={clean}"]
-    command += [root.suite, str(target), *([str(sources)] if sources else [])]
+    command += [*named, str(target), *sources]
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"SOURCE_DATE_EPOCH": "0", "TMPDIR": str(target.parent)},
+        env=os.environ | {"SOURCE_DATE_EPOCH": "0", "TMPDIR": str(work)},
     )
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         if mentions_full_disk(done.stderr):
-            raise full_disk(f"mmdebstrap was writing to {target.parent}", target.parent)
+            raise full_disk(f"mmdebstrap was writing to {work}", work)
         errors = [line for line in lines if line.startswith("E:")] or lines[-5:]
         raise FetchError(
-            f"mmdebstrap could not make the Debian root {root.suite}",
+            f"mmdebstrap could not make the Debian root {suite}",
             "\n".join(errors),
             "check that this machine reaches a Debian mirror (apt-get update)",
         )
+    return target

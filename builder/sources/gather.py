@@ -1,24 +1,28 @@
 """The inputs of a plan as files on this machine: a clean source tree, wheels, a Debian root.
 
-All of them are verified here; the build fetches only Debian's signed packages.
+All of them are verified here; the build fetches only Debian packages that have no lock, signed.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from builder.errors import GoneError
 from builder.patches.context import PatchContext
 from builder.patches.series import apply_all
+from builder.plan.debian import DebianPackages
 from builder.plan.inputs import BasePlan, BootstrappedRoot, GitCommit, Plan
 from builder.sources import checkout, overlay
-from builder.sources.bootstrap import bootstrap
-from builder.tools import apt
+from builder.sources.bootstrap import bootstrap, bootstrap_locked
+from builder.tools.apt import archive as debs
+from builder.tools.apt import sources as apt
+from builder.tools.apt.archive import SNAPSHOT, archive_of
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import EMPTY_TREE
 from builder.tools.log import Log
@@ -33,7 +37,7 @@ class Sources:
     roots: tuple[Path, ...] = ()
     """Tars of the Debian root, one for each platform, if mmdebstrap made them."""
     apt_sources: Path | None = None
-    """A deb822 file: the apt sources of this machine."""
+    """A deb822 file: the apt sources of this machine, where some packages are not locked."""
     epoch: int = 0
     """The time of the newest input, in seconds since 1970: see ``GatherOptions.epoch``."""
 
@@ -50,6 +54,8 @@ class GatherOptions:
     log: Log
     image: str | None = None
     offline: bool = False
+    snapshot: str = SNAPSHOT
+    """A server that keeps every state of Debian's archives."""
     base_start: Mapping[str, Any] = field(default_factory=dict)
     """``entrypoint`` and ``command`` of the base, for an overlay."""
     epoch: int = 0
@@ -80,15 +86,64 @@ def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, wor
         make = _overlay if plan.family.extends_base else _source
         folders["source"], committed = make(plan, options, work)
         epoch = max(epoch, committed)
-    sources = apt.sources_for(suite) if suite else None
+    for install in plan.debian.stages.values():
+        if install.files is not None:
+            folders[install.context] = work / install.context
+    _fetch_debs(plan, options, work)
+    sources = apt.sources_for(suite) if suite and not plan.debian.locked else None
     apt_sources = None
     if sources is not None:
         apt_sources = work / "apt.sources"
         apt_sources.write_text(sources)
     roots: tuple[Path, ...] = ()
     if isinstance(plan, BasePlan) and isinstance(plan.root, BootstrappedRoot):
-        roots = bootstrap(plan.root, plan.architectures("root"), work, apt_sources, log)
+        roots = tuple(_roots(plan.root, plan.debian, apt_sources, work, log))
     return Sources(folders, roots, apt_sources, epoch)
+
+
+def _fetch_debs(plan: Plan | BasePlan, options: GatherOptions, work: Path) -> None:
+    """Lay out the locked packages: a directory for each context, and in it for each architecture.
+
+    An architecture is that of the machine that installs them, which may have packages of another.
+    """
+    packages = plan.debian
+    if not packages.locked:
+        options.log(
+            f"{plan.name} installs the Debian packages of today: `builder pin lock {plan.name}` "
+            "records them, so that the image can be built again"
+        )
+    if packages.as_of is None:
+        return
+    archive = archive_of(packages.suite, options.snapshot)
+    files, cache, log = packages.files, options.cache, options.log
+    try:
+        found = debs.fetch(files, packages.as_of, archive, cache, log, offline=options.offline)
+    except GoneError as error:
+        hint = f"`builder pin lock {plan.name}` locks the packages of today"
+        raise GoneError(error.what, error.why, hint) from error
+    paths = dict(zip(files, found, strict=True))
+    for install in packages.installs:
+        folder = work / install.context / install.wanted.architecture
+        folder.parent.mkdir(exist_ok=True)
+        _together([paths[file] for file in install.files or ()], folder)
+
+
+def _roots(
+    root: BootstrappedRoot,
+    packages: DebianPackages,
+    apt_sources: Path | None,
+    work: Path,
+    log: Log,
+) -> Iterator[Path]:
+    """The tar of the Debian root for each architecture."""
+    for install in packages.installs:
+        architecture = install.wanted.architecture
+        if install.files is None:
+            yield bootstrap(root, architecture, work, apt_sources, log)
+        else:
+            yield bootstrap_locked(
+                root, architecture, work / install.context / architecture, work, log
+            )
 
 
 def _copied(source: Path, names: Iterable[str], folder: Path) -> Path:

@@ -43,6 +43,8 @@ from builder.tools.web import downloads
 from builder.tools.web.errors import web_error
 from builder.upstream import track
 from builder.upstream.compatibility import PatchSet
+from builder.upstream.debian_pins import Verifier, files_of, lock_of
+from builder.upstream.lock_debian import AnyEntry
 
 if TYPE_CHECKING:
     from pypi_simple import PyPISimple
@@ -62,11 +64,11 @@ class PinStatus:
 
     recipe: str
     kind: str
-    """commit, submodule, pull, pick, script, add, file, archive or image."""
+    """commit, submodule, pull, pick, script, add, file, archive, debian or image."""
     what: str
     """The commit, the digest, or the name and the version."""
     where: str
-    """The URL, the image, or the sha256 of a file on PyPI."""
+    """The URL, the image, the lock file, or the sha256 of a file on PyPI."""
     state: Literal["ok", "gone", "unknown"]
     why: str = ""
 
@@ -85,15 +87,16 @@ class _Pin:
     check: Callable[[], Iterable[_Pin] | None]
 
 
-def verify(catalog: Catalog, names: list[str], work: Path) -> Iterator[PinStatus]:
+def verify(catalog: Catalog, names: list[str], work: Path, snapshot: str) -> Iterator[PinStatus]:
     """Check every pin of recipes and of their bases; a pin that several share is checked once.
 
     Pins are checked concurrently, those of one repository one after the other.  A package index
     that does not answer is asked once.  ``work`` is a directory for the commits and trees that have
-    to be fetched.  Raises ``RecipeError`` for a broken recipe.
+    to be fetched, ``snapshot`` the server of old Debian packages.  Raises ``RecipeError`` for a
+    broken recipe.
     """
     with pypi.client() as index:
-        pins = [*_pins(catalog, names, _Kinds(work, _Index(index)))]
+        pins = [*_pins(catalog, names, _Kinds(work, _Index(index), Verifier(snapshot)))]
         with ThreadPoolExecutor(CONCURRENT) as pool:
             yield from _answers(pool, pins, set())
 
@@ -108,6 +111,7 @@ def _pins(catalog: Catalog, names: list[str], kinds: _Kinds) -> Iterator[_Pin]:
         family = families.ENGINES[entry.recipe.family]
         for files in family.packages(entry.recipe, entry.file.parent, PLATFORM).values():
             yield from kinds.files(name, files)
+        yield from kinds.debian(entry)
         bases |= dict.fromkeys(catalog.chain(entry.recipe.base))
     for name in bases:
         yield from kinds.base(catalog.base(name))
@@ -198,6 +202,7 @@ class _Kinds:
 
     work: Path
     index: _Index
+    debian_files: Verifier
 
     def source(self, recipe: str, source: SourceChoice) -> Iterator[_Pin]:
         """A source, with the submodules of a commit."""
@@ -243,12 +248,21 @@ class _Kinds:
                 recipe, "file", f"{file.name} {file.version}", f"sha256:{file.sha256}", check
             )
 
+    def debian(self, entry: AnyEntry) -> Iterator[_Pin]:
+        """The locked Debian packages of a recipe or of a base, as one pin."""
+        lock = lock_of(entry)
+        if lock is not None:
+            what = f"{len(files_of(lock))} packages of {lock.suite} as of {lock.as_of:%Y-%m-%d}"
+            where = str(entry.recipe.debian.lock) if entry.recipe.debian else ""
+            yield _Pin(entry.name, "debian", what, where, partial(self.debian_files.check, lock))
+
     def base(self, entry: Entry[BaseRecipe]) -> Iterator[_Pin]:
-        """The wheels of a base, and the image that it starts from, pinned or not."""
+        """The files of a base, and the image that it starts from, pinned or not."""
         base = entry.recipe
         family = families.BASES[base.family]
         for files in family.packages(base, entry.file.parent, PLATFORM).values():
             yield from self.files(base.name, files)
+        yield from self.debian(entry)
         published, root = base.published, base.root
         if published is not None:
             name = f"{published.image}@{published.digest}" if published.digest else published.image

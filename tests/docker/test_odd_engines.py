@@ -62,7 +62,6 @@ def test_two_cmake_calls_and_a_server_in_python(
         assert text.count(old) == 1
         text = text.replace(old, new)
     (catalog / "recipes" / "lucebox-f12a87c.toml").write_text(text)
-    shutil.copytree(REPOSITORY / "recipes" / "locks", catalog / "recipes" / "locks")
     done = builder("build", "lucebox", "--catalog", catalog, "--json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)

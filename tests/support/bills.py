@@ -121,7 +121,8 @@ def in_catalog(root: Path, name: str, text: str) -> EngineImage:
     """A recipe of that text, with the real bases."""
     folder = root / "recipes"
     folder.mkdir(exist_ok=True)
-    if not (folder / "bases").exists():
-        (folder / "bases").symlink_to(REPOSITORY / "recipes" / "bases")
+    for part in ("bases", "locks"):
+        if not (folder / part).exists():
+            (folder / part).symlink_to(REPOSITORY / "recipes" / part)
     (folder / f"{name}.toml").write_text(text)
     return rendered(root, name)

@@ -22,9 +22,9 @@ UNASKED = RootPolicy("mmdebstrap", ask=False)
 
 def mmdebstrap(found: Catalog) -> RootChoice:
     """The root that needs no registry."""
-    recipe = found.base("debian-trixie").recipe
-    assert recipe.root is not None
-    return bootstrapped_root(recipe.root, AMD64)
+    entry = found.base("debian-trixie")
+    assert entry.recipe.root is not None
+    return bootstrapped_root(entry, entry.recipe.root, AMD64)
 
 
 def unasked(found: Catalog, base: str, platforms: Platforms = AMD64) -> RootChoice:
@@ -38,10 +38,11 @@ def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> EngineImage
 
 
 def with_image(root: Path, image: str, digest: str | None, base: str = "debian-trixie") -> Catalog:
-    """The catalog with another image, and no packages, for a Debian root."""
+    """The catalog with another image, and neither packages nor lock, for a Debian root."""
     file = root / "recipes" / "bases" / f"{base}.toml"
     pin = f'\ndigest = "{digest}"' if digest is not None else ""
     text = re.sub(r"(?m)^image .*$", f'image = "{image}"{pin}', file.read_text())
-    file.write_text(re.sub(r"(?m)^packages .*$", "packages = []", text))
+    text = re.sub(r"(?m)^packages .*$", 'packages = []\nas_of = "2026-11-20"', text)
+    file.write_text(re.sub(r"(?m)^(\[debian\]|lock .*)$", "", text))
     bases = {name: family.check for name, family in families.BASES.items()}
     return catalog.load(root, {}, bases)

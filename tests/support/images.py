@@ -77,9 +77,10 @@ def hello(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Path:
-    """A catalog of the test's own, with the real bases and nothing else."""
+    """A catalog of the test's own, with the real bases and locks and nothing else."""
     root = tmp_path / "catalog"
-    shutil.copytree(REPOSITORY / "recipes" / "bases", root / "recipes" / "bases")
+    for name in ("bases", "locks"):
+        shutil.copytree(REPOSITORY / "recipes" / name, root / "recipes" / name)
     return root
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder.tools import apt
+from builder.tools.apt import sources as apt
 from support.smoke_tests import docker
 
 SMALL = "builder-test/root:small"

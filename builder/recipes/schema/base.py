@@ -50,8 +50,8 @@ class Root(Packages):
     """The registry image to start from, with its tag."""
     digest: Digest | None = None
     """Digest of that image; without it, each build asks the registry and logs the result."""
-    as_of: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$"), PLAIN]
-    """Date of the package set; change it to get newer packages."""
+    as_of: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$"), PLAIN] | None = None
+    """Date of the package set where it has no lock; change it to get newer packages."""
 
 
 class Published(Model):
@@ -69,6 +69,14 @@ class Published(Model):
         if self.digest is None and self.note is None:
             raise ValueError("a tag can move: give its digest, or the reason why not in note")
         return self
+
+
+class BaseDebian(Model):
+    """The Debian packages of a base."""
+
+    lock: TreePath
+    """Lock file of the packages of its stages and of those that they need, relative to the file of
+    the base; ``builder pin lock`` makes it. Without it, each build installs the newest versions."""
 
 
 class Stage(Packages):
@@ -126,6 +134,7 @@ class BaseRecipe(Model):
     python: BasePython | None = None
     devel: Stage = Stage()
     runtime: Stage = Stage()
+    debian: BaseDebian | None = None
     wheel: list[Wheel] = []
     build: Build = Build()
 

@@ -29,6 +29,12 @@ REPOSITORY = r"^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(\/[a-z0-9]+((\.|_|__|-+)[a-z0-
 TAG = r"^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$"
 # Debian policy 5.6.1, and the architecture suffix that apt understands.
 DEBIAN_PACKAGE = r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9-]+)?$"
+DEBIAN_VERSION = r"^(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*$"  # Debian policy 5.6.12
+# NAME_VERSION_ARCHITECTURE.deb below the archive's name; the version there has no epoch.
+DEBIAN_FILE = (
+    r"^debian(?:-security)?/pool/(?:[A-Za-z0-9][A-Za-z0-9.+~-]*/)+"
+    r"[a-z0-9][a-z0-9+.-]+_[A-Za-z0-9.+~-]+_[a-z0-9]+\.deb$"
+)
 CUDA_ARCH = r"^[1-9][0-9]{1,2}[af]?(?:-real|-virtual)?$"
 COMMIT = r"^[0-9a-f]{40}$"
 SHA256 = r"^[0-9a-f]{64}$"
@@ -62,6 +68,8 @@ PATTERNS = {
     REPOSITORY: "must be the repository of an image: lower-case, no tag, no spaces",
     TAG: "must be the tag of an image: at most 128 letters, digits and . _ -",
     DEBIAN_PACKAGE: "must be the name of a Debian package",
+    DEBIAN_VERSION: "must be the version of a Debian package",
+    DEBIAN_FILE: "must be the path of a .deb file: debian/pool/.../NAME_VERSION_ARCHITECTURE.deb",
     CUDA_ARCH: "must be a value of CMAKE_CUDA_ARCHITECTURES: 120, 120a, 120-real, 120-virtual",
     COMMIT: "must be a full commit: 40 hex digits",
     SHA256: "must be a full sha256: 64 lower-case hex digits",

@@ -159,6 +159,9 @@ class Debian(Model):
     """Packages to compile with; the image does not have them."""
     runtime: list[DebianPackage] = []
     """Packages of the image."""
+    lock: TreePath | None = None
+    """Lock file of these packages and of those that they need, relative to the recipe; ``builder
+    pin lock`` makes it. Without it, each build installs the newest versions."""
 
 
 class Image(Model):

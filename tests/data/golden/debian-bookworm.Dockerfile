@@ -1,4 +1,4 @@
-# Debian bookworm as of 2026-11-20, by mmdebstrap. Rendered by builder.
+# Debian bookworm, by mmdebstrap. Rendered by builder.
 FROM scratch AS root
 ARG TARGETARCH
 ADD rootfs-${TARGETARCH}.tar /

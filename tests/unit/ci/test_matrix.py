@@ -25,12 +25,15 @@ pytestmark = pytest.mark.xdist_group("matrix")  # they share what a fixture make
 
 HELLO, HAMI, VLLM = "hello-sm120-0.1.0", "hami-core-pr188", "vllm-0.19.1"
 PATCH = "vllm-0.19-fla-tma.patch"
+VERSIONS = ('version = "', 'version = "1:')
+"""Other versions of the packages of a Debian lock."""
 
 
 def planted(folder: Path) -> Upstream:
     """A repository with three recipes: an in-repo source, another base, and a patch file."""
     made = Upstream(folder)
-    shutil.copytree(REPOSITORY / "recipes" / "bases", made.folder / "recipes" / "bases")
+    for name in ("bases", "locks"):
+        shutil.copytree(REPOSITORY / "recipes" / name, made.folder / "recipes" / name)
     shutil.copytree(REPOSITORY / "engines", made.folder / "engines")
     shutil.copytree(REPOSITORY / "patches", made.folder / "patches")
     for name in (HELLO, HAMI, VLLM):
@@ -83,10 +86,11 @@ def test_a_clean_checkout_has_changed_nothing(farm: Upstream) -> None:
         (f"recipes/{HELLO}.toml", "NUMBER = 1", "NUMBER = 2", {HELLO}, {HELLO}),
         ("engines/hello-sm120/src/serve.h", "#pragma", "// x\n#pragma", {HELLO}, {HELLO}),
         (f"patches/{PATCH}", "--- a", "A word.\n--- a", {VLLM}, {VLLM}),
-        ("recipes/bases/cuda-13.0.toml", '"ccache", ', '"ccache", "file", ', {HELLO}, set()),
-        ("recipes/bases/debian-trixie.toml", "2026-11-20", "2026-11-21", {HELLO}, set()),
-        ("recipes/bases/debian-trixie-gcc.toml", "2026-11-20", "2026-11-21", {VLLM}, set()),
-        ("recipes/bases/debian-bookworm.toml", "2026-11-20", "2026-11-21", {HAMI}, set()),
+        ("recipes/bases/cuda-13.0.toml", '"13.0.88"', '"13.0.89"', {HELLO}, set()),
+        (f"recipes/locks/{HELLO}.debian.toml", *VERSIONS, {HELLO}, {HELLO}),
+        ("recipes/bases/locks/debian-trixie.debian.toml", *VERSIONS, {HELLO}, set()),
+        ("recipes/bases/locks/debian-trixie-gcc.debian.toml", *VERSIONS, {VLLM}, set()),
+        ("recipes/bases/locks/debian-bookworm.debian.toml", *VERSIONS, {HAMI}, set()),
         ("recipes/bases/vllm-openai-0.19.1.toml", "v0.19.1-", "v0.19.1.1-", {VLLM}, set()),
     ],
 )

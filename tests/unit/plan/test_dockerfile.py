@@ -186,7 +186,7 @@ def both(value: str) -> dict[str, EngineImage] | None:
         root = Path(name)
         (root / "recipes").mkdir()
         (root / "recipes" / "bases").mkdir()
-        for base in ("cuda-13.0.toml", "debian-trixie.toml"):
+        for base in ("cuda-13.0.toml", "debian-trixie.toml", "locks"):
             (root / "recipes" / "bases" / base).symlink_to(REPOSITORY / "recipes" / "bases" / base)
         (root / "tree").mkdir()
         entry = {"name": "x", "version": "1", "sha256": "0" * 64}

@@ -47,6 +47,7 @@ def put(file: Path) -> None:
 
 RECIPE = f"recipes/{NAME}.toml"
 BASE = "recipes/bases/cuda-13.0.toml"
+LOCKS = "recipes/bases/locks/"
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,8 @@ BASE = "recipes/bases/cuda-13.0.toml"
         replaced(RECIPE, "[image]", '[image]\ncompression = "zstd"'),
         replaced(BASE, '"13.0.88"', '"13.0.89"'),
         replaced(BASE, 'sha256.amd64 = "5', 'sha256.amd64 = "6'),
-        replaced(BASE, '"libgomp1"', '"libgomp1", "curl"'),
-        replaced("recipes/bases/debian-trixie.toml", "2026-11-20", "2026-11-21"),
+        replaced(LOCKS + "cuda-13.0.debian.toml", 'version = "', 'version = "1:'),
+        replaced(LOCKS + "debian-trixie.debian.toml", 'version = "', 'version = "1:'),
     ],
 )
 def test_what_decides_the_image_changes_the_key(root: Path, change: Callable[[Path], None]) -> None:

@@ -6,7 +6,7 @@ serve another suite, with the suite's name replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 # Debian's suffixes of a suite's name; those of others ("bookworm-pgdg") have other signing keys.
 DEBIAN_SUFFIXES = ("", "-updates", "-security", "-proposed-updates")
+MAIN, SECURITY = "debian", "debian-security"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,12 @@ class Source:
     uris: tuple[str, ...]
     suites: tuple[str, ...]
     components: tuple[str, ...]
+
+    @property
+    def archive(self) -> str:
+        """The archive's name, as on snapshot.debian.org: security updates have one of their own."""
+        security = any(suite.endswith("-security") for suite in self.suites)
+        return SECURITY if security else MAIN
 
 
 def os_release(etc: Path = Path("/etc")) -> dict[str, str]:
@@ -75,23 +82,44 @@ def _deb822(file: Path) -> Iterator[Source]:
             )
 
 
-def sources_for(suite: str, etc: Path = Path("/etc")) -> str | None:
-    """This machine's Debian sources as deb822 text, with ``suite`` instead of the machine's.
+def debian_sources(suite: str, etc: Path = Path("/etc")) -> list[Source]:
+    """This machine's Debian sources with ``suite`` instead of the machine's own.
 
     None where the machine is not Debian, or no source is for the machine's own suite.
     """
     release = os_release(etc)
     own = release.get("VERSION_CODENAME", "")
     if release.get("ID") != "debian" or not own:
-        return None
-    paragraphs = []
+        return []
+    found = []
     for source in machine_sources(etc):
         kept = [name for name in source.suites if name.removeprefix(own) in DEBIAN_SUFFIXES]
-        if not kept or "main" not in source.components:
-            continue
-        suites = " ".join(suite + name.removeprefix(own) for name in kept)
-        paragraphs.append(
-            f"Types: deb\nURIs: {' '.join(source.uris)}\nSuites: {suites}\n"
-            f"Components: main\nSigned-By: {KEYRING}\n"
-        )
-    return "\n".join(paragraphs) or None
+        if kept and "main" in source.components:
+            suites = tuple(suite + name.removeprefix(own) for name in kept)
+            found.append(Source(source.uris, suites, ("main",)))
+    return found
+
+
+def public_sources(suite: str) -> list[Source]:
+    """Debian's own servers, for a machine that has no Debian sources.
+
+    https://www.debian.org/doc/manuals/debian-reference/ch02.en.html#_debian_archive_basics
+    """
+    return [
+        Source(("http://deb.debian.org/debian",), (suite, f"{suite}-updates"), ("main",)),
+        Source(("http://deb.debian.org/debian-security",), (f"{suite}-security",), ("main",)),
+    ]
+
+
+def deb822(sources: Iterable[Source]) -> str:
+    """Sources in the deb822 format of sources.list(5), signed by Debian."""
+    return "\n".join(
+        f"Types: deb\nURIs: {' '.join(source.uris)}\nSuites: {' '.join(source.suites)}\n"
+        f"Components: {' '.join(source.components)}\nSigned-By: {KEYRING}\n"
+        for source in sources
+    )
+
+
+def sources_for(suite: str, etc: Path = Path("/etc")) -> str | None:
+    """``debian_sources`` as text; None where there are none."""
+    return deb822(debian_sources(suite, etc)) or None

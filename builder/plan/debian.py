@@ -1,0 +1,124 @@
+"""The Debian packages of a plan: those of its lock, or the newest ones of the day."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from builder.errors import RecipeError
+from builder.families.debian import Wanted
+from builder.recipes import debian_lock
+from builder.recipes.catalog import Catalog, Entry
+from builder.recipes.debian_lock import DebianFile, DebianLock
+from builder.recipes.schema import BaseRecipe, Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class DebianInstall:
+    """What one stage installs; ``files`` None: the newest versions, when it is built."""
+
+    wanted: Wanted
+    files: tuple[DebianFile, ...] | None = None
+
+    @property
+    def context(self) -> str:
+        """The named context that holds the files."""
+        return f"debian-{self.wanted.stage}"
+
+
+@dataclass(frozen=True, slots=True)
+class DebianPackages:
+    """The Debian packages of all stages; ``as_of`` is the date of their lock, if they have one."""
+
+    installs: tuple[DebianInstall, ...] = ()
+    as_of: datetime | None = None
+    suite: str = ""
+
+    @property
+    def files(self) -> tuple[DebianFile, ...]:
+        """All locked files, each once."""
+        return tuple(
+            dict.fromkeys(file for install in self.installs for file in install.files or ())
+        )
+
+    @property
+    def locked(self) -> bool:
+        """Whether the versions of all packages are known; also where there are none."""
+        needed = (each.wanted for each in self.installs)
+        return self.as_of is not None or not any(each.packages or not each.below for each in needed)
+
+    @property
+    def stages(self) -> Mapping[str, DebianInstall]:
+        """The stages that install something, for the template."""
+        return {
+            each.wanted.stage: each
+            for each in self.installs
+            if each.files or (each.files is None and each.wanted.packages)
+        }
+
+    def inputs(self) -> dict[str, list[list[str]]]:
+        """What decides the locked files, as JSON data; other packages are in the Dockerfile."""
+        return {
+            "-".join(part for part in each.wanted.key if part): [file.inputs for file in each.files]
+            for each in self.installs
+            if each.files is not None
+        }
+
+
+def suite_of(catalog: Catalog, base: str | None) -> str | None:
+    """The suite of the Debian root below ``base``; None where there is none."""
+    recipes = (catalog.base(name).recipe for name in catalog.chain(base))
+    return next((str(recipe.root.suite) for recipe in recipes if recipe.root is not None), None)
+
+
+def lock_file(entry: Entry[Recipe] | Entry[BaseRecipe]) -> Path | None:
+    """The file of the lock that a recipe or a base names, or None."""
+    debian = entry.recipe.debian
+    return entry.file.parent / debian.lock if debian is not None and debian.lock else None
+
+
+def debian_packages(
+    entry: Entry[Recipe] | Entry[BaseRecipe], wanted: Sequence[Wanted], suite: str | None
+) -> DebianPackages:
+    """The packages of the stages ``wanted``.
+
+    Raises ``RecipeError`` where the recipe names a lock, and it is wrong or was made for others.
+    """
+    file = lock_file(entry)
+    if file is None:
+        return DebianPackages(tuple(DebianInstall(each) for each in wanted))
+    lock = debian_lock.read(file)
+    if lock.suite != suite:
+        raise _unfit(entry, f"it has packages of {lock.suite}, and the base is {suite}")
+    installs = tuple(DebianInstall(each, locked_files(entry, lock, each)) for each in wanted)
+    return DebianPackages(installs, lock.as_of, lock.suite)
+
+
+def locked_files(
+    entry: Entry[Recipe] | Entry[BaseRecipe], lock: DebianLock, wanted: Wanted
+) -> tuple[DebianFile, ...]:
+    """The files of a stage in the lock of an entry.
+
+    Raises ``RecipeError`` where the lock lacks the stage, or was made for other packages.
+    """
+    for install in lock.install:
+        if install.key == wanted.key:
+            if tuple(install.packages) == wanted.packages:
+                return tuple(install.files)
+            asked = ", ".join(wanted.packages)
+            raise _unfit(
+                entry, f"its stage {wanted.stage} was made for other packages than {asked}"
+            )
+    cross = f" for {wanted.foreign}" if wanted.foreign else ""
+    raise _unfit(entry, f"it has no stage {wanted.stage} on {wanted.architecture}{cross}")
+
+
+def _unfit(entry: Entry[Recipe] | Entry[BaseRecipe], why: str) -> RecipeError:
+    problem = entry.problem(("debian", "lock"), why)
+    return RecipeError(
+        f"the Debian lock of {entry.name} does not fit",
+        hint=f"`builder pin lock {entry.name}` makes it anew",
+        problems=(problem,),
+    )

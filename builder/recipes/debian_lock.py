@@ -1,0 +1,113 @@
+"""Debian locks: the exact packages that the stages of a base or of a recipe install.
+
+A lock is TOML beside the recipes, made by ``builder pin lock``.  Each ``[[install]]`` is a stage on
+one architecture, and lists every package that it adds to the stage below.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field, StringConstraints
+
+from builder.errors import RecipeError
+from builder.recipes.parse import parse, read_text
+from builder.recipes.schema.fields import (
+    DEBIAN_FILE,
+    DEBIAN_VERSION,
+    PLAIN,
+    DebianPackage,
+    Model,
+    Name,
+    Sha256,
+)
+
+
+class DebianFile(Model):
+    """One package: its file in Debian's archives."""
+
+    path: Annotated[str, StringConstraints(pattern=DEBIAN_FILE), PLAIN]
+    version: Annotated[str, StringConstraints(pattern=DEBIAN_VERSION), PLAIN]
+    size: Annotated[int, Field(ge=1)]
+    sha256: Sha256
+
+    @property
+    def name(self) -> str:
+        """The package's name."""
+        return self.path.rpartition("/")[2].split("_")[0]
+
+    @property
+    def architecture(self) -> str:
+        """ "amd64", "arm64", or "all"."""
+        return self.path.removesuffix(".deb").rpartition("_")[2]
+
+    @property
+    def inputs(self) -> list[str]:
+        """What decides the installed files, as JSON data."""
+        return [self.name, self.version, self.architecture, self.sha256]
+
+
+class Install(Model):
+    """The packages of a stage on one architecture."""
+
+    stage: Name
+    architecture: Literal["amd64", "arm64"]
+    foreign: Literal["amd64", "arm64"] | None = None
+    """The other architecture whose packages it may have: that of the target of a cross build."""
+    packages: list[DebianPackage]
+    """The packages that were asked for."""
+    files: list[DebianFile]
+    """These packages with those that they depend on, without those of the stage below."""
+
+    @property
+    def key(self) -> tuple[str, str, str | None]:
+        """What tells it from the other installs of a lock."""
+        return self.stage, self.architecture, self.foreign
+
+
+class DebianLock(Model):
+    """The contents of a lock file."""
+
+    suite: Name
+    as_of: AwareDatetime
+    """Date of the package lists that it was made from."""
+    install: Annotated[list[Install], Field(min_length=1)]
+
+
+def read(file: Path) -> DebianLock:
+    """Read a lock file; raises ``RecipeError`` when it is absent or not a lock."""
+    lock, problems = parse(read_text(file), file, DebianLock)
+    if lock is None:
+        raise RecipeError(
+            f"{file.name} is invalid", problems=problems, hint="`builder pin lock` makes it anew"
+        )
+    return lock
+
+
+def text_of(lock: DebianLock, name: str) -> str:
+    """The text of a lock file; a package a line, so that a difference shows each."""
+    return "\n".join(_lines(lock, name)) + "\n"
+
+
+def _lines(lock: DebianLock, name: str) -> Iterator[str]:
+    yield f"# Made by `builder pin lock {name}`; every package is taken by its digest."
+    yield f'suite = "{lock.suite}"'
+    yield f"as_of = {lock.as_of.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    for install in lock.install:
+        yield "\n[[install]]"
+        yield f'stage        = "{install.stage}"'
+        yield f'architecture = "{install.architecture}"'
+        if install.foreign is not None:
+            yield f'foreign      = "{install.foreign}"'
+        yield f"packages     = {json.dumps(install.packages)}"
+        yield "files        = ["
+        for file in install.files:
+            yield (
+                f'    {{ path = "{file.path}", version = "{file.version}", '
+                f'size = {file.size}, sha256 = "{file.sha256}" }},'
+            )
+        yield "]"

@@ -1,0 +1,148 @@
+""".deb files by their digest: from the cache, the machine's mirror, or Debian's snapshots.
+
+A mirror drops a version soon after its successor.  snapshot.debian.org keeps every state of the
+archives, at ``archive/NAME/YYYYMMDDTHHMMSSZ/``; a request for another time is redirected to the
+state before it (https://snapshot.debian.org/, "Usage").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote, urlsplit
+
+from builder.errors import MIRROR_FIRST, FetchError, GoneError
+from builder.tools.apt.sources import Source, debian_sources, public_sources
+from builder.tools.web import downloads
+from builder.tools.web.errors import cause, web_error
+
+if TYPE_CHECKING:
+    from requests import Session
+
+SNAPSHOT = "https://snapshot.debian.org"
+LATER = (timedelta(hours=6), timedelta(days=1))
+"""A package list of some time is in the first snapshot after it.  Snapshots are taken four times a
+day, and the archive keeps a superseded file for more than a day."""
+
+
+class File(Protocol):
+    """What identifies a .deb file; ``recipes.debian_lock.DebianFile`` does."""
+
+    @property
+    def path(self) -> str: ...  # noqa: D102
+    @property
+    def sha256(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Where files of a suite are: the sources of this machine, and a server of snapshots."""
+
+    sources: tuple[Source, ...]
+    snapshot: str = SNAPSHOT
+
+    def urls(self, path: str, as_of: datetime) -> Iterator[str]:
+        """The addresses of ``debian/pool/...``, a file of the package lists at ``as_of``."""
+        name, _, inside = path.partition("/")
+        inside = quote(inside)
+        for source in self.sources:
+            if source.archive == name:
+                for uri in source.uris:
+                    if urlsplit(uri).scheme in {"http", "https"}:
+                        yield f"{uri.rstrip('/')}/{inside}"
+        for later in LATER:
+            time = (as_of + later).astimezone(UTC)
+            yield f"{self.snapshot.rstrip('/')}/archive/{name}/{time:%Y%m%dT%H%M%SZ}/{inside}"
+
+
+def archive_of(suite: str, snapshot: str = SNAPSHOT) -> Archive:
+    """The archive of a suite of Debian, by the sources of this machine."""
+    return Archive(tuple(debian_sources(suite) or public_sources(suite)), snapshot)
+
+
+def cached(file: File, cache: Path) -> Path | None:
+    """The file in the cache, or None.  Files in the cache are complete: they are moved there."""
+    folder = cache / "debian" / file.sha256
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return found[0] if found else None
+
+
+def fetch(
+    files: Iterable[File],
+    as_of: datetime,
+    archive: Archive,
+    cache: Path,
+    log: Callable[[str], None],
+    *,
+    offline: bool = False,
+) -> list[Path]:
+    """Fetch the files that are not in the cache; return all paths, in order.
+
+    Raises ``GoneError`` where neither the mirror nor the snapshots have a file, another
+    ``FetchError`` where they do not answer or give bytes with another digest, and where a file is
+    not in the cache and ``offline``.
+    """
+    import requests
+
+    wanted = list(files)
+    missing = list(dict.fromkeys(file for file in wanted if cached(file, cache) is None))
+    if missing and offline:
+        names = ", ".join(_name(file) for file in missing)
+        raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
+    if missing:
+        log(f"fetching {len(missing)} of {len(wanted)} Debian packages")
+        with requests.Session() as session:
+            silent: set[str] = set()
+            for file in missing:
+                folder = cache / "debian" / file.sha256
+                _first(file, archive.urls(file.path, as_of), silent, _store(session, file, folder))
+    return [path for file in wanted if (path := cached(file, cache))]
+
+
+def check(file: File, as_of: datetime, archive: Archive, silent: set[str]) -> None:
+    """Raise ``FetchError`` unless the mirror or the snapshots still have the file; not fetched.
+
+    ``silent`` are the servers that do not answer; those that turn out so are added.
+    """
+    _first(file, archive.urls(file.path, as_of), silent, downloads.check)
+
+
+def _store(session: Session, file: File, folder: Path) -> Callable[[str], None]:
+    return lambda url: downloads.store(session, url, _name(file), file.sha256, folder)
+
+
+def _first(file: File, urls: Iterable[str], silent: set[str], work: Callable[[str], None]) -> None:
+    """Call ``work`` with each address until it raises nothing; servers in ``silent`` are left out.
+
+    Raises ``GoneError`` where every server answers that it has no such file, else ``FetchError``.
+    """
+    why: dict[str, str] = {}
+    gone = True
+    for url in urls:
+        server = urlsplit(url).netloc.rpartition("@")[2]
+        if server in silent:
+            gone = False
+            why.setdefault(server, f"{server} does not answer")
+            continue
+        try:
+            return work(url)
+        except (OSError, FetchError) as error:  # errors of requests are OSErrors
+            origin = error.__cause__ or error
+            failure = web_error(origin)
+            if failure is None and not isinstance(error, FetchError):
+                raise  # the disk
+            temporary = failure is None or not failure.status or failure.temporary
+            gone = gone and not temporary
+            if failure is not None and not failure.status:
+                silent.add(server)
+            why[server] = f"{url}: {cause(origin)}"
+    kind = GoneError if gone else FetchError
+    what = "no server has" if gone else "cannot fetch"
+    raise kind(f"{what} the Debian package {_name(file)}", "\n".join(why.values()))
+
+
+def _name(file: File) -> str:
+    return file.path.rpartition("/")[2]

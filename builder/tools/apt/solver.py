@@ -1,0 +1,171 @@
+"""apt's resolver in a directory of its own: a suite's package lists, for any architecture.
+
+Nothing is installed, and no state of this machine's apt is read or changed, except its settings for
+downloads (proxies, timeouts).  The lists are verified by the keyring of the distribution.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from urllib.parse import unquote
+
+from builder.errors import FetchError, RecipeError, WorldError
+from builder.tools.apt.sources import Source
+
+# 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:DIGEST, of `apt-get --print-uris`.
+LINE = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
+# Inst NAME [INSTALLED] (CANDIDATE ARCHIVE [ARCHITECTURE]), of `apt-get --simulate`.
+UPGRADE = re.compile(r"Inst (?P<name>\S+) \[(?P<old>[^]]+)\] \((?P<new>\S+) ")
+
+
+def smallest_root(architecture: str) -> list[str]:
+    """What apt installs for the smallest system with apt: mmdebstrap(1), variant "minbase".
+
+    The patterns are described in apt-patterns(7).
+    """
+    chosen = ("?essential", "?priority(required)")
+    return [*(f"?and({each},?architecture({architecture}))" for each in chosen), "apt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A package that apt chose: ``path`` begins with the archive's name ("debian/pool/...")."""
+
+    path: str
+    version: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Solver:
+    """The package lists of a suite, in a directory."""
+
+    folder: Path
+    sources: tuple[Source, ...]
+
+    def as_of(self) -> datetime:
+        """The date of the newest of the package lists."""
+        dates = [
+            parsedate_to_datetime(line.removeprefix("Date:").strip())
+            for file in sorted((self.folder / "lists").glob("*Release"))
+            for line in file.read_text("utf-8").splitlines()
+            if line.startswith("Date:")
+        ]
+        return max(dates)
+
+    def resolve(self, packages: Sequence[str], installed: str) -> list[Found]:
+        """The packages that installing ``packages`` brings, without recommended ones, by path.
+
+        ``installed`` is a database of dpkg.  Raises ``RecipeError`` where apt cannot install them.
+        """
+        text = self._apt(
+            ["--print-uris", "--no-install-recommends", "install", "--", *packages], installed
+        )
+        lines = [LINE.fullmatch(line) for line in text.splitlines()]
+        return sorted((self._found(line) for line in lines if line), key=lambda found: found.path)
+
+    def upgrades(self, installed: str) -> list[tuple[str, str, str]]:
+        """The installed packages of which there is a newer version: name, version, newer version.
+
+        Of each package in ``installed``, name, version and architecture suffice.
+        """
+        text = self._apt(["--simulate", "dist-upgrade"], installed)
+        lines = [UPGRADE.match(line) for line in text.splitlines()]
+        found = [(line["name"], line["old"], line["new"]) for line in lines if line]
+        # A package whose control data is shortened is another one to apt, of the same version.
+        return [each for each in found if each[1] != each[2]]
+
+    def _apt(self, arguments: list[str], installed: str) -> str:
+        (self.folder / "status").write_text(installed, "utf-8")
+        options = ["-qq", "--yes", "-oAcquire::ForceHash=SHA256"]
+        done = _run(["apt-get", *options, *arguments], self.folder)
+        if done.returncode != 0:
+            raise RecipeError(
+                "apt cannot install the packages",
+                _errors(done.stderr),
+                "check their names: https://packages.debian.org",
+            )
+        return done.stdout
+
+    def _found(self, line: re.Match[str]) -> Found:
+        uri = line["uri"]
+        for source in self.sources:
+            for place in source.uris:
+                start = place.rstrip("/") + "/"
+                if uri.startswith(start):
+                    path = f"{source.archive}/{unquote(uri.removeprefix(start))}"
+                    version = unquote(line["file"].split("_")[1])
+                    return Found(path, version, int(line["size"]), line["sha256"])
+        raise FetchError(f"apt names a file of no known source: {uri}")
+
+
+def open_solver(
+    sources: Sequence[Source], text: str, architectures: Sequence[str], folder: Path
+) -> Solver:
+    """Fetch the package lists of ``sources`` for the architectures, the native one first.
+
+    ``text`` are the sources as sources.list(5) has them.  Raises ``WorldError`` without apt,
+    ``FetchError`` where a list cannot be fetched or its signature is bad.
+    """
+    if shutil.which("apt-get") is None:
+        raise WorldError(
+            "Debian's packages are resolved with apt",
+            "apt-get is not installed",
+            "run this on Debian or Ubuntu",
+        )
+    for part in ("lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
+        (folder / part).mkdir(parents=True)
+    (folder / "etc" / "debian.sources").write_text(text)
+    (folder / "status").touch()
+    (folder / "apt.conf").write_text("\n".join(_configuration(folder, architectures)))
+    done = _run(["apt-get", "-qq", "update", "--error-on=any"], folder)
+    if done.returncode != 0:
+        raise FetchError(
+            "Debian's package lists cannot be fetched",
+            _errors(done.stderr),
+            "check that this machine reaches a Debian mirror, and has debian-archive-keyring",
+        )
+    return Solver(folder, tuple(sources))
+
+
+def _configuration(folder: Path, architectures: Sequence[str]) -> Iterator[str]:
+    """apt.conf(5): nothing of this machine but what its own configuration says of downloads."""
+    own = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True)
+    yield from (line for line in own.stdout.splitlines() if line.startswith("Acquire::http"))
+    yield f'Dir "{folder}";'
+    yield f'Dir::Etc "{folder}/etc";'
+    yield f'Dir::Etc::SourceList "{folder}/etc/debian.sources";'
+    yield f'Dir::State "{folder}";'
+    yield f'Dir::State::status "{folder}/status";'
+    yield f'Dir::Cache "{folder}/cache";'
+    yield f'APT::Architecture "{architectures[0]}";'
+    yield f"APT::Architectures {{ {' '.join(f'{each!r};' for each in architectures)} }};".replace(
+        "'", '"'
+    )
+    yield 'Acquire::Languages "none";'
+    yield 'APT::Sandbox::User "root";\n'  # the directory is this user's alone
+
+
+def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"APT_CONFIG": str(folder / "apt.conf"), "LC_ALL": "C.UTF-8"},
+    )
+
+
+def _errors(text: str) -> str:
+    lines = [line for line in text.splitlines() if line]
+    return "\n".join([line for line in lines if line.startswith("E:")] or lines[-5:])

@@ -1,0 +1,127 @@
+"""A Debian archive on loopback, with snapshots: real .deb files, package lists, plain HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+from builder.tools.apt.sources import Source
+
+SUITE = "tested"
+ARCHITECTURES = ("amd64", "arm64")
+
+
+@dataclass
+class DebianArchive:
+    """An archive below ``folder``; ``mirror`` and ``snapshot`` are the two servers' addresses."""
+
+    folder: Path
+    mirror: str = ""
+    snapshot: str = ""
+    gone: set[str] = field(default_factory=set)
+    """Names of files that the mirror no longer has."""
+    lost: set[str] = field(default_factory=set)
+    """Names of files that the snapshots do not have."""
+    asked: list[str] = field(default_factory=list)
+    lists: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The stanza of each package, by architecture and name."""
+
+    @property
+    def sources(self) -> list[Source]:
+        return [Source((f"{self.mirror}/debian",), (SUITE,), ("main",))]
+
+    @property
+    def sources_text(self) -> str:
+        return (
+            f"Types: deb\nURIs: {self.mirror}/debian\nSuites: {SUITE}\nComponents: main\n"
+            "Trusted: yes\n"
+        )
+
+    def add(self, name: str, version: str, *architectures: str, **fields: str) -> None:
+        """A package of each architecture; ``fields`` are of its control file."""
+        for architecture in architectures or ARCHITECTURES:
+            self._add(name, version, architecture, fields)
+
+    def _add(self, name: str, version: str, architecture: str, fields: dict[str, str]) -> None:
+        root = self.folder / "build"
+        (root / "DEBIAN").mkdir(parents=True, exist_ok=True)
+        about = {"Package": name, "Version": version, "Architecture": architecture}
+        about |= {"Maintainer": "T <t@example.invalid>", "Description": "for a test"}
+        about |= {key.replace("_", "-"): value for key, value in fields.items()}
+        control = "".join(f"{key}: {value}\n" for key, value in about.items())
+        (root / "DEBIAN" / "control").write_text(control)
+        plain = version.partition(":")[2] or version
+        path = f"pool/main/{name[0]}/{name}/{name}_{plain}_{architecture}.deb"
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(root), str(file)]
+        subprocess.run(command, check=True, capture_output=True)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        place = f"Filename: {path}\nSize: {file.stat().st_size}\nSHA256: {digest}\n"
+        for each in ARCHITECTURES if architecture == "all" else (architecture,):
+            self.lists.setdefault(each, {})[name] = control + place
+
+    def publish(self, date: datetime = datetime(2025, 11, 21, 2, 10, 46, tzinfo=UTC)) -> None:
+        """Write the package lists of today."""
+        dists = self.folder / "dists" / SUITE
+        sums = []
+        for architecture in ARCHITECTURES:
+            inner = f"main/binary-{architecture}/Packages"
+            text = "\n".join(self.lists.get(architecture, {}).values()).encode()
+            (dists / inner).parent.mkdir(parents=True, exist_ok=True)
+            (dists / inner).write_bytes(text)
+            sums.append(f" {hashlib.sha256(text).hexdigest()} {len(text)} {inner}\n")
+        (dists / "Release").write_text(
+            f"Suite: {SUITE}\nCodename: {SUITE}\nDate: {format_datetime(date, usegmt=True)}\n"
+            f"Architectures: {' '.join(ARCHITECTURES)}\nComponents: main\nSHA256:\n{''.join(sums)}"
+        )
+
+
+class _Handler(BaseHTTPRequestHandler):
+    archive: DebianArchive
+    snapshots: bool
+
+    def do_GET(self) -> None:
+        archive, name = self.archive, unquote(self.path).rpartition("/")[2]
+        archive.asked.append(self.path)
+        # /debian/... of the mirror, /archive/debian/TIME/... of the snapshots
+        parts = unquote(self.path).split("/")[4 if self.snapshots else 2 :]
+        file = archive.folder.joinpath(*parts)
+        missing = archive.lost if self.snapshots else archive.gone
+        found = file.is_file() and name not in missing
+        body = file.read_bytes() if found else b""
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[DebianArchive]:
+    """An empty archive below ``folder``."""
+    archive = DebianArchive(folder)
+    servers = []
+    for snapshots in (False, True):
+        handler = type("Own", (_Handler,), {"archive": archive, "snapshots": snapshots})
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        servers.append(server)
+    archive.mirror, archive.snapshot = (
+        f"http://127.0.0.1:{server.server_port}" for server in servers
+    )
+    yield archive
+    for server in servers:
+        server.shutdown()
+        server.server_close()
