@@ -167,5 +167,7 @@ def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _errors(text: str) -> str:
-    lines = [line for line in text.splitlines() if line]
+    # apt takes a name that it does not know for a pattern as well, and says so.
+    lines = [line for line in text.splitlines() if line and " by regex " not in line]
+    lines = [line for line in lines if " by glob " not in line]
     return "\n".join([line for line in lines if line.startswith("E:")] or lines[-5:])

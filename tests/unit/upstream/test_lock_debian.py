@@ -46,7 +46,7 @@ cuda    = { arch = ["120"] }
 [[cmake]]
 
 [debian]
-build   = ["http-dev:amd64"]
+build   = ["http-dev:target"]
 runtime = ["http"]   # serves
 
 [image]
@@ -73,7 +73,8 @@ class Farm:
         devel, runtime = ('packages = ["gcc"]', 'packages = ["libgcc"]')
         found = re.findall(r"(?m)^packages\s*= .*$", cuda)
         cuda = cuda.replace(found[0], devel).replace(found[1], runtime)
-        cuda = re.sub(r"(?m)^cross .*$", 'cross = ["gcc-x86-64"]', cuda)
+        cuda = re.sub(r"(?m)^cross\.amd64 .*$", 'cross.amd64 = ["gcc-x86-64"]', cuda)
+        cuda = re.sub(r"(?m)^cross\.arm64 .*$", 'cross.arm64 = ["gcc-aarch64"]', cuda)
         cuda = (
             re.sub(r"(?m)^lock .*$", "", cuda)
             .replace("[debian]", "")
@@ -127,6 +128,7 @@ def farm(catalog: Path, tmp_path: Path) -> Iterator[Farm]:
         archive.add("libgcc", "14", Depends="libc", Multi_Arch="same")
         archive.add("libc-dev", "1:2.0-1", Depends="libc (= 1:2.0-1)", Multi_Arch="same")
         archive.add("gcc-x86-64", "14", "arm64", Depends="libgcc")
+        archive.add("gcc-aarch64", "14", "amd64", Depends="libgcc")
         archive.add("http", "1", Depends="libgcc", Multi_Arch="same")
         archive.add("http-dev", "1", Depends="http (= 1), libc-dev", Multi_Arch="same")
         archive.publish()
@@ -152,20 +154,28 @@ def test_each_stage_adds_what_the_one_below_lacks(farm: Farm) -> None:
         )
         for arch in ("amd64", "arm64")
     }
+    arm64, amd64 = ("arm64", "amd64")
     assert installs(found["cuda"]) == {
-        ("devel", "amd64", None): ["gcc:amd64", "libc-dev:amd64", "libgcc:amd64"],
-        ("devel", "arm64", "amd64"): [
+        ("devel", amd64, None): ["gcc:amd64", "libc-dev:amd64", "libgcc:amd64"],
+        ("devel", arm64, None): ["gcc:arm64", "libc-dev:arm64", "libgcc:arm64"],
+        ("devel", arm64, amd64): [
             *("gcc-x86-64:arm64", "gcc:arm64", "libc-dev:arm64", "libgcc:arm64"),
         ],
-        ("runtime", "amd64", None): ["libgcc:amd64"],
-    }
-    # On arm64 the libraries of the target are missing, also those that the root has.
-    assert installs(found["x-1"]) == {
-        ("build", "amd64", None): ["http-dev:amd64", "http:amd64"],
-        ("build", "arm64", "amd64"): [
-            *("http-dev:amd64", "http:amd64", "libc-dev:amd64", "libc:amd64", "libgcc:amd64"),
+        ("devel", amd64, arm64): [
+            *("gcc-aarch64:amd64", "gcc:amd64", "libc-dev:amd64", "libgcc:amd64"),
         ],
-        ("runtime", "amd64", None): ["http:amd64"],
+        ("runtime", amd64, None): ["libgcc:amd64"],
+        ("runtime", arm64, None): ["libgcc:arm64"],
+    }
+    # In a cross build the libraries of the target are missing, also those that the root has.
+    libraries = ("http-dev", "http", "libc-dev", "libc", "libgcc")
+    assert installs(found["x-1"]) == {
+        ("build", amd64, None): ["http-dev:amd64", "http:amd64"],
+        ("build", arm64, None): ["http-dev:arm64", "http:arm64"],
+        ("build", arm64, amd64): [f"{name}:amd64" for name in libraries],
+        ("build", amd64, arm64): [f"{name}:arm64" for name in libraries],
+        ("runtime", amd64, None): ["http:amd64"],
+        ("runtime", arm64, None): ["http:arm64"],
     }
     assert found["root"].as_of == datetime(2025, 11, 21, 2, 10, 46, tzinfo=UTC)
     (libc,) = [each for each in found["root"].install[0].files if each.name == "libc"]
@@ -213,8 +223,9 @@ def test_a_newer_version_is_a_visible_change(farm: Farm, tmp_path: Path) -> None
     assert session.newer(found.base("root")) == ["libc 1:2.0-1 -> 1:2.0-2"]
     assert session.newer(found.base("cuda")) == ["libc-dev 1:2.0-1 -> 1:2.0-2"]
     assert session.newer(found.engine("x-1")) == [
-        "libc:amd64 1:2.0-1 -> 1:2.0-2",
-        "libc-dev:amd64 1:2.0-1 -> 1:2.0-2",
+        f"{name}:{architecture} 1:2.0-1 -> 1:2.0-2"
+        for architecture in ("amd64", "arm64")
+        for name in ("libc", "libc-dev")
     ]
     # The root stays: the base upgrades the library that its headers need.
     made = farm.lock("cuda")
