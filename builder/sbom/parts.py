@@ -6,7 +6,7 @@ has its Debian packages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -24,6 +24,7 @@ from builder.plan.inputs import (
     where,
 )
 from builder.plan.rendered import BaseImage, EngineImage
+from builder.recipes.debian_lock import DebianFile
 from builder.sbom import addresses
 from builder.sbom.debian import Dpkg
 from builder.tools.registry.transport import split
@@ -221,13 +222,17 @@ def debian_packages(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -
     """The installed packages, then by name the requested ones that are not installed."""
     vendor = dpkg.distribution if dpkg else "debian"
     distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else (image.suite() or "")
+    files = [file for plan, _ in _plans(image, base_shipped) for file in plan.debian.files]
+    locked = {(file.name, file.version, file.architecture): file.sha256 for file in files}
     for package in dpkg.packages if dpkg else ():
         known = {"arch": package.architecture, "distro": distro}
+        digest = locked.get((package.name, package.version, package.architecture))
         yield Part(
             "debian",
             package.name,
             package.version,
             _deb(vendor, package.name, package.version, known),
+            {"sha256": digest} if digest else {},
             properties={"builder:source": f"{package.source} {package.source_version}"},
         )
     listed = {package.name for package in dpkg.packages} if dpkg else set()
@@ -236,10 +241,28 @@ def debian_packages(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -
         if plain not in listed:
             platforms = image.plan.platforms
             arch = architecture or (platforms.target if shipped else platforms.build)
-            purl = _deb(vendor, plain, "", {"arch": arch, "distro": distro})
-            yield Part("debian", plain, "", purl, shipped=shipped)
+            yield _requested_part(files, plain, _Debian(vendor, distro, arch), shipped=shipped)
     if image.tools is not None:
         yield from _of_tools(image.tools)
+
+
+@dataclass(frozen=True, slots=True)
+class _Debian:
+    vendor: str
+    distro: str
+    architecture: str
+
+
+def _requested_part(
+    files: Iterable[DebianFile], name: str, debian: _Debian, *, shipped: bool
+) -> Part:
+    """A package that a stage asked for; with version and digest if it is locked."""
+    fitting = (file for file in files if file.architecture in {debian.architecture, "all"})
+    file = next((file for file in fitting if file.name == name), None)
+    version, digest = (file.version, {"sha256": file.sha256}) if file else ("", {})
+    known = {"arch": debian.architecture, "distro": debian.distro}
+    purl = _deb(debian.vendor, name, version, known)
+    return Part("debian", name, version, purl, digest, shipped=shipped)
 
 
 def _of_tools(base: BaseImage) -> Iterator[Part]:
@@ -247,9 +270,10 @@ def _of_tools(base: BaseImage) -> Iterator[Part]:
     recipes = [below.plan.recipe for below in base.chain()]
     names = {name for each in recipes for name in each.devel.packages}
     names |= {name for each in recipes if each.root for name in each.root.packages}
-    known = {"arch": base.plan.platforms.build, "distro": base.suite() or ""}
+    files = [file for below in base.chain() for file in below.plan.debian.files]
+    debian = _Debian("debian", base.suite() or "", base.plan.platforms.build)
     for name in sorted(names):
-        yield Part("debian", name, "", _deb("debian", name, "", known), shipped=False)
+        yield _requested_part(files, name, debian, shipped=False)
 
 
 def _deb(vendor: str, name: str, version: str, qualifiers: dict[str, str]) -> str:

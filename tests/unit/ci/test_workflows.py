@@ -246,9 +246,15 @@ def test_every_command_of_a_workflow_exists_with_its_options(
 
 def test_the_commands_that_publish_are_all_there() -> None:
     scripts = "\n".join(param.values[0] for param in farm_scripts())
-    said = set(re.findall(r"\./farm ((?:(?:ci|hub|recipe) )?[a-z]+)", scripts))
+    said = set(re.findall(r"\./farm ((?:(?:ci|hub|pin|recipe) )?[a-z]+)", scripts))
     everyday = {"build", "push", "nightly", "status", "site"}
-    assert said == everyday | {"hub describe", "recipe check", "ci matrix", "ci ccache"}
+    assert said == everyday | {
+        "hub describe",
+        "recipe check",
+        "ci matrix",
+        "ci ccache",
+        "pin outdated",
+    }
 
 
 def prepare_runner() -> Any:

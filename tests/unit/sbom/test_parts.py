@@ -13,6 +13,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from builder import sbom
 from builder.platforms import Platforms
+from builder.recipes import debian_lock
 from builder.recipes.lockfile import PinnedFile
 from builder.sbom.debian import parse
 from support.bills import (
@@ -79,9 +80,12 @@ def test_of_a_cross_build_the_targets_libraries_are_in_the_image() -> None:
         "nvidia-cublas": ("required", pinned["nvidia-cublas"]["amd64"]),
         "nvidia-cuda-nvcc": ("excluded", pinned["nvidia-cuda-nvcc"]["arm64"]),
     }
-    assert "pkg:deb/debian/cmake?arch=arm64&distro=debian-13" in {
-        each.get("purl") for each in document["components"]
-    }
+    lock = debian_lock.read(REPOSITORY / "recipes/bases/locks/cuda-13.0.debian.toml")
+    files = {(file.name, file.architecture): file for each in lock.install for file in each.files}
+    (cmake,) = [each for each in document["components"] if each["name"] == "cmake"]
+    file = files["cmake", "arm64"]
+    assert cmake["purl"] == f"pkg:deb/debian/cmake@{file.version}?arch=arm64&distro=debian-13"
+    assert cmake["hashes"] == [{"alg": "SHA-256", "content": file.sha256}]
 
 
 def test_the_wheel_that_is_patched_is_the_engine_and_is_listed_once() -> None:
@@ -102,7 +106,7 @@ def test_the_base_that_compiles_the_entrypoint_is_a_part_that_is_not_shipped() -
     assert found["vllm-openai-0.20.2"]["scope"] == "required"
     assert (found["gcc"]["scope"], found["gcc"]["purl"]) == (
         "excluded",
-        "pkg:deb/debian/gcc?arch=amd64&distro=trixie",
+        "pkg:deb/debian/gcc@4:14.2.0-1?arch=amd64&distro=trixie",
     )
     statement = json.loads(texts("vllm-0.20.2")[sbom.PROVENANCE])
     named = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
