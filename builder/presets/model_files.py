@@ -48,7 +48,7 @@ def chosen(file: ModelFile, names: Iterable[str]) -> list[str]:
 
 
 def complete(file: ModelFile, names: Iterable[str]) -> list[str]:
-    """Like ``chosen``, of files on a disk: empty where a part is not there yet.
+    """Like ``chosen``, of files on a disk: empty where a download was cut.
 
     A repository is complete with its configuration, which ``download`` writes last, and without
     unfinished files.
@@ -58,8 +58,7 @@ def complete(file: ModelFile, names: Iterable[str]) -> list[str]:
     if file.whole:
         unfinished = any(name.endswith(UNFINISHED) for name in known)
         return found if not unfinished and CONFIGURATIONS & {*known} else []
-    split = PART.search(found[0]) if found else None
-    return found if split is None or len(found) == int(split[2]) else []
+    return found
 
 
 def _of_quantization(quantization: str, names: list[str]) -> list[str]:
