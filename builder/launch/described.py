@@ -85,7 +85,7 @@ def given_files(given: Mapping[str, Path]) -> Files:
     """Files or directories that the user named, each mounted under its own name.
 
     An underscore stands for a colon, which Kubernetes does not allow in the path of a mount.
-    Raises ``FetchError`` where one does not exist.
+    Raises ``FetchError`` where one does not exist, or has a name that no text file can have.
     """
     places, mounts = {}, []
     for place, path in given.items():
@@ -93,6 +93,12 @@ def given_files(given: Mapping[str, Path]) -> Files:
         if not file.exists():
             raise FetchError(
                 f"there is no file {path}", hint=f"name an existing one: --{place} FILE"
+            )
+        if not str(file.resolve()).isprintable():  # also what is no UTF-8: surrogates
+            raise FetchError(
+                f"cannot mount {path}",
+                "its name has characters that cannot be written",
+                "rename it",
             )
         places[place] = f"/{place}/{file.name}".replace(":", "_")
         mounts += [

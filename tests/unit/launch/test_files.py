@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +80,10 @@ def test_a_given_file_comes_first(models: Path, tmp_path: Path) -> None:
     assert missing == []
     with pytest.raises(FetchError, match="there is no file"):
         located(run_of(file="a.gguf"), models, {"model": tmp_path / "absent"})
+    for name in ("a\n.gguf", os.fsdecode(b"\xff.gguf")):
+        put(tmp_path / name)
+        with pytest.raises(FetchError, match="cannot mount"):
+            located(run_of(file="a.gguf"), models, {"model": tmp_path / name})
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"])
