@@ -105,7 +105,9 @@ def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:
         if differ and not force:
             names = ", ".join(str(output / name) for name in differ)
             raise WorldError(
-                f"{names} exists already", "it may have been edited", f"{another}, or add --force"
+                f"cannot replace {names}",
+                "it has other contents: it was edited, or is of another export",
+                f"{another}, or --force",
             )
         for name, text in files.items():
             with atomic_write(output / name) as temporary:

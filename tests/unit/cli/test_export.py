@@ -62,7 +62,7 @@ def test_a_file_that_somebody_edited_is_kept(builder: Builder, tmp_path: Path) -
     file.write_text(text.replace("retries: 3", "retries: 9"))
     refused = builder(*export)
     assert refused.returncode == 4
-    assert f"{file} exists already" in refused.stderr
+    assert f"cannot replace {file}" in refused.stderr
     assert "--force" in refused.stderr
     assert "retries: 9" in file.read_text()
     assert builder(*export, "--force").returncode == 0
@@ -94,7 +94,7 @@ def test_a_chart_is_written_and_its_edited_values_stay(builder: Builder, tmp_pat
     values.write_text(values.read_text() + "# mine\n")
     again = builder(*words, "--output", tmp_path / "out")
     assert again.returncode == 4
-    assert f"{values} exists already" in again.stderr
+    assert f"cannot replace {values}" in again.stderr
     assert values.read_text().endswith("# mine\n")
 
 
