@@ -67,38 +67,15 @@ def download(fetches: Sequence[Fetch], directory: Path, progress: Progress) -> N
     require_writable(directory, "set BUILDER_MODELS_DIR to a directory that you can write to")
     left = sum(each.left for each in fetches)
     require_space(directory, left / 2**30 + (RESERVE if left else 0), "the download of the model")
-    waiting = [fetch for fetch in fetches if not fetch.target.is_file()]
-    for fetch in waiting:  # also a run that is killed leaves them
-        fetch.target.parent.mkdir(parents=True, exist_ok=True)
-        fetch.part.touch()
-    try:
-        for fetch in waiting:
-            _download(fetch, progress)
-    except BusyError:
-        raise  # the parts are those of the other run
-    except BaseException:
-        _leave_parts(fetches)
-        raise
-
-
-def _leave_parts(fetches: Sequence[Fetch]) -> None:
-    """Leave a part of each file that is missing in a repository: it tells that it is incomplete.
-
-    Where nothing of a repository came, none is left.
-    """
-    begun = {each.location.repository for each in fetches if each.left < each.size}
     for fetch in fetches:
-        if fetch.target.is_file():
-            continue
-        if fetch.location.repository in begun:
-            fetch.part.touch()
-        else:
-            fetch.part.unlink(missing_ok=True)
+        if not fetch.target.is_file():
+            _download(fetch, progress)
 
 
 def _download(fetch: Fetch, progress: Progress) -> None:
     import requests
 
+    fetch.target.parent.mkdir(parents=True, exist_ok=True)
     with fetch.part.open("a+b") as part:
         try:
             fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,6 +97,9 @@ def _download(fetch: Fetch, progress: Progress) -> None:
             if is_disk_full(error):
                 raise full_disk(f"writing {fetch.part}", fetch.part.parent) from error
             raise
+        finally:
+            if fetch.size and os.fstat(part.fileno()).st_size == 0:
+                fetch.part.unlink(missing_ok=True)
         os.fsync(part.fileno())
         fetch.part.replace(fetch.target)
 
