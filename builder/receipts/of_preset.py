@@ -50,15 +50,16 @@ def is_run_of(receipt: Receipt, preset: Preset, recipe: Recipe) -> bool:
     """
     if receipt.image.recipe != recipe.name or preset.serve.environment or preset.mmproj:
         return False
-    if not is_file(preset.model, receipt.model):
-        return False
-    if preset.drafter is None or receipt.draft is None:
-        if preset.drafter is not None or receipt.draft is not None:
-            return False
-    elif not is_file(preset.drafter, receipt.draft):
+    if not is_file(preset.model, receipt.model) or not _same_draft(preset, receipt):
         return False
     own, wanted = _own_options(recipe), _options(preset.serve.arguments, recipe)
     return _options(receipt.arguments, recipe) == {**own, **wanted}
+
+
+def _same_draft(preset: Preset, receipt: Receipt) -> bool:
+    if preset.drafter is None or receipt.draft is None:
+        return preset.drafter is None and receipt.draft is None
+    return is_file(preset.drafter, receipt.draft)
 
 
 def is_file(wanted: presets.ModelFile, measured: schema.ModelFile) -> bool:

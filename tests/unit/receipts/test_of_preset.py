@@ -12,7 +12,7 @@ from builder.families import load_catalog
 from builder.presets.catalog import PresetEntry, load
 from builder.presets.schema import Preset
 from builder.receipts.catalog import ReceiptEntry
-from builder.receipts.of_preset import is_file, lookup
+from builder.receipts.of_preset import is_file, is_run_of, lookup
 from builder.receipts.schema import ModelFile
 from support.environment import REPOSITORY
 from support.receipts import CARD, measured, of_dflash, receipt, run
@@ -94,3 +94,12 @@ def test_a_receipt_comes_before_the_published_figure() -> None:
     first, second = choose([PRESET, slow], question).fits
     assert (first.preset, first.measured and first.measured.tokens_per_second) == ("slow", 305)
     assert (second.preset, second.measured) == (PRESET.name, None)
+
+
+def test_a_preset_with_what_no_receipt_tells_has_none() -> None:
+    recipe, preset = CATALOG.engine(PRESET.preset.recipe).recipe, PRESET.preset
+    given = entry().receipt
+    assert is_run_of(given, preset, recipe)
+    serve = preset.serve.model_copy(update={"environment": {"A": "1"}})
+    assert not is_run_of(given, preset.model_copy(update={"serve": serve}), recipe)
+    assert not is_run_of(given, preset.model_copy(update={"mmproj": preset.drafter}), recipe)
