@@ -52,7 +52,7 @@ class Resolver:
             raise RecipeError(
                 f"{recipe.name} needs the base {name}: its entrypoint is compiled there",
                 "the catalog has no such base",
-                f"copy recipes/bases/{name}.toml from builder's own catalog",
+                f"copy recipes/bases/{name}.toml and its lock from builder's own catalog",
             )
         return self._base(name)
 

@@ -20,7 +20,7 @@ from builder.sbom.provenance import platform
 from builder.tools.docker import engine as docker
 from builder.tools.registry.client import Repository
 
-RECIPE_FILE = re.compile(r"(?:bases/)?[A-Za-z0-9][A-Za-z0-9._-]*\.toml")
+RECIPE_FILE = re.compile(r"(?:bases/(?:locks/)?)?[A-Za-z0-9][A-Za-z0-9._-]*\.toml")
 RECIPE = "application/vnd.builder.recipe.v1+toml"
 NAMES = {sbom.CYCLONEDX: "bom.cdx.json", sbom.SPDX: "bom.spdx.json", sbom.PROVENANCE: "slsa.json"}
 
@@ -77,7 +77,7 @@ def recipe_texts(files: Sequence[File]) -> dict[str, str]:
         if not RECIPE_FILE.fullmatch(file.name):
             raise RegistryError(
                 f"the attached recipe has a file with the path {file.name!r}",
-                "a recipe's files are NAME.toml and bases/NAME.toml",
+                "a recipe's files are NAME.toml, bases/NAME.toml and bases/locks/NAME.toml",
                 "nothing is written",
             )
         try:

@@ -145,8 +145,10 @@ def write_catalog(
     pin = pin or 'note  = "made by a test"'
     (root / "recipes" / "bases").mkdir(parents=True, exist_ok=True)
     (root / "recipes" / "bases" / "stand-in.toml").write_text(BASE.format(image=image, pin=pin))
-    tools = "recipes/bases/debian-trixie-gcc.toml"  # the entrypoint is compiled there
-    copyfile(REPOSITORY / tools, root / tools)
+    bases = Path("recipes", "bases")  # the entrypoint is compiled in one of them
+    (root / bases / "locks").mkdir(exist_ok=True)
+    for tools in ("debian-trixie-gcc.toml", "locks/debian-trixie-gcc.debian.toml"):
+        copyfile(REPOSITORY / bases / tools, root / bases / tools)
     source = source or '[source]\npath = "package"'
     own = f'env = {{ OVERLAID = "yes" }}\n{more}'
     text = RECIPE.format(parts=parts, source=source, version=version, image=own)

@@ -80,6 +80,7 @@ def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:
         "vllm-nightly-abababababab.toml",
         "bases/vllm-openai-nightly-abababababab.toml",
         "bases/debian-trixie-gcc.toml",
+        "bases/locks/debian-trixie-gcc.debian.toml",
     }
     assert 'base    = "vllm-openai-nightly-abababababab"' in written.read_text()
     of_git = found.engine("llama-cpp-master")
