@@ -14,9 +14,8 @@ from builder.compare.tree import Node, Tree
 from builder.kernels.compare import library_name
 from builder.tools.elf import is_elf
 
-LARGEST = (
-    64 << 20
-)  # bytes of a file that is no ELF file: of larger ones only the digest is compared
+LARGEST = 64 << 20
+"""Bytes: of larger files that are no ELF files, only the digest is compared."""
 
 
 def compare_trees(before: Tree, after: Tree, work: Path) -> Comparison:

@@ -245,6 +245,11 @@ class Comparison:
         return ((each, each.code) for each in self.files if each.code is not None)
 
     @property
+    def unread(self) -> list[FileDifference]:
+        """The files of which sections or device code could not be compared."""
+        return [each for each in self.files if each.unread]
+
+    @property
     def same_code(self) -> bool:
-        """Whether the device code is the same, byte for byte."""
-        return all(code.same for _, code in self.codes)
+        """Whether the device code is the same, byte for byte; False where some is unread."""
+        return all(code.same for _, code in self.codes) and not self.unread

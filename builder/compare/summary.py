@@ -22,6 +22,9 @@ def summary(found: Comparison, *, times: bool = False) -> list[str]:
         lines.append(_config(found))
     if found.layers:
         lines.append(_layers(found))
+    if found.unread:
+        paths = ", ".join(each.path for each in found.unread)
+        lines.append(f"damaged, so that their code could not be compared: {paths}")
     code = _device_code(found)
     return [*lines, *([code] if code else []), *_causes(found)]
 
@@ -68,10 +71,11 @@ def _layers(found: Comparison) -> str:
 def _device_code(found: Comparison) -> str:
     codes = [code for _, code in found.codes]
     if not codes:
-        return "no file with device code differs" if found.digests and found.differing() else ""
+        quiet = not found.digests or not found.differing() or found.unread
+        return "" if quiet else "no file with device code differs"
     entries = sum(max(each.before, each.after) for code in codes for each in code.totals)
     files = f"{len(codes)} file{'s' if len(codes) > 1 else ''}"
-    if found.same_code:
+    if all(code.same for code in codes):
         return f"the same device code, byte for byte: {entries:,} entries in {files} that differ"
     missing = [each for code in codes for each in code.totals if each.before != each.after]
     functions = [each for code in codes for each in code.functions]
@@ -117,6 +121,6 @@ def _signs(found: Comparison, signs: list[Signs]) -> str:
     unsigned = found.after if after < before else found.before
     return (
         f": of their 8-bit loads for {same[0].code}, {before:,} are signed in {found.before} and "
-        f"{after:,} in {found.after}; plain char is signed or not as on the machine that compiles: "
+        f"{after:,} in {found.after}; plain char follows the machine that nvcc runs on: for amd64, "
         f"compile {unsigned} with {CHAR}"
     )

@@ -101,14 +101,29 @@ def test_the_files_after_all_layers_are_compared(tmp_path: Path) -> None:
         (layer(("a", b"1")), layer(("a", b"1")) + bytes(10240), ("tar", ())),
         (layer(("a", b"1")), layer(("a", b"2"), ("b", b"2")), ("files", ("/a", "/b"))),
         (layer(("a", b"1"), ("b", "=a")), layer(("a", b"1"), ("b", b"1")), ("files", ("/b",))),
+        (layer(("a", b"1"), ("c", b"1"), ("b", "=a")), layer(("a", b"1"), ("c", b"1"), ("b", "=c")),
+         ("files", ("/b",))),
         (layer((".wh.a", b"")), layer(("a", b"")), ("files", ("/a",))),
     ],
-)
+)  # fmt: skip
 def test_what_differs_of_two_layers(
     tmp_path: Path, before: bytes, after: bytes, expected: tuple[str, tuple[str, ...]]
 ) -> None:
     found = compared(tmp_path, [BASE, before], [BASE, after])
     assert (found.layers[1].state, found.layers[1].paths) == expected
+
+
+def test_a_whiteout_does_not_apply_to_its_own_layer(tmp_path: Path) -> None:
+    new = layer(("etc", None), ("etc/new", b"2"), (".wh.etc", b""), ("opt/.wh..wh..opq", b""))
+    old = layer(("opt/old", b"1"))
+    found = compared(tmp_path, [BASE, old, new], [layer(("etc", None), ("etc/new", b"2"))])
+    assert states(found) == {}
+
+
+def test_the_mode_of_a_link_does_not_count(tmp_path: Path) -> None:
+    link = {"type": tarfile.SYMTYPE, "linkname": "a"}
+    before, after = (layer_of(member("b", mode=mode, **link)) for mode in (0o777, 0o644))
+    assert compared(tmp_path, [before], [after]).same(times=True)
 
 
 def test_layers_are_paired_by_their_tars(tmp_path: Path) -> None:

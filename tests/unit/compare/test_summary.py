@@ -131,3 +131,9 @@ def test_signs_of_larger_types_and_names_that_nvcc_makes() -> None:
         "compile it in the same directory",
         "signedness: 1 kernel differs in the signs of integers",
     ]
+
+
+def test_what_could_not_be_compared_is_not_the_same() -> None:
+    found = replace(SAME, files=(replace(CHANGED, unread="byte 0x40: cut off"),))
+    assert not found.same_code
+    assert summary(found)[1:] == ["damaged, so that their code could not be compared: /lib/x.so"]
