@@ -156,7 +156,8 @@ class Debian(Model):
     """Debian packages beside those of the base."""
 
     build: list[DebianPackage] = []
-    """Packages to compile with; the image does not have them."""
+    """Packages to compile with; the image does not have them.  "libssl-dev:target" is that of the
+    image's architecture: what is linked."""
     runtime: list[DebianPackage] = []
     """Packages of the image."""
     lock: TreePath | None = None
