@@ -19,6 +19,9 @@ PATH_EXCLUDES = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
 PATH_INCLUDES = ("/usr/share/doc/*/copyright",)
 WITHOUT_SOURCES = 'rm -f "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*'
 
+FOREIGN = "apt-get install arch-test qemu-user-static: this machine must run that architecture"
+REACHES = "check that this machine reaches a Debian mirror (apt-get update)"
+
 
 def bootstrap(
     root: BootstrappedRoot, architecture: Architecture, work: Path, sources: Path | None, log: Log
@@ -86,8 +89,8 @@ def _mmdebstrap(
             raise full_disk(f"mmdebstrap was writing to {work}", work)
         errors = [line for line in lines if line.startswith("E:")] or lines[-5:]
         raise FetchError(
-            f"mmdebstrap could not make the Debian root {suite}",
+            f"mmdebstrap could not make the Debian root {suite} for {architecture}",
             "\n".join(errors),
-            "check that this machine reaches a Debian mirror (apt-get update)",
+            FOREIGN if "arch-test" in done.stderr else REACHES,
         )
     return target
