@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from builder.upstream.lock_debian import AnyEntry, DebianSession
 
 
+HINT = (
+    "a recipe names Python packages in [python]: requirements, and Debian packages in [debian]; a "
+    "base names Debian packages in [root], [devel] and [runtime]"
+)
+
+
 class Kind(StrEnum):
     """What a lock is of."""
 
@@ -91,10 +97,10 @@ def lock(
             entry = found.base(name) if name in found.bases else found.engine(name)
             kinds = [kind for kind in _kinds(entry) if only in {None, kind}]
             if not kinds:
+                what = {None: "nothing", Kind.python: "no Python requirements"}
                 raise RecipeError(
-                    f"{entry.name} has nothing to lock",
-                    hint="a recipe names its Debian packages in [debian], and its Python packages "
-                    "in [python]: requirements",
+                    f"{entry.name} has {what.get(only, 'no Debian packages')} to lock",
+                    hint=HINT,
                 )
             if Kind.python in kinds:
                 made.append(_lock_python(found, entry.name, python, dry_run=dry_run))

@@ -128,10 +128,15 @@ def test_a_pinned_commit_is_mirrored_built_offline_and_named_in_the_image(
     recipe.write_text(text.replace("[build]", '[debian]\nruntime = ["tree"]\n\n[build]'))
     done = builder("build", "from-git", "--offline", "--catalog", catalog)
     assert done.returncode == 5, done.stderr
-    assert "from-git-1 needs Debian packages: tree" in done.stderr
+    assert "from-git-1 installs Debian packages, and has no lock of them" in done.stderr
     base = catalog / "recipes" / "bases" / "cuda-13.0.toml"
-    base.write_text(base.read_text().replace('"libgomp1"', '"libgomp1", "tree"'))
+    text = base.read_text()
+    base.write_text(text.replace('"libgomp1"', '"libgomp1", "tree"'))
+    done = builder("build", "from-git", "--offline", "--catalog", catalog)
+    assert done.returncode == 3, done.stderr
+    assert "the Debian lock of cuda-13.0 does not fit" in done.stderr
+    base.write_text(text.replace('[debian]\nlock = "locks/cuda-13.0.debian.toml"\n', ""))
     done = builder("build", "from-git", "--offline", "--catalog", catalog)
     assert done.returncode == 5, done.stderr
     assert "the base cuda-13.0" in done.stderr
-    assert "is not in Docker" in done.stderr
+    assert "its packages have no lock, and nothing is fetched (--offline)" in done.stderr

@@ -56,7 +56,8 @@ def test_requirements_become_wheels(builder: Builder, catalog: Path) -> None:
     again = builder("pin", "lock", "wheels", "--catalog", catalog)
     assert "no changes" in again.stdout
     other = builder("pin", "lock", "wheels", "--catalog", catalog, "--python", "3.12", "--json")
-    files = {entry["name"]: entry["sha256"] for entry in json.loads(other.stdout)["files"]}
+    (made,) = json.loads(other.stdout)
+    files = {entry["name"]: entry["sha256"] for entry in made["files"]}
     assert files["six"] == digests["six"]
     assert files["markupsafe"] != digests["markupsafe"]
 
@@ -82,9 +83,27 @@ def test_what_cannot_be_locked(builder: Builder, catalog: Path) -> None:
     assert not file.exists()
     done = builder("pin", "lock", "wheels", "--catalog", catalog, "--python", "2.7")
     assert done.returncode == 2
-    done = builder("pin", "lock", "cuda-13.0", "--catalog", catalog)
+    done = builder("pin", "lock", "cuda-13.0", "--only", "python", "--catalog", catalog)
     assert done.returncode == 3
-    assert "cuda-13.0 has no requirements to lock" in done.stderr
+    assert "cuda-13.0 has no Python requirements to lock" in done.stderr
     done = builder("pin", "lock", "nothing", "--catalog", catalog)
     assert done.returncode == 3
     assert "no recipe is named nothing" in done.stderr
+
+
+@pytest.mark.network
+def test_debian_packages_of_a_root_are_signed_and_complete(builder: Builder, catalog: Path) -> None:
+    lock = catalog / "recipes" / "bases" / "locks" / "debian-trixie.debian.toml"
+    lock.unlink()
+    done = builder("pin", "lock", "debian-trixie", "--catalog", catalog)
+    assert done.returncode == 0, done.stderr
+    locked = tomllib.loads(lock.read_text())
+    assert locked["suite"] == "trixie"
+    assert [install["architecture"] for install in locked["install"]] == ["amd64", "arm64"]
+    for install in locked["install"]:
+        names = {file["path"].rpartition("/")[2].split("_")[0] for file in install["files"]}
+        # Essential packages, a required one, apt, and the one that the base asks for.
+        assert {"base-files", "dpkg", "passwd", "apt", "ca-certificates", "libc6"} <= names
+    again = builder("pin", "outdated", "--debian", "--catalog", catalog, "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == []  # there is no recipe

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.catalogs import without_locks
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.indexes import Index, served, wheel
@@ -65,6 +66,7 @@ class Farm:
 
     def __init__(self, catalog: Path, folder: Path, builder: Builder) -> None:
         self.catalog = catalog
+        without_locks(catalog)
         self.recipes = catalog / "recipes"
         self.builder = builder
         self.upstream = Upstream(folder / "served" / "eng")
