@@ -9,6 +9,8 @@ from itertools import product
 from pathlib import Path
 from typing import get_args
 
+from debian.debian_support import Version
+
 from builder import families
 from builder.errors import RecipeError
 from builder.families.debian import Wanted
@@ -106,20 +108,19 @@ class DebianSession:
     def newer(self, entry: AnyEntry) -> list[str]:
         """The locked packages of an entry that Debian has newer: "NAME OLD -> NEW".
 
-        Raises like ``make``.
+        Raises like ``make``.  A lock that would get other packages, and no newer one, is not named.
         """
         lock = self._lock(entry)
-        found: dict[str, None] = {}
-        for install in lock.install if lock is not None else ():
-            key = Wanted(install.stage, "", install.architecture, (), install.foreign)
-            database = "".join(
-                f"Package: {file.name}\nVersion: {file.version}\nStatus: install ok installed\n"
-                f"Architecture: {file.architecture}\nMaintainer: -\nDescription: -\n\n"
-                for file in install.files
-            )
-            upgrades = self._solver(str(self.suite(entry)), key).upgrades(database)
-            found |= dict.fromkeys(f"{name} {old} -> {new}" for name, old, new in upgrades)
-        return list(found)
+        if lock is None:
+            return []
+        files = {(each.name, each.architecture): each for i in lock.install for each in i.files}
+        newest = self._lists(lock.suite, get_args(Architecture)).newest(files)
+        lines = (
+            f"{key[0]} {files[key].version} -> {version}"
+            for key, version in sorted(newest.items())
+            if Version(version) > Version(files[key].version)
+        )
+        return list(dict.fromkeys(lines))
 
     def _install(
         self, entry: AnyEntry, suite: str, wanted: Wanted, platforms: Platforms
@@ -179,7 +180,10 @@ class DebianSession:
 
     def _solver(self, suite: str, wanted: Wanted) -> Solver:
         """The package lists for a stage's architectures, fetched once."""
-        architectures = [wanted.architecture, *([wanted.foreign] if wanted.foreign else [])]
+        foreign = [wanted.foreign] if wanted.foreign else []
+        return self._lists(suite, [wanted.architecture, *foreign])
+
+    def _lists(self, suite: str, architectures: Sequence[str]) -> Solver:
         key = (suite, *architectures)
         if key not in self._solvers:
             self.log(f"fetching the package lists of {suite}, {' and '.join(architectures)}")

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -22,8 +22,7 @@ from builder.tools.apt.sources import Source
 
 # 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:DIGEST, of `apt-get --print-uris`.
 LINE = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
-# Inst NAME [INSTALLED] (CANDIDATE ARCHIVE [ARCHITECTURE]), of `apt-get --simulate`.
-UPGRADE = re.compile(r"Inst (?P<name>\S+) \[(?P<old>[^]]+)\] \((?P<new>\S+) ")
+FIELD = re.compile(r"(?:Package|Architecture|Version): ")
 
 
 def smallest_root(architecture: str) -> list[str]:
@@ -51,6 +50,8 @@ class Solver:
 
     folder: Path
     sources: tuple[Source, ...]
+    architectures: tuple[str, ...]
+    """The native one first."""
 
     def as_of(self) -> datetime:
         """The date of the newest of the package lists."""
@@ -73,16 +74,20 @@ class Solver:
         lines = [LINE.fullmatch(line) for line in text.splitlines()]
         return sorted((self._found(line) for line in lines if line), key=lambda found: found.path)
 
-    def upgrades(self, installed: str) -> list[tuple[str, str, str]]:
-        """The installed packages of which there is a newer version: name, version, newer version.
+    def newest(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """The version of each package that apt would install, by name and architecture.
 
-        Of each package in ``installed``, name, version and architecture suffice.
+        A package that is no longer there is left out.
         """
-        text = self._apt(["--simulate", "dist-upgrade"], installed)
-        lines = [UPGRADE.match(line) for line in text.splitlines()]
-        found = [(line["name"], line["old"], line["new"]) for line in lines if line]
-        # A package whose control data is shortened is another one to apt, of the same version.
-        return [each for each in found if each[1] != each[2]]
+        native = self.architectures[0]
+        names = (f"{name}:{native if each == 'all' else each}" for name, each in packages)
+        done = _run(["apt-cache", "show", "--no-all-versions", *names], self.folder)
+        found = {}
+        for stanza in done.stdout.split("\n\n"):
+            fields = dict(line.split(": ", 1) for line in stanza.splitlines() if FIELD.match(line))
+            if fields:
+                found[fields["Package"], fields["Architecture"]] = fields["Version"]
+        return found
 
     def _apt(self, arguments: list[str], installed: str) -> str:
         (self.folder / "status").write_text(installed, "utf-8")
@@ -134,7 +139,7 @@ def open_solver(
             _errors(done.stderr),
             "check that this machine reaches a Debian mirror, and has debian-archive-keyring",
         )
-    return Solver(folder, tuple(sources))
+    return Solver(folder, tuple(sources), tuple(architectures))
 
 
 def _configuration(folder: Path, architectures: Sequence[str]) -> Iterator[str]:

@@ -220,13 +220,10 @@ def test_a_newer_version_is_a_visible_change(farm: Farm, tmp_path: Path) -> None
     farm.archive.publish(datetime(2025, 11, 29, tzinfo=UTC))
     found = load(farm.catalog)
     session = farm.session(tmp_path)
-    assert session.newer(found.base("root")) == ["libc 1:2.0-1 -> 1:2.0-2"]
-    assert session.newer(found.base("cuda")) == ["libc-dev 1:2.0-1 -> 1:2.0-2"]
-    assert session.newer(found.engine("x-1")) == [
-        f"{name}:{architecture} 1:2.0-1 -> 1:2.0-2"
-        for architecture in ("amd64", "arm64")
-        for name in ("libc", "libc-dev")
-    ]
+    libc, headers = "libc 1:2.0-1 -> 1:2.0-2", "libc-dev 1:2.0-1 -> 1:2.0-2"
+    assert session.newer(found.base("root")) == [libc]
+    assert session.newer(found.base("cuda")) == [headers]
+    assert session.newer(found.engine("x-1")) == [libc, headers]
     # The root stays: the base upgrades the library that its headers need.
     made = farm.lock("cuda")
     assert list(made.changes) == ["libc added -> 1:2.0-2", "libc-dev 1:2.0-1 -> 1:2.0-2"]
