@@ -73,6 +73,10 @@ def test_it_compiles_there_and_is_smoke_tested_here(
     assert abandoned() == []
     again = builder("build", "overlaid-1", *option, "--catalog", recipe)
     assert "unchanged: built and verified before" in again.stdout
+    # This machine's own engine makes the same image: nothing of the other one is in it.
+    here = builder("reproduce", "overlaid-1", "--builder", "default", "--catalog", recipe)
+    assert here.returncode == 0, here.stderr
+    assert record["digest"] in here.stdout
 
 
 RUNS = "import vllm.ops; print('capability', vllm.ops.CAPABILITY)"
