@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import requests
 
+from builder.recipes import debian_lock
 from support.commands import Builder
-from support.environment import abandoned
+from support.environment import REPOSITORY, abandoned
 from support.smoke_tests import docker
 from support.variants import REPOSITORY_NAME, Begin, edit, labels, lasting, wait_for_log
 
@@ -42,9 +43,10 @@ def test_the_image_says_what_it_is(hello: dict[str, Any]) -> None:
     assert found["org.opencontainers.image.licenses"] == "MIT"
     assert found["org.opencontainers.image.source"] == "engines/hello-sm120"
     assert len(found["org.opencontainers.image.revision"]) == 64
-    # The day of the Debian packages: the newest input that has a date.
+    # That of the Debian packages: the newest input that has a date.
     created = docker("image", "inspect", "--format={{.Created}}", hello["references"][0])
-    assert created == f"{hello['plan']['base']['base']['root']['as_of']}T00:00:00Z"
+    locks = REPOSITORY.glob("recipes/**/locks/*.debian.toml")
+    assert created in {f"{debian_lock.read(lock).as_of:%Y-%m-%dT%H:%M:%SZ}" for lock in locks}
     assert found["org.opencontainers.image.created"] == created.replace("Z", "+00:00")
     assert found["org.opencontainers.image.base.name"].startswith("builder-base/cuda-13.0:runtime-")
     base = docker(

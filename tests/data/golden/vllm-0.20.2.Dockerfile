@@ -6,7 +6,8 @@ RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/out/opt/b
 FROM base-runtime AS image
 ARG BASE_USER SOURCE_DATE_EPOCH
 USER root
-RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=source,target=/run/overlay --mount=type=bind,from=entrypoint,source=/out,target=/run/entrypoint ["/run/inside/reproducible", "/", "sh", "-euc", "cp -r /run/entrypoint/. /; cp /run/inside/healthcheck \"$0\"; exec \"$@\"", "/usr/local/bin/healthcheck", "python3", "/run/inside/overlay.py", "/run/overlay", "--package", "vllm", "--version", "0.20.2", "--keep-start"]
+RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=entrypoint,source=/out,target=/run/entrypoint ["/run/inside/reproducible", "/", "sh", "-euc", "cp -r /run/entrypoint/. /; cp /run/inside/healthcheck \"$0\"", "/usr/local/bin/healthcheck"]
+RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=source,target=/run/overlay ["/run/inside/reproducible", "/", "python3", "/run/inside/overlay.py", "/run/overlay", "--package", "vllm", "--version", "0.20.2", "--keep-start"]
 USER $BASE_USER
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20m CMD ["/usr/local/bin/healthcheck", "8000", "health"]
