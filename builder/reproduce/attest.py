@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,6 +46,45 @@ class Statement(BaseModel):
     """When it was built again; RFC 3339, UTC."""
 
 
+@dataclass(frozen=True, slots=True)
+class Attestation:
+    """An image of a registry, to which a statement can be attached."""
+
+    session: BuildSession
+    repository: Repository
+    manifest: Manifest
+    work: Path
+    """A directory for the files of cosign."""
+
+    def attach(self, result: Result) -> str:
+        """Attach the statement of a result; the digest that the image has there.
+
+        Raises ``WorldError`` where the registry has another image, or signing fails;
+        ``RegistryError``, ``FetchError``.
+        """
+        (image,) = result.reproductions
+        digest = self.manifest.digest
+        if digest != image.found:
+            raise WorldError(
+                f"the statement is not attached: {self.repository.name} has another image",
+                f"it has {digest}; the build has {image.found}",
+                "reproduce the image of the registry: `builder reproduce REGISTRY/REPOSITORY:TAG`",
+            )
+        settings = self.session.settings
+        statement = Statement(
+            digest=digest,
+            recipe=image.name,
+            architecture=buildx.builder(settings.buildx).architecture,
+            version=__version__,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        text = statement.model_dump_json()
+        signature = cosign.sign_text(text, settings.cosign_key, self.work / "cosign")
+        annotations = {TEXT: text, SIGNATURE: signature}
+        attach(self.repository, self.manifest, REPRODUCTION, annotations)
+        return digest
+
+
 @contextmanager
 def attestation(session: BuildSession, target: str) -> Iterator[Attestation]:
     """A place for a statement on an image: its registry answers, and there is a key.
@@ -80,43 +120,3 @@ def _place(session: BuildSession, target: str) -> tuple[Repository, str]:
         f"{target} is no image of a registry: nothing can be attached to it",
         hint="name a recipe, or an image: --attest REGISTRY/REPOSITORY:TAG",
     )
-
-
-class Attestation:
-    """An image of a registry, to which a statement can be attached."""
-
-    def __init__(
-        self, session: BuildSession, repository: Repository, manifest: Manifest, work: Path
-    ) -> None:
-        self._session = session
-        self._repository = repository
-        self._manifest = manifest
-        self._work = work
-
-    def attach(self, result: Result) -> str:
-        """Attach the statement of a result; the digest that the image has there.
-
-        Raises ``WorldError`` where the registry has another image, or signing fails;
-        ``RegistryError``, ``FetchError``.
-        """
-        (image,) = result.reproductions
-        digest = self._manifest.digest
-        if digest != image.found:
-            raise WorldError(
-                f"the statement is not attached: {self._repository.name} has another image",
-                f"it has {digest}; the build has {image.found}",
-                "reproduce the image of the registry: `builder reproduce REGISTRY/REPOSITORY:TAG`",
-            )
-        settings = self._session.settings
-        statement = Statement(
-            digest=digest,
-            recipe=image.name,
-            architecture=buildx.builder(settings.buildx).architecture,
-            version=__version__,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        text = statement.model_dump_json()
-        signature = cosign.sign_text(text, settings.cosign_key, self._work / "cosign")
-        annotations = {TEXT: text, SIGNATURE: signature}
-        attach(self._repository, self._manifest, REPRODUCTION, annotations)
-        return digest

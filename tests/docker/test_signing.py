@@ -18,6 +18,9 @@ import pytest
 import requests
 import trustme
 
+from builder.publish.referrers import referrers
+from builder.reproduce.attest import REPRODUCTION, SIGNATURE, TEXT
+from builder.tools.registry import cosign
 from builder.tools.registry.client import Repository
 from support.overlaid import Build, change
 from support.publishing import made, own, tags, verified
@@ -59,6 +62,22 @@ def test_a_signature_is_there_before_any_tag(
     folder.mkdir()
     subprocess.run(["cosign", "generate-key-pair"], cwd=folder, check=True, capture_output=True)
     assert not verified(f"{name}:1", folder / "cosign.pub")
+
+
+def test_an_image_that_is_built_again_gets_a_signed_statement(
+    image: dict[str, Any], push: Any, key: Path, tmp_path: Path
+) -> None:
+    gone = push("--attest", command="reproduce", expect=12)
+    assert "has no tag" in gone.stderr
+    push()
+    done = push("--attest", command="reproduce")
+    assert f"the statement is attached to {image['digest']}" in done.stderr
+    name = image["references"][0].rpartition(":")[0]
+    entries = referrers(Repository(name, print), image["digest"])
+    (entry,) = [each for each in entries if each["artifactType"] == REPRODUCTION]
+    text, signature = (entry["annotations"][each] for each in (TEXT, SIGNATURE))
+    assert json.loads(text)["digest"] == image["digest"]
+    assert cosign.signed_by(text, signature, str(key.with_name("cosign.pub")), tmp_path / "work")
 
 
 def test_without_cosign_nothing_is_pushed(
