@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from builder.errors import RegistryError
 from builder.publish.remote_image import (
     BASE_DIGEST,
     BASE_NAME,
@@ -52,16 +53,25 @@ def update_of(
 ) -> Update | None:
     """The update from the image ``before`` (a digest; empty: none) of some tags to a new one.
 
-    None where there is no image to compare with.  Of an index, the image for linux/amd64 counts.
-    Raises ``RegistryError``, ``FetchError``.
+    None where there is no image to compare with: a tag can be moved away from one that cannot be
+    read.  Of an index, the image for linux/amd64 counts.  Raises ``RegistryError`` where the new
+    image cannot be read, ``FetchError``.
     """
-    there = repository.manifest(before) if before else None
-    if there is None:
+    known = _layers_before(repository, before) if before else None
+    if known is None:
         return None
-    known = layer_sizes(image_manifest(repository, there))
     layers = layer_sizes(image_manifest(repository, new))
     size = sum(size for digest, size in layers.items() if digest not in known)
     return Update(tuple(tags), before, size, sum(layers.values()))
+
+
+def _layers_before(repository: Repository, digest: str) -> Mapping[str, int] | None:
+    """The layers of the image that tags point to; None where it is gone or cannot be read."""
+    try:
+        there = repository.manifest(digest)
+        return layer_sizes(image_manifest(repository, there)) if there else None
+    except RegistryError:
+        return None
 
 
 def over_budget(

@@ -9,7 +9,7 @@ import pytest
 
 from builder.errors import RegistryError
 from builder.publish import tag_history, tags, upload
-from builder.publish.remote_image import BASE_DIGEST, BASE_NAME
+from builder.publish.remote_image import BASE_DIGEST, BASE_NAME, DEEPEST, image_manifest
 from builder.publish.update_size import Update, over_budget, update_of
 from builder.publish.upload import LocalImage
 from builder.tools.docker.blobs import Blobs
@@ -59,6 +59,18 @@ def test_only_layers_that_the_image_before_lacks_are_downloaded(repository: Repo
     twice = image(repository, day=3, layers=[BIG, BIG, BASE])
     found = update(repository, index(repository, "i", of=[first]), twice)
     assert (found.size, found.download) == (sum(sizes(twice)[1:3]), sum(sizes(twice)[:3]))
+
+
+def test_a_tag_moves_away_from_an_image_that_cannot_be_read(repository: Repository) -> None:
+    nested = image(repository, day=1)
+    for _ in range(DEEPEST):
+        nested = index(repository, "latest", of=[nested])
+    with pytest.raises(RegistryError, match="cannot be read as an image"):
+        image_manifest(repository, nested)
+    second = image(repository, day=2)
+    done = tags.move(repository, "latest", second.digest, "an image again")
+    assert (done.before, done.update) == (nested.digest, None)
+    assert repository.resolve("latest") == second.digest
 
 
 def why(repository: Repository, before: Manifest, after: Manifest, told: dict[str, Any]) -> str:
