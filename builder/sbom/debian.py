@@ -44,22 +44,21 @@ class Dpkg:
 def installed(reference: str, work: Path) -> Dpkg | None:
     """The dpkg database of an image of the engine; None where the image has none.
 
-    Files are copied to ``work``.  Raises ``UntriedError`` where the engine cannot copy them.
+    Files are copied to ``work``, which has none of them yet.  Raises ``UntriedError`` where the
+    engine cannot copy them.
     """
-    status = _text(reference, STATUS, work / "dpkg-status")
-    if status is None:
-        return None
-    return parse(status, _text(reference, RELEASE, work / "os-release") or "")
-
-
-def _text(reference: str, path: str, copy: Path) -> str | None:
+    status, release = work / "dpkg-status", work / "os-release"
     try:
-        containers.copy_out(reference, path, copy)
+        containers.copy_all_out(reference, {STATUS: status, RELEASE: release})
     except UntriedError as error:
-        if ABSENT.search(error.why):
-            return None
-        raise
-    return copy.read_text("utf-8", errors="replace")
+        if not ABSENT.search(error.why):
+            raise
+    found = [_text(file) for file in (status, release)]
+    return parse(found[0], found[1] or "") if found[0] is not None else None
+
+
+def _text(copy: Path) -> str | None:
+    return copy.read_text("utf-8", errors="replace") if copy.exists() else None
 
 
 def parse(status: str, release: str) -> Dpkg:

@@ -15,7 +15,7 @@ from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDi
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from builder.errors import UntriedError
-from builder.sbom.debian import installed
+from builder.sbom.debian import STATUS, Dpkg, Package, installed
 from support.bills import (
     properties,
 )
@@ -66,14 +66,22 @@ def test_the_packages_are_those_of_dpkg(
     assert "cannot write" in unwritable.stderr
 
 
-def test_an_image_without_dpkg_says_so(made: set[str], tmp_path: Path) -> None:
-    name = "builder-test/without-dpkg:1"
-    packed = io.BytesIO()
+def imported(name: str, file: str, content: bytes) -> str:
+    """An image of one file."""
+    packed, member = io.BytesIO(), tarfile.TarInfo(file)
+    member.size = len(content)
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        tar.addfile(tarfile.TarInfo("alone"))
-    made.add(name)
+        tar.addfile(member, io.BytesIO(content))
     subprocess.run(["docker", "import", "-", name], input=packed.getvalue(), check=True)
-    assert installed(name, tmp_path) is None
+    return name
+
+
+def test_an_image_without_dpkg_or_release_says_so(made: set[str], tmp_path: Path) -> None:
+    made.update({"builder-test/without-dpkg:1", "builder-test/without-release:1"})
+    assert installed(imported("builder-test/without-dpkg:1", "alone", b""), tmp_path) is None
+    status = b"Package: x\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n"
+    name = imported("builder-test/without-release:1", STATUS.lstrip("/"), status)
+    assert installed(name, tmp_path) == Dpkg("debian", "", (Package("x", "1", "all", "x", "1"),))
     with pytest.raises(UntriedError, match="cannot read"):
         installed("builder-test/that-is-not-there:1", tmp_path)
 
