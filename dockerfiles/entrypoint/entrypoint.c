@@ -8,7 +8,8 @@
 // a published one keeps its entrypoint and its command.
 //
 // If "--check" is the container's only argument, or followed by "--json" alone, all that is found is
-// printed instead; with "--report" alone, what can be handed on: no path, no message.  Every other argument is the engine's; --help or --version alone needs no card.
+// printed instead; with "--report" alone, what can be handed on: no path, no message.  Every other
+// argument is the engine's; --help or --version alone needs no card.
 //
 // BUILDER_CPU=1 starts the engine without a card.  Exit status: 78 (EX_CONFIG, sysexits.h) without a
 // usable card; 126 or 127 where the engine cannot be run, as a shell has it.

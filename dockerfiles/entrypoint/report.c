@@ -4,12 +4,13 @@
 
 #include "entrypoint.h"
 
-#define OTHERWISE                                             \
-    "set BUILDER_CPU=1 to run on the CPU; --check as the only argument shows all that was " \
-    "found"
+static const char on_cpu[] = "set BUILDER_CPU=1 to run on the CPU";
 
 void print_refusal(const struct verdict *verdict) {
-    fprintf(stderr, "error: %s\n  to do: %s\n  or: %s\n", verdict->what, verdict->remedy, OTHERWISE);
+    fprintf(stderr,
+            "error: %s\n  to do: %s\n  or: %s; --check as the only argument shows all that was "
+            "found\n",
+            verdict->what, verdict->remedy, on_cpu);
 }
 
 // A list with commas, or the word for an empty one.
@@ -40,7 +41,7 @@ void print_text(const struct needs *needs, const struct facts *facts,
     if (verdict->problem == NULL)
         puts("result   the engine uses the card");
     else
-        printf("result   %s\nto do    %s\nor       %s\n", verdict->what, verdict->remedy, OTHERWISE);
+        printf("result   %s\nto do    %s\nor       %s\n", verdict->what, verdict->remedy, on_cpu);
 }
 
 static void print_string(const char *text) {
@@ -114,30 +115,39 @@ static void print_cards(const struct facts *facts) {
     printf("%s]\n}\n", facts->card_count > 0 ? "\n  " : "");
 }
 
-void print_json(const struct needs *needs, const struct facts *facts,
-                const struct verdict *verdict) {
+static void print_result(const struct verdict *verdict) {
     printf("{\n  \"version\": 1,\n  \"usable\": %s,\n  ",
            verdict->problem == NULL ? "true" : "false");
     print_member("problem", verdict->problem);
-    printf(",\n  \"lines\": [");
-    if (verdict->problem != NULL) {
-        const char *lines[] = {verdict->what, verdict->remedy, OTHERWISE};
-        for (int i = 0; i < 3; ++i) {
-            if (i > 0) printf(", ");
-            print_string(lines[i]);
-        }
-    }
-    printf("],\n");
-    print_image(needs);
+    printf(",\n");
+}
+
+// The members of the driver that both documents have; its object stays open.
+static void print_driver(const struct facts *facts) {
     printf("  \"driver\": {");
     print_member("version", facts->driver);
     printf(", ");
     print_version("cuda", facts->cuda / 1000, facts->cuda % 1000 / 10);
+    printf(", \"simulated\": %s", facts->simulated ? "true" : "false");
+}
+
+void print_json(const struct needs *needs, const struct facts *facts,
+                const struct verdict *verdict) {
+    print_result(verdict);
+    const char *lines[] = {verdict->what, verdict->remedy, on_cpu};
+    printf("  \"lines\": [");
+    for (int i = 0; verdict->problem != NULL && i < 3; ++i) {
+        if (i > 0) printf(", ");
+        print_string(lines[i]);
+    }
+    printf("],\n");
+    print_image(needs);
+    print_driver(facts);
     printf(", ");
     print_member("library", facts->library);
     printf(", \"error\": ");
     print_string(facts->error != 0 ? facts->error_name : facts->loading);
-    printf(", \"simulated\": %s},\n  \"devices\": ", facts->simulated ? "true" : "false");
+    printf("},\n  \"devices\": ");
     print_strings(facts->devices[0], sizeof facts->devices[0], facts->device_count);
     printf(",\n");
     print_cards(facts);
@@ -145,15 +155,9 @@ void print_json(const struct needs *needs, const struct facts *facts,
 
 void print_report(const struct needs *needs, const struct facts *facts,
                   const struct verdict *verdict) {
-    printf("{\n  \"version\": 1,\n  \"usable\": %s,\n  ",
-           verdict->problem == NULL ? "true" : "false");
-    print_member("problem", verdict->problem);
-    printf(",\n");
+    print_result(verdict);
     print_image(needs);
-    printf("  \"driver\": {");
-    print_member("version", facts->driver);
-    printf(", ");
-    print_version("cuda", facts->cuda / 1000, facts->cuda % 1000 / 10);
-    printf(", \"simulated\": %s},\n", facts->simulated ? "true" : "false");
+    print_driver(facts);
+    printf("},\n");
     print_cards(facts);
 }
