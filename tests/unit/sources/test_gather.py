@@ -14,6 +14,7 @@ import pytest
 from builder.errors import FetchError, PatchError
 from builder.plan.inputs import Plan
 from builder.sources.gather import GatherOptions, Sources, gather
+from builder.tools.apt.sources import sources_for
 from support.catalogs import rendered
 from support.upstreams import Upstream
 
@@ -181,3 +182,72 @@ def test_a_patch_that_does_not_fit_stops_before_anything_is_built(farm: Farm) ->
     (farm.catalog / "patches" / "x.patch").write_text(DIFF.replace("two", "zwei"))
     with pytest.raises(PatchError, match=r"file x\.patch does not apply"):
         farm.tree(f'{{ pypi = "pkg", version = "1", sha256 = "{digest}" }}', PATCH)
+
+
+LOCK = """\
+suite = "trixie"
+as_of = 2026-11-21T02:10:46Z
+
+[[install]]
+stage = "build"
+architecture = "amd64"
+packages = ["aa"]
+files = [
+    {{ path = "debian/pool/main/a/aa/aa_1_amd64.deb", version = "1", size = 2, sha256 = "{0}" }},
+    {{ path = "debian/pool/main/b/bb/bb_1_all.deb", version = "1", size = 2, sha256 = "{1}" }},
+]
+
+[[install]]
+stage = "runtime"
+architecture = "amd64"
+packages = ["cc"]
+files = []
+"""
+
+
+def with_debian(farm: Farm, lock: str = "") -> Plan:
+    folder = farm.catalog / "engines" / "x"
+    folder.mkdir(parents=True, exist_ok=True)
+    text = RECIPE.format(source='{ path = "engines/x" }')
+    text += f'\n[debian]\nbuild = ["aa"]\nruntime = ["cc"]\n{lock}'
+    (farm.catalog / "recipes" / "x-1.toml").write_text(text)
+    plan = rendered(farm.catalog, "x-1").plan
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def test_locked_debian_packages_are_laid_out_for_each_stage(farm: Farm, tmp_path: Path) -> None:
+    digests = [hashlib.sha256(content).hexdigest() for content in (b"aa", b"bb")]
+    file = farm.catalog / "recipes" / "locks" / "x.debian.toml"
+    file.write_text(LOCK.format(*digests))
+    plan = with_debian(farm, 'lock = "locks/x.debian.toml"')
+    options = GatherOptions(tmp_path / "cache", farm.said.append, offline=True)
+    (work := tmp_path / "first").mkdir()
+    with pytest.raises(FetchError, match=r"not in the cache: aa_1_amd64\.deb, bb_1_all\.deb"):
+        gather(plan, "trixie", options, work)
+    for name, content, digest in zip(
+        ("aa_1_amd64.deb", "bb_1_all.deb"), (b"aa", b"bb"), digests, strict=True
+    ):
+        (folder := tmp_path / "cache" / "debian" / digest).mkdir(parents=True)
+        (folder / name).write_bytes(content)
+    (work := tmp_path / "second").mkdir()
+    sources = gather(plan, "trixie", options, work)
+    assert sources.apt_sources is None
+    # The base has all that the runtime needs: nothing is installed there.
+    assert [name for name in sources.folders if name.startswith("debian-")] == ["debian-build"]
+    found = {file.name: file.read_bytes() for file in sources.folders["debian-build"].glob("*/*")}
+    assert found == {"aa_1_amd64.deb": b"aa", "bb_1_all.deb": b"bb"}
+    assert (sources.folders["debian-build"] / "amd64").is_dir()
+
+
+def test_unlocked_debian_packages_are_those_of_today(farm: Farm, tmp_path: Path) -> None:
+    options = GatherOptions(tmp_path / "cache", farm.said.append)
+    (work := tmp_path / "work").mkdir()
+    plan = with_debian(farm)
+    sources = gather(plan, "trixie", options, work)
+    assert (sources.apt_sources is None) == (sources_for("trixie") is None)
+    assert farm.said == [
+        "x-1 installs the Debian packages of today: `builder pin lock x-1` records them, so that "
+        "the image can be built again"
+    ]
+    assert '"apt-install", "aa"' in rendered(farm.catalog, "x-1").text
