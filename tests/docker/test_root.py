@@ -22,7 +22,7 @@ from builder.plan.resolve import plan_base
 from builder.platforms import Platforms, architecture
 from builder.settings import RootWay
 from builder.tools.docker import engine as docker
-from support.catalogs import with_image
+from support.catalogs import load, with_image
 from support.commands import Builder
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
@@ -85,6 +85,28 @@ def test_the_base_is_built_from_that_digest(
     assert images["root"].labels["builder.key"] == rendered.key
     assert docker.image(images["root"].reference) == images["root"]
     docker.untag(images["root"].reference)
+
+
+def test_a_registrys_root_gets_the_locked_packages(
+    catalog: Path, registry: str, debian_root: str, tmp_path: Path
+) -> None:
+    name = f"{registry}/debian:lacks"
+    text = f"FROM {debian_root}\nRUN dpkg --purge --force-depends ca-certificates\n"
+    build = ["docker", "buildx", "build", "--provenance=false", f"--output=type=image,name={name}"]
+    subprocess.run([*build, "-"], input=text, text=True, check=True, capture_output=True)
+    subprocess.run(["docker", "push", "--quiet", name], check=True, capture_output=True)
+    lacking = docker.image(name)
+    assert lacking is not None
+    root = RegistryRoot(name, lacking.digest)
+    rendered = render_base(plan_base(load(catalog), "debian-trixie", platforms(), root))
+    active = ActiveBuild(BuildOptions(settings.load()), BuildProgress())
+    found = ensure_bases(rendered, active, BuildLog(tmp_path / "log"))["root"].reference
+    query = ["docker", "run", "--rm", found, "dpkg-query", "-W", "-f", "${Package} ${Version}\n"]
+    asked = subprocess.run(query, check=True, capture_output=True, text=True)
+    locked = {f"{file.name} {file.version}" for file in rendered.plan.debian.files}
+    assert set(asked.stdout.splitlines()) == locked
+    for each in (name, found):
+        docker.untag(each)
 
 
 def test_a_registry_that_is_away_is_an_error_only_where_it_was_asked_for(catalog: Path) -> None:
