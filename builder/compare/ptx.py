@@ -16,11 +16,13 @@ _FUNCTION = re.compile(
 )
 _SIZES = (b"8", b"16", b"32", b"64")
 _LOAD = re.compile(rb"ld\.[\w.:]*\.([su])8\b")
-_MADE_UP = re.compile(
-    rb"(?:\d*_INTERNAL_|\d*_GLOBAL__N__|__nv_static_\d+__)[0-9a-f]{8}_\d+_\w*?_[0-9a-f]{8}"
-)
-"""Names of what has internal linkage: hashes of the source's path and content (seen with CUDA 12.8
-to 13.0)."""
+_ID = rb"[0-9a-f]{8}_\d+_\w*?_[0-9a-f]{8}(?:_\d+)?"
+"""nvcc's name of a source: hashes, the name of the file, and for a file that defines no function or
+variable for others, such as one of templates only, a process id (seen with CUDA 12.8 to 13.1)."""
+_STATIC = re.compile(rb"__nv_static_\d+__" + _ID + rb"(?=_)")
+_SIZED = re.compile(rb"(\d+)(?=_INTERNAL_|_GLOBAL__N__)")
+"""Before such a part of a mangled name stands its length (Itanium C++ ABI, 5.1.3, source-name)."""
+_PART = re.compile(rb"_(?:INTERNAL_|GLOBAL__N__)" + _ID)
 _LINKAGE = (b"_INTERNAL_", b"_GLOBAL__N__", b"__nv_static_")
 
 
@@ -56,8 +58,26 @@ def without_signs(text: bytes) -> bytes:
 
 
 def without_made_up_names(text: bytes) -> bytes:
-    """The text with one name in the place of those that nvcc makes from hashes."""
-    return _MADE_UP.sub(b"_", text) if any(part in text for part in _LINKAGE) else text
+    """The text without the names that nvcc gives to what has internal linkage."""
+    if not any(part in text for part in _LINKAGE):
+        return text
+    text = _STATIC.sub(b"", text)
+    kept, done = [], 0
+    while (found := _SIZED.search(text, done)) is not None:
+        start, end = _made_up(text, found)
+        kept.append(text[done:start])
+        done = end
+    return b"".join((*kept, text[done:]))
+
+
+def _made_up(text: bytes, size: re.Match[bytes]) -> tuple[int, int]:
+    """The bounds of a part of a mangled name that nvcc made up; digits before it may not belong to
+    its length.  Nothing where there is none."""
+    for start in range(*size.span()):
+        end = size.end() + int(text[start : size.end()])
+        if _PART.fullmatch(text, size.end(), end):
+            return start, end
+    return size.end(), size.end()
 
 
 def byte_loads(text: bytes) -> tuple[int, int]:

@@ -97,7 +97,7 @@ def _causes(found: Comparison) -> Iterator[str]:
     if named:
         yield (
             f"names: {_kernels(named)} only in names that nvcc makes from the path of the source "
-            "file: compile it in the same directory"
+            "file, and for some files from a process id"
         )
     signed = [each for each in functions if each.cause == "signedness"]
     if signed:
