@@ -51,7 +51,7 @@ def _install(recipe: Recipe, platforms: Platforms, number: int, call: Cmake) -> 
     if artifact.loads:
         command += ["--strip", f"--strip-program={platforms.triplet}-strip"]
     named = zip(artifact.files, artifact.names, strict=True)
-    return [[*command, f"/build/{number}/{path}", f"/out/{name}"] for path, name in named]
+    return [[*command, f"/build/{number}/{path}", f"/layer/{name}"] for path, name in named]
 
 
 FAMILY = EngineFamily(

@@ -78,7 +78,7 @@ def _variables(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
     contexts = ["wheels", *(["target-wheels"] if platforms.cross else [])]
     assemble = ["python3", "/inside/assemble_cuda.py", "--root", LAYOUT.cuda]
     assemble += ["--stub-compiler", f"{platforms.triplet}-gcc"]
-    assemble += ["--staging", "/staging"]
+    assemble += ["--staging", "/libraries"]
     for context in contexts:
         assemble += ["--wheels", f"/{context}"]
     for library in recipe.runtime.libraries:

@@ -1,8 +1,8 @@
 # hello-sm120-0.1.0: cmake. Rendered by builder.
 FROM --platform=linux/amd64 base-devel AS entrypoint
-RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out/opt/builder", "CROSS="]
-RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/out/opt/builder/needs", "recipe hello-sm120-0.1.0", "code sm_120", "code compute_120", "cuda 13.0", "driver 580"]
-RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/out"]
+RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/layer/opt/builder", "CROSS="]
+RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/layer/opt/builder/needs", "recipe hello-sm120-0.1.0", "code sm_120", "code compute_120", "cuda 13.0", "driver 580"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/layer"]
 
 FROM --platform=linux/amd64 base-devel AS build
 ARG REBUILD=no CCACHE_DISABLE
@@ -19,7 +19,7 @@ FROM base-runtime AS image
 RUN --network=none --mount=type=bind,from=debian-runtime,target=/debian --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795227046", "/inside/reproducible", "/", "sh", "-euc", "DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Options::=--force-unsafe-io install --yes --no-install-recommends --allow-downgrades /debian/\"$(dpkg --print-architecture)\"/*.deb"]
 COPY --link --from=build /opt/ /opt/
 ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-COPY --link --from=entrypoint /out/ /
+COPY --link --from=entrypoint /layer/ /
 ENV HELLO_ARG_HOST="0.0.0.0"
 USER 10001:10001
 WORKDIR /home/engine

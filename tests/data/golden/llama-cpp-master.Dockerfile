@@ -1,8 +1,8 @@
 # llama-cpp-master: llama.cpp family. Rendered by builder.
 FROM --platform=linux/amd64 base-devel AS entrypoint
-RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/out/opt/builder", "CROSS="]
-RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/out/opt/builder/needs", "recipe llama-cpp-master", "code sm_120a", "cuda 13.0", "driver 580"]
-RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/out"]
+RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/layer/opt/builder", "CROSS="]
+RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/layer/opt/builder/needs", "recipe llama-cpp-master", "code sm_120a", "cuda 13.0", "driver 580"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/layer"]
 
 FROM --platform=linux/amd64 base-devel AS build
 ARG REBUILD=no CCACHE_DISABLE
@@ -17,7 +17,7 @@ RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reprod
 FROM base-runtime AS image
 COPY --link --from=build /opt/ /opt/
 ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-COPY --link --from=entrypoint /out/ /
+COPY --link --from=entrypoint /layer/ /
 ENV LLAMA_ARG_HOST="0.0.0.0" LLAMA_ARG_PORT="8080"
 USER 10001:10001
 WORKDIR /home/engine
