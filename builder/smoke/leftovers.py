@@ -33,7 +33,10 @@ RULES = (
             r"^/var/cache/(?:apt/.+\.(?:bin|deb)|debconf/.+)$|/\.(?:cache|ccache|npm|conda|cargo)/.+"
         ),
     ),
-    ("build directories", re.compile(r"^/(?:build|src|layer|libraries|wheels?|inside|ccache)(?:/.*)?$")),
+    (
+        "build directories",
+        re.compile(r"^/(?:build|src|layer|libraries|wheels?|inside|ccache)(?:/.*)?$"),
+    ),
 )
 
 
