@@ -34,7 +34,8 @@ def built(work: Path, engine: bytes, base: str, name: str, who: str = "") -> Loc
     folder.mkdir()
     (folder / "Dockerfile").write_text("FROM base-root AS image\nCOPY --link engine /engine\n")
     (folder / "engine").write_bytes(engine)
-    laid_out = Context(folder, {"base-root": bases["root"]}, {}, {}, "linux/amd64")
+    platforms = {"image": ("linux/amd64",)}
+    laid_out = Context(folder, {"base-root": bases["root"]}, {}, {}, platforms, 0)
     log = BuildLog(work / "log")
     done = image_build.build(
         laid_out,
