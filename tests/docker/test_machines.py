@@ -107,7 +107,7 @@ def laid_out(work: Path, dockerfile: str, platform: str = "linux/amd64", **named
     folder = work / "context"
     folder.mkdir(parents=True)
     (folder / "Dockerfile").write_text(dockerfile)
-    return Context(folder, named, {}, {}, {"image": (platform,)})
+    return Context(folder, named, {}, {}, {"image": (platform,)}, 0)
 
 
 def test_layers_that_a_registry_keeps_are_not_made_again_elsewhere(
