@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from builder.errors import FetchError, WorldError
@@ -75,22 +77,41 @@ def _mmdebstrap(
     command += [f"--dpkgopt=path-exclude={path}" for path in PATH_EXCLUDES]
     command += [f"--dpkgopt=path-include={path}" for path in PATH_INCLUDES]
     command += [*named, str(target), *sources]
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"SOURCE_DATE_EPOCH": "0", "TMPDIR": str(work)},
-    )
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        if mentions_full_disk(done.stderr):
+    status, stderr = _run(command, work)
+    if status != 0:
+        lines = stderr.strip().splitlines()
+        if mentions_full_disk(stderr):
             raise full_disk(f"mmdebstrap was writing to {work}", work)
         errors = [line for line in lines if line.startswith("E:")] or lines[-5:]
         raise FetchError(
             f"mmdebstrap could not make the Debian root {suite} for {architecture}",
             "\n".join(errors),
-            FOREIGN if "arch-test" in done.stderr else REACHES,
+            FOREIGN if "arch-test" in stderr else REACHES,
         )
     return target
+
+
+def _run(command: Sequence[str], work: Path) -> tuple[int, str]:
+    """Run mmdebstrap in ``work``; its exit status, and its standard error.
+
+    It mounts /proc and /sys in the root.  On an interrupt it is waited for until it has unmounted
+    them: its processes get one signal, as from a terminal, so they have a process group of their
+    own.
+    """
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"SOURCE_DATE_EPOCH": "0", "TMPDIR": str(work)},
+        process_group=0,
+    ) as process:
+        try:
+            _, errors = process.communicate()
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+            process.communicate()
+            raise
+    return process.returncode, errors

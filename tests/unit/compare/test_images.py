@@ -105,6 +105,7 @@ def test_the_files_after_all_layers_are_compared(tmp_path: Path) -> None:
          ("files", ("/b",))),
         (layer((".wh.a", b"")), layer(("a", b"")), ("files", ("/a",))),
     ],
+    ids=["gzip", "zstd", "times", "order", "tail", "files", "link", "links", "whiteout"],
 )  # fmt: skip
 def test_what_differs_of_two_layers(
     tmp_path: Path, before: bytes, after: bytes, expected: tuple[str, tuple[str, ...]]
