@@ -30,11 +30,14 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
     built on the bases that Docker has, or ``with_bases`` on ones that are built again.
 
     Raises ``WorldError`` where the image to compare with is not there; ``RecipeError`` where it was
-    built from another state of its recipe; else like a build, and like ``compare_images``.
+    built from another state of its recipe; else like a build, and like ``compare_images``.  Waits
+    where another run of this machine reproduces an image.
     """
     session.settings.require_directories()
     active = ActiveBuild(session.options, session.reporter)
     with ExitStack() as stack:
+        # Two recipes may have the same bases, which have one name each in Docker.
+        stack.enter_context(named_lock(session.settings.cache_dir, "reproduce", session.log))
         if target in session.catalog.bases and not is_recipe(session, target):
             image: EngineImage | BaseImage = session.resolve_base(target)
         else:
@@ -43,7 +46,6 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
                 stack.enter_context(pulled(target))
             image = _described(session, target)
         name = image.plan.name
-        stack.enter_context(named_lock(session.settings.cache_dir, f"reproduce-{name}"))
         log = stack.enter_context(new_log(session.settings.state_dir, f"reproduce-{name}"))
         rebuilder = stack.enter_context(rebuilding(active, log))
         work = stack.enter_context(workspace(session.settings.cache_dir))

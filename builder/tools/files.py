@@ -28,7 +28,11 @@ FREE_SPACE_HINT = (
     "free some space there (`docker system df` shows Docker's use, `docker builder prune` "
     "removes build caches), then run the same command again"
 )
-ACTIVITIES = {"tags": "gives or deletes tags", "nightly": "builds the nightly images"}
+ACTIVITIES = {
+    "tags": "gives or deletes tags",
+    "nightly": "builds the nightly images",
+    "reproduce": "reproduces an image",
+}
 """What a run does while it holds a lock that is not that of a recipe or a base."""
 PID_DIGITS = 10  # of the largest process id, with room (proc(5), pid_max)
 
