@@ -6,6 +6,8 @@ Entries with equal bytes in the file are never unpacked; of the others, one is i
 from __future__ import annotations
 
 import hashlib
+import os
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,12 +28,15 @@ from builder.tools.cubin import MalformedCubinError
 from builder.tools.demangle import demangled
 from builder.tools.elf import MalformedElf, is_elf
 from builder.tools.elf_sections import NOBITS, ElfSections
-from builder.tools.fatbin import Entry, MalformedFatbinError
+from builder.tools.fatbin import Code, Entry, MalformedFatbinError
 
 SECTIONS = frozenset(name.rstrip(b"\0").decode() for name in fatbin.SECTIONS)
 PTX, SASS = "PTX", "SASS"
 OUTSIDE = "PTX outside of functions"
 MALFORMED = (MalformedElf, MalformedFatbinError, MalformedCubinError)
+_HEADER = struct.Struct("<8xB9xH28xI")  # EI_ABIVERSION, e_machine and e_flags of Elf64_Ehdr
+_CUDA = 190  # EM_CUDA
+_SHIFTED_ABI = 8  # EI_ABIVERSION of CUDA 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +81,16 @@ class _Side:
 def entries(stream: IO[bytes]) -> list[ModuleEntry]:
     """The entries of all fat binaries of an ELF file, in file order; none of other files.
 
-    Raises one of ``MALFORMED``.
+    A cubin that is a file of its own, as Python packages have them, is one entry.  Raises one of
+    ``MALFORMED``.
     """
     stream.seek(0)
-    if not is_elf(stream.read(4)):
+    head = stream.read(_HEADER.size)
+    if not is_elf(head):
         return []
+    if (arch := _cubin_arch(head)) is not None:
+        whole = Entry(Code("elf", arch), 0, size := stream.seek(0, os.SEEK_END), size)
+        return [ModuleEntry(1, whole, _stored(stream, whole))]
     found = [
         region
         for section in ElfSections(stream).all
@@ -92,6 +102,20 @@ def entries(stream: IO[bytes]) -> list[ModuleEntry]:
         for number, region in enumerate(found, 1)
         for entry in region.entries
     ]
+
+
+def _cubin_arch(head: bytes) -> int | None:
+    """The architecture of a cubin (120: 12.0; 120a and 120f do not differ there); None of others.
+
+    Its place in e_flags depends on the version of the ABI: EF_CUDA_SM and EF_CUDA_SM_MASK of LLVM's
+    llvm/include/llvm/BinaryFormat/ELF.h.
+    """
+    if len(head) < _HEADER.size:
+        return None
+    version, machine, flags = _HEADER.unpack(head)
+    if machine != _CUDA:
+        return None
+    return int(flags >> 8 if version >= _SHIFTED_ABI else flags) & 0xFF
 
 
 def compare_code(before: IO[bytes] | None, after: IO[bytes] | None) -> CodeDifference | None:

@@ -64,6 +64,7 @@ def cubin(*functions: Function, abi: int = 8, machine: int = 190) -> bytes:
 
 
 def _file(sections: list[tuple[str, int, bytes, int, int]], abi: int, machine: int) -> bytes:
+    flags = 120 << 8 if abi >= 8 else 120  # where the architecture is
     titles = b"".join(name.encode() + b"\0" for name, *_ in sections) + b".shstrtab\0"
     rows, body, title = b"", b"", 0
     for name, kind, data, size, info in [
@@ -76,6 +77,7 @@ def _file(sections: list[tuple[str, int, bytes, int, int]], abi: int, machine: i
     header = struct.pack(
         "<16sHHIQQQIHHHHHH",
         b"\x7fELF\x02\x01\x01\x41" + bytes([abi]),
-        *(2, machine, 1, 0, 0, 64 + len(body), 0, 64, 56, 0, 64, len(sections) + 1, len(sections)),
+        *(2, machine, 1, 0, 0, 64 + len(body), flags),
+        *(64, 56, 0, 64, len(sections) + 1, len(sections)),
     )
     return header + body + rows

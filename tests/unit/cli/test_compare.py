@@ -140,3 +140,13 @@ def test_a_terminal_gets_the_verdict_first_and_a_screen_of_each_table(
     assert lines[0] == "the files differ: 40 added; 0 are equal"
     assert lines[-1] == "25 more rows: --all lists every one"
     assert len(lines) < 24
+
+
+def test_elf_files_that_differ_outside_of_their_sections(
+    builder: Builder, folders: tuple[Path, Path]
+) -> None:
+    kept = (folders[0] / "lib.so").read_bytes()
+    (folders[1] / "lib.so").write_bytes(kept + b"more")
+    done = builder("compare", *folders)
+    assert done.returncode == 17
+    assert f"from byte {len(kept):,} on" in done.stdout

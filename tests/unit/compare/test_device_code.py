@@ -73,6 +73,15 @@ def test_kernels_that_are_added_removed_and_changed() -> None:
     assert {each.name for each in found.others} >= {".strtab", ".symtab", ".nv.info"}
 
 
+def test_a_cubin_that_is_a_file_is_device_code() -> None:
+    for abi in (7, 8):  # the architecture has another place in their headers
+        before, after = (cubin(Function("_Z1av", load(LDG, n)), abi=abi) for n in (1, 4))
+        found = compared(io.BytesIO(before), io.BytesIO(after))
+        assert found.totals == (CodeTotals("sm_120", 1, 1, 0),)
+        assert [(each.state, each.name) for each in found.functions] == [("changed", "a()")]
+    assert compare_code(*(io.BytesIO(cubin(machine=62)) for _ in range(2))) is None
+
+
 def test_attributes_of_a_kernel_are_compared_without_its_code() -> None:
     limited = Function("_Z1av", attributes=((0x05, (256, 1, 1)),))
     (found,) = compared(cubins(cubin(Function("_Z1av"))), cubins(cubin(limited))).functions
