@@ -124,6 +124,11 @@ class RegistryRoot:
     way: Literal["registry"] = "registry"
 
 
+OF_THIS_MACHINE = ("etc/hostname", "etc/resolv.conf")
+"""Files that mmdebstrap copies into a root, and that are removed: Docker gives each container its
+own (mmdebstrap(1), "SOURCE_DATE_EPOCH")."""
+
+
 @dataclass(frozen=True, slots=True)
 class BootstrappedRoot:
     """The Debian root is made by mmdebstrap from the distribution's packages."""
@@ -374,5 +379,6 @@ def _root_inputs(root: RootChoice | None) -> Any:
     if isinstance(root, RegistryRoot):
         return {"digest": root.digest}
     if isinstance(root, BootstrappedRoot):
-        return {"suite": root.suite, "as_of": root.as_of, "packages": root.packages}
+        made = {"suite": root.suite, "as_of": root.as_of, "packages": root.packages}
+        return made | {"without": OF_THIS_MACHINE}
     return None

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from builder.errors import FetchError, WorldError
-from builder.plan.inputs import BootstrappedRoot
+from builder.plan.inputs import OF_THIS_MACHINE, BootstrappedRoot
 from builder.platforms import Architecture
 from builder.tools.apt import index
 from builder.tools.files import full_disk, mentions_full_disk
@@ -76,6 +76,7 @@ def _mmdebstrap(
     command += options
     command += [f"--dpkgopt=path-exclude={path}" for path in PATH_EXCLUDES]
     command += [f"--dpkgopt=path-include={path}" for path in PATH_INCLUDES]
+    command += [f'--customize-hook=rm -f "$1"/{name}' for name in OF_THIS_MACHINE]
     command += [*named, str(target), *sources]
     status, stderr = _run(command, work)
     if status != 0:

@@ -11,6 +11,7 @@ import pytest
 
 from builder import settings
 from builder.cli.progress import BuildProgress
+from builder.compare.image_tree import read_image
 from builder.errors import FetchError
 from builder.images.bases import ensure_bases
 from builder.images.log import BuildLog
@@ -22,6 +23,7 @@ from builder.plan.resolve import plan_base
 from builder.platforms import Platforms, architecture
 from builder.settings import RootWay
 from builder.tools.docker import engine as docker
+from builder.tools.docker.blobs import blobs_of
 from support.catalogs import load, with_image
 from support.commands import Builder
 
@@ -107,6 +109,12 @@ def test_a_registrys_root_gets_the_locked_packages(
     assert set(asked.stdout.splitlines()) == locked
     for each in (name, found):
         docker.untag(each)
+
+
+def test_a_root_by_mmdebstrap_has_nothing_of_this_machine(debian_root: str, tmp_path: Path) -> None:
+    files = read_image(debian_root, blobs_of(debian_root, tmp_path)).nodes
+    assert "/etc/passwd" in files
+    assert not {"/etc/hostname", "/etc/resolv.conf"} & files.keys()
 
 
 def test_a_registry_that_is_away_is_an_error_only_where_it_was_asked_for(catalog: Path) -> None:
