@@ -120,13 +120,18 @@ def outdated(
     """List pins that are behind upstream: by how many commits or releases, and since when.
 
     For sources on PyPI, newer releases are counted, without pre-releases and yanked releases; with
-    --offline, these recipes are left out.
+    --offline, these recipes are left out. With --debian, RECIPE may also be a base.
     """
     from builder.upstream import track
 
+    if debian and offline:
+        raise typer.BadParameter(
+            "--debian reads the package lists of Debian's archive", param_hint="--offline"
+        )
     found = catalog_at(catalog)
     if debian:
-        print_outdated(found, chosen(found, recipe), as_json=as_json)
+        bases = [found.base(recipe)] if recipe is not None and recipe in found.bases else None
+        print_outdated(found, bases or chosen(found, recipe), as_json=as_json)
         return
     rows: list[tuple[str, Lag]] = []
     failures: list[str] = []

@@ -36,7 +36,8 @@ def _files(found: Comparison, *, times: bool) -> str:
     if [each.path for each in found.files] == [FILE]:
         return "the files differ" if differing else "the files are equal, apart from their time"
     if not differing:
-        return f"the same files: {found.equal:,} paths{aside}"
+        paths = "path" if found.equal == 1 else "paths"
+        return f"the same files: {found.equal:,} {paths}{aside}"
     counts = _counts((each.path, each.state) for each in differing)
     return f"the files differ: {counts}; {found.equal:,} are equal{aside}"
 

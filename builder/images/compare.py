@@ -23,6 +23,9 @@ from builder.tools.files import workspace
 Source = Path | Blobs
 """A directory or a file; or the blobs of an image."""
 
+PATH_STARTS = ("/", "./", "../", "~")
+"""Beginnings of a path that no name of a recipe or of an image has."""
+
 
 def compare_named(session: BuildSession, before: str, after: str) -> Comparison:
     """Compare what two names stand for.
@@ -65,6 +68,8 @@ def _found(session: BuildSession, name: str, work: Path) -> Iterator[Source]:
         if not is_recipe(session, name) and path.exists():
             yield _layout(path) or path
             return
+        if name.startswith(PATH_STARTS):
+            raise WorldError(f"there is no file or directory {name}")
         if is_remote(session, name):
             session.log(f"Docker does not have {name}: pulling it")
             stack.enter_context(pulled(name))

@@ -89,7 +89,7 @@ def debian_packages(
     file = lock_file(entry)
     if file is None:
         return DebianPackages(tuple(DebianInstall(each) for each in wanted))
-    lock = debian_lock.read(file)
+    lock = debian_lock.read(file, entry.name)
     if lock.suite != suite:
         raise _unfit(entry, f"it has packages of {lock.suite}, and the base is {suite}")
     installs = tuple(DebianInstall(each, locked_files(entry, lock, each)) for each in wanted)

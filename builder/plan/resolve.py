@@ -62,7 +62,11 @@ def bootstrapped_root(
     Raises ``RecipeError`` where its lock cannot be read.
     """
     file = lock_file(entry)
-    as_of = f"{debian_lock.read(file).as_of:%Y-%m-%d}" if file is not None else root.as_of or ""
+    as_of = (
+        f"{debian_lock.read(file, entry.name).as_of:%Y-%m-%d}"
+        if file is not None
+        else root.as_of or ""
+    )
     return BootstrappedRoot(root.suite, as_of, (*root.packages, *root.crossing(platforms)))
 
 

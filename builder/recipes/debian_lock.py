@@ -78,13 +78,17 @@ class DebianLock(Model):
     install: Annotated[list[Install], Field(min_length=1)]
 
 
-def read(file: Path) -> DebianLock:
-    """Read a lock file; raises ``RecipeError`` when it is absent or not a lock."""
+def read(file: Path, name: str) -> DebianLock:
+    """Read the lock file of the recipe or base ``name``.
+
+    Raises ``RecipeError`` when it is absent or not a lock.
+    """
+    hint = f"`builder pin lock {name}` makes it anew"
+    if not file.exists():
+        raise RecipeError(f"{name} has no lock file {file}", hint=hint)
     lock, problems = parse(read_text(file), file, DebianLock)
     if lock is None:
-        raise RecipeError(
-            f"{file.name} is invalid", problems=problems, hint="`builder pin lock` makes it anew"
-        )
+        raise RecipeError(f"{file.name} is invalid", problems=problems, hint=hint)
     return lock
 
 

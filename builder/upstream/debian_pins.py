@@ -20,7 +20,7 @@ from builder.upstream.lock_debian import AnyEntry, wanted_on
 def lock_of(entry: AnyEntry) -> DebianLock | None:
     """The Debian lock of an entry, or None.  Raises ``RecipeError`` where it is invalid."""
     file = lock_file(entry)
-    return debian_lock.read(file) if file is not None else None
+    return debian_lock.read(file, entry.name) if file is not None else None
 
 
 def locked(catalog: Catalog, entries: Sequence[AnyEntry]) -> Iterator[tuple[AnyEntry, datetime]]:

@@ -198,7 +198,7 @@ class DebianSession:
         if entry.name in self._made:
             return self._made[entry.name]
         file = lock_file(entry)
-        return debian_lock.read(file) if file is not None else None
+        return debian_lock.read(file, entry.name) if file is not None else None
 
     def _old(self, entry: AnyEntry) -> DebianLock | None:
         """The present lock; None where there is none, or, with a line in the log, it is damaged."""
@@ -206,7 +206,7 @@ class DebianSession:
         if file is None or not file.exists():
             return None
         try:
-            return debian_lock.read(file)
+            return debian_lock.read(file, entry.name)
         except RecipeError as error:
             self.log(f"{error.what}; writing a new one")
             return None

@@ -37,6 +37,21 @@ def test_nothing_differs(builder: Builder, folders: tuple[Path, Path]) -> None:
     assert (done.returncode, done.stdout) == (0, "the same files: 2 paths\n")
 
 
+def test_one_path(builder: Builder, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "one").write_text("one")
+    done = builder("compare", *[str(tmp_path / "folder")] * 2)
+    assert done.stdout == "the same files: 1 path\n"
+
+
+@pytest.mark.parametrize("form", ["{}/missing", "./missing", "~/missing", "../missing:1"])
+def test_a_path_that_is_missing(builder: Builder, tmp_path: Path, form: str) -> None:
+    missing = form.format(tmp_path)
+    done = builder("compare", str(tmp_path), missing)
+    assert done.returncode == 4
+    assert done.stderr == f"builder: there is no file or directory {missing}\n"
+
+
 def test_a_kernel_differs(builder: Builder, folders: tuple[Path, Path]) -> None:
     done = builder("compare", *map(str, folders))
     assert done.returncode == 17

@@ -34,6 +34,12 @@ def test_outdated_counts_commits_and_days(farm: Farm) -> None:
     assert lag["rewritten"]
 
 
+def test_outdated_debian_does_not_read_package_lists_offline(farm: Farm) -> None:
+    farm.write()
+    farm.run("pin", "outdated", "--debian", "--offline", status=2)
+    assert "reads the package lists" in farm.said
+
+
 def test_a_tag_of_thousands_of_digits_is_a_number_as_any_other(farm: Farm) -> None:
     farm.write()
     new = farm.upstream.commit("two", **{"b.c": "bb\n"})

@@ -80,7 +80,7 @@ def test_of_a_cross_build_the_targets_libraries_are_in_the_image() -> None:
         "nvidia-cublas": ("required", pinned["nvidia-cublas"]["amd64"]),
         "nvidia-cuda-nvcc": ("excluded", pinned["nvidia-cuda-nvcc"]["arm64"]),
     }
-    lock = debian_lock.read(REPOSITORY / "recipes/bases/locks/cuda-13.0.debian.toml")
+    lock = debian_lock.read(REPOSITORY / "recipes/bases/locks/cuda-13.0.debian.toml", "cuda-13.0")
     files = {(file.name, file.architecture): file for each in lock.install for file in each.files}
     (cmake,) = [each for each in document["components"] if each["name"] == "cmake"]
     file = files["cmake", "arm64"]

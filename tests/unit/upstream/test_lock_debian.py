@@ -110,7 +110,7 @@ class Farm:
     def locked(self) -> dict[str, DebianLock]:
         folders = {"root": self.bases, "cuda": self.bases, "x-1": self.bases.parent}
         return {
-            name: debian_lock.read(folder / "locks" / f"{name}.debian.toml")
+            name: debian_lock.read(folder / "locks" / f"{name}.debian.toml", name)
             for name, folder in folders.items()
         }
 
@@ -204,7 +204,7 @@ def test_the_key_follows_the_files_and_not_their_place(farm: Farm) -> None:
     text = lock.read_text()
     lock.write_text(text.replace("pool/main/h/http/http_1", "pool/main/x/http_1"))
     assert rendered(farm.catalog, "x-1").key == image.key
-    digest = debian_lock.read(lock).install[0].files[0].sha256
+    digest = debian_lock.read(lock, "x-1").install[0].files[0].sha256
     lock.write_text(text.replace(digest, "0" * 64))
     assert rendered(farm.catalog, "x-1").key != image.key
 
@@ -227,7 +227,7 @@ def test_a_newer_version_is_a_visible_change(farm: Farm, tmp_path: Path) -> None
     # The root stays: the base upgrades the library that its headers need.
     made = farm.lock("cuda")
     assert list(made.changes) == ["libc added -> 1:2.0-2", "libc-dev 1:2.0-1 -> 1:2.0-2"]
-    assert debian_lock.read(made.file).as_of == datetime(2025, 11, 29, tzinfo=UTC)
+    assert debian_lock.read(made.file, "cuda").as_of == datetime(2025, 11, 29, tzinfo=UTC)
     farm.lock("root")
     assert list(farm.lock("cuda").changes) == ["libc 1:2.0-2 -> removed"]
 
@@ -278,5 +278,6 @@ def test_a_lock_of_other_packages_is_refused(farm: Farm) -> None:
         root_plan(farm)
     assert "[A-Z" not in str(error.value)
     lock.unlink()
-    with pytest.raises(RecipeError, match="cannot read"):
+    with pytest.raises(RecipeError, match="cuda has no lock file") as error:
         root_plan(farm)
+    assert error.value.hint == "`builder pin lock cuda` makes it anew"
