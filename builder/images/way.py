@@ -50,9 +50,9 @@ class Way:
         """For people: "cross: compiled on linux/arm64 for linux/amd64"."""
         platforms = self.platforms
         parts = [f"compiled on linux/{platforms.build}"]
+        parts += [f"(emulated on {self.machine})"] if self.emulated else []
         parts += [f"for linux/{platforms.target}"] if platforms.cross else []
         parts += [f"by the builder {self.builder}"] if self.builder else []
-        parts += [f"emulated on {self.machine}"] if self.emulated else []
         return f"{self.name}: {' '.join(parts)}"
 
 

@@ -97,7 +97,7 @@ def _store(
             raise FetchError(
                 f"{name} does not have the pinned digest",
                 f"expected sha256 {sha256}, got {digest.hexdigest()}",
-                "the server, or something between, altered the file",
+                "the pin is wrong, or the server or something between altered the file",
             )
         try:
             waiting.rename(folder)

@@ -36,13 +36,13 @@ DIGEST = "sha256:" + "0" * 64
         (
             Way(Platforms("amd64"), "arm64"),
             "emulated",
-            "emulated: compiled on linux/amd64 emulated on arm64",
+            "emulated: compiled on linux/amd64 (emulated on arm64)",
         ),
         (
             Way(Platforms("arm64"), "amd64", "big"),
             "remote cross emulated",
-            "remote cross emulated: compiled on linux/arm64 for linux/amd64 by the builder big "
-            "emulated on amd64",
+            "remote cross emulated: compiled on linux/arm64 (emulated on amd64) for linux/amd64 "
+            "by the builder big",
         ),
     ],
 )
