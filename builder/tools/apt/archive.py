@@ -99,7 +99,15 @@ def fetch(
             for file in missing:
                 folder = cache / "debian" / file.sha256
                 _first(file, archive.urls(file.path, as_of), silent, _store(session, file, folder))
-    return [path for file in wanted if (path := cached(file, cache))]
+    found = {file: path for file in wanted if (path := cached(file, cache)) is not None}
+    for file in wanted:
+        if file not in found:
+            raise FetchError(
+                f"{_name(file)} was removed from the cache",
+                f"it was below {cache / 'debian'} a moment ago",
+                "run the same command again",
+            )
+    return [found[file] for file in wanted]
 
 
 def check(file: File, as_of: datetime, archive: Archive, silent: set[str]) -> None:
