@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,3 +139,21 @@ def test_the_way_is_a_setting(builder: Builder, monkeypatch: pytest.MonkeyPatch)
     wrong = builder("show", "hello-sm120")
     assert wrong.returncode == 4
     assert "BUILDER_DEBIAN_ROOT" in wrong.stderr
+
+
+def test_an_interrupted_mmdebstrap_leaves_no_mounts(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from builder.plan.inputs import BootstrappedRoot\n"
+        "from builder.sources.bootstrap import bootstrap\n"
+        "root = BootstrappedRoot('trixie', '', ())\n"
+        "bootstrap(root, sys.argv[1], Path(sys.argv[2]), None, print)\n"
+    )
+    command = [sys.executable, "-c", code, platforms().build, str(tmp_path)]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as process:
+        while str(tmp_path) not in Path("/proc/mounts").read_text():
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == -signal.SIGINT
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
