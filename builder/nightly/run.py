@@ -14,6 +14,7 @@ from pathlib import Path
 
 from builder import pipeline
 from builder.errors import BuilderError, NightError, PatchError, RegistryError
+from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.images.release import Release, release
 from builder.images.session import BuildSession
 from builder.images.verified import find_published
@@ -30,7 +31,7 @@ from builder.publish.update_size import Update, over_budget
 from builder.publish.verdicts import require_signing, trust_of
 from builder.recipes.catalog import BrokenEntry
 from builder.recipes.edit import Target
-from builder.records import crashes
+from builder.records import crashes, record
 from builder.records.record import Record
 from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, workspace
@@ -308,10 +309,17 @@ def _remove_old_images(session: BuildSession, channel: Channel) -> None:
         tag = name.rpartition(":")[2]
         found = docker.image(name) if is_nightly(tag, channel.tag, names) else None
         if found is not None:
-            ages[name] = found.labels.get(CREATED, "")
+            ages[name] = _built(session, found)
     for name in sorted(ages, key=lambda name: ages[name], reverse=True)[KEPT:]:
         docker.untag(name)
         docker.untag(name.rpartition("-")[0])
+
+
+def _built(session: BuildSession, found: docker.Image) -> str:
+    """When this machine built an image; without a record, the time of its newest input."""
+    recipe, key = found.labels.get(LABEL_RECIPE, ""), found.labels.get(LABEL_KEY, "")
+    kept = record.read(session.settings.state_dir, recipe, key)
+    return kept.created if kept else found.labels.get(CREATED, "")
 
 
 def require_good(runs: Sequence[NightlyRun]) -> None:

@@ -147,6 +147,9 @@ def test_bases_are_targets_that_recipes_share(
         text = text.replace('"hello-sm120"', f'"{engine}"').replace("s/hello-sm120", "s/hello")
         (catalog / "recipes" / f"{engine}-0.1.0.toml").write_text(text)
     shutil.copytree(REPOSITORY / "engines" / "hello-sm120", catalog / "engines" / "hello")
+    lock = "recipes/locks/hello{}-0.1.0.debian.toml"
+    (catalog / "recipes/locks").mkdir(exist_ok=True)
+    shutil.copy(REPOSITORY / lock.format("-sm120"), catalog / lock.format(""))
     for _ in range(2):  # the second time the first one's is replaced
         done = builder("bake", "--output", tmp_path, "--catalog", catalog)
         assert done.returncode == 0, done.stderr

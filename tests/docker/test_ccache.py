@@ -157,7 +157,7 @@ def test_a_full_disk_of_an_older_run_is_not_todays(tmp_path: Path) -> None:
     log = BuildLog(file)
     with pytest.raises(BuildError, match="the build of builder-test/none failed"):
         image_build.build(
-            Context(tmp_path, {}, {}, {}, {"image": ("linux/amd64",)}),
+            Context(tmp_path, {}, {}, {}, {"image": ("linux/amd64",)}, 0),
             "image",
             "builder-test/none",
             {},

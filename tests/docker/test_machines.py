@@ -106,8 +106,11 @@ def test_a_builder_that_does_not_answer_is_told(
 def laid_out(work: Path, dockerfile: str, platform: str = "linux/amd64", **named: str) -> Context:
     folder = work / "context"
     folder.mkdir(parents=True)
+    platforms = tuple(platform.split(","))
     (folder / "Dockerfile").write_text(dockerfile)
-    return Context(folder, named, {}, {}, {"image": (platform,)}, 0)
+    return Context(
+        folder, named, {}, {}, {stage: platforms for stage in ("image", "root", "devel")}, 0
+    )
 
 
 def test_layers_that_a_registry_keeps_are_not_made_again_elsewhere(
