@@ -12,7 +12,7 @@ from builder.tools.docker.engine import epoch_of
 KIND = "times"
 NAMED = 8  # files or steps that a check names
 MOUNTED = {"/dev", "/proc", "/sys"}
-"""BuildKit mounts file systems there; where a published base lacks the directories, it makes them."""
+"""BuildKit mounts file systems there; it makes the directories that a published base lacks."""
 
 
 def check(added: Contents, contents: Contents, *, extends: bool) -> Iterator[Check]:

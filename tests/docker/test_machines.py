@@ -108,9 +108,7 @@ def laid_out(work: Path, dockerfile: str, platform: str = "linux/amd64", **named
     folder.mkdir(parents=True)
     platforms = tuple(platform.split(","))
     (folder / "Dockerfile").write_text(dockerfile)
-    return Context(
-        folder, named, {}, {}, {stage: platforms for stage in ("image", "root", "devel")}, 0
-    )
+    return Context(folder, named, {}, {}, dict.fromkeys(("image", "root", "devel"), platforms), 0)
 
 
 def test_layers_that_a_registry_keeps_are_not_made_again_elsewhere(

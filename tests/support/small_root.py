@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from builder.tools.apt import sources as apt
+from builder.tools.files import named_lock
+from support.environment import SHARED_CACHE
 from support.smoke_tests import docker
 
 SMALL = "builder-test/root:small"
@@ -60,8 +62,11 @@ ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 
 def _build(name: str, text: str, *options: str) -> str:
+    """Build the image, one process after the other: BuildKit refuses the name while another build
+    gives it ("already exists")."""
     output = f"--output=type=image,name={name},compression=uncompressed"
-    docker("buildx", "build", "--provenance=false", output, *options, "-", text=text)
+    with named_lock(SHARED_CACHE, "small-images", lambda _: None):
+        docker("buildx", "build", "--provenance=false", output, *options, "-", text=text)
     return name
 
 
