@@ -72,8 +72,8 @@ def build(
             [*arguments, *context.arguments(stage)],
             lambda line: on_progress(log.line(line)),
         )
-        # containerd collected a layer between its check and its use; all else is cached.
-        if status == 0 or attempt or not log.snapshot_lost:
+        # All other layers are cached.
+        if status == 0 or attempt or not log.race_lost:
             break
     if status != 0:
         raise _explained(reference, log, builder)

@@ -27,7 +27,9 @@ NOT_AN_ERROR = re.compile(
 )
 PRINTED_OR_FAILED = re.compile(r"#(\d+) (?:\d+\.\d+|(ERROR):) (.*)")
 KEEPING = re.compile(r"#(\d+) exporting cache to ")
-LOST_SNAPSHOT = re.compile(r"parent snapshot \S+ does not exist")
+# Of containerd: a layer was collected between its check and its use; another build gave the same
+# name at this moment.
+LOST_RACE = re.compile(r"parent snapshot \S+ does not exist|image \"\S+\": already exists")
 MEMORY = "a compile job ran out of memory: use fewer jobs (--jobs N), or raise memory_per_job"
 # Output of steps that fail for reasons outside the sources: messages of gcc, collect2 and nvcc;
 # of apt, which continues after a warning without the packages; and of BuildKit, about a step that
@@ -77,7 +79,8 @@ class BuildLog:
         self.path = path
         self.errors: list[str] = []
         self.all_text_hints: set[str] = set()
-        self.snapshot_lost = False
+        self.race_lost = False
+        """Whether another build was in the way: the same build again works."""
         self.disk_full = False
         self.breakdown = ""
         """The hint for a step that ran out of memory or could not reach an archive."""
@@ -90,7 +93,7 @@ class BuildLog:
 
     def begin(self) -> None:
         """Another run of buildx begins: it counts its steps from one again."""
-        self.snapshot_lost = self.disk_full = False
+        self.race_lost = self.disk_full = False
         self.breakdown = ""
         self._breakdowns.clear()
 
@@ -105,7 +108,7 @@ class BuildLog:
                 self.all_text_hints.add(hint)
         self._remember(text)
         self._diagnose(line)
-        self.snapshot_lost |= bool(LOST_SNAPSHOT.search(text))
+        self.race_lost |= bool(LOST_RACE.search(text))
         self.disk_full |= mentions_full_disk(text)
         keeping = KEEPING.match(line)
         if keeping:

@@ -112,7 +112,7 @@ def _run(command: Sequence[str], work: Path) -> tuple[int, str]:
             _, errors = process.communicate()
         except BaseException:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGINT)
+                os.killpg(process.pid, signal.SIGTERM)
             process.communicate()
             raise
     return process.returncode, errors

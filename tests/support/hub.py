@@ -134,7 +134,7 @@ class DockerHub(Proxy):
         if self.limit is None or len(self.requests) <= self.limit:
             return None
         self.limit = None
-        after = str(int(time.time()) + 2) if self.as_date else "1"
+        after = str(int(time.time()) + 3) if self.as_date else "1"
         return {"X-RateLimit-Limit": "180", "X-RateLimit-Remaining": "0", "Retry-After": after}
 
 

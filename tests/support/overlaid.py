@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from builder.tools.files import named_lock
 from support.commands import Builder
-from support.environment import REPOSITORY
+from support.environment import REPOSITORY, SHARED_CACHE
 from support.small_root import PYTHON
 from support.smoke_tests import docker
 
@@ -119,7 +120,8 @@ class StandIn:
         )
         (folder / "Dockerfile").write_text(text)
         output = f"--output=type=image,name={name},compression=uncompressed"
-        docker("buildx", "build", "--provenance=false", output, str(folder))
+        with named_lock(SHARED_CACHE, "small-images", lambda _: None):
+            docker("buildx", "build", "--provenance=false", output, str(folder))
         rmtree(folder)
 
     def write(self, site: Path) -> None:

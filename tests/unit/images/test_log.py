@@ -162,3 +162,19 @@ def test_a_known_cause_is_named(log: BuildLog, line: str, hint: str) -> None:
     log.line(f"#9 12.30 {line}")
     (found,) = log.all_text_hints
     assert hint in found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '#7 ERROR: image "docker.io/builder-test/root:small": already exists',
+        "#5 ERROR: failed to prepare: parent snapshot sha256:0123 does not exist: not found",
+    ],
+)
+def test_another_build_in_the_way_is_no_failure(log: BuildLog, line: str) -> None:
+    log.line("#7 naming to docker.io/builder-test/root:small done")
+    assert not log.race_lost
+    log.line(line)
+    assert log.race_lost
+    log.begin()
+    assert not log.race_lost

@@ -53,9 +53,9 @@ def test_its_limit_is_waited_for(hub: DockerHub, as_date: bool) -> None:
     hub.limit, hub.as_date = len(hub.requests), as_date
     before = time.monotonic()
     assert client.tags(NAME)
-    assert 0.9 < time.monotonic() - before < 5
+    assert 0.9 < time.monotonic() - before < 9
     assert heard[0].startswith("Docker Hub: 429 Too Many Requests: Rate limit exceeded; it asks")
-    assert re.search(r"to wait [12] seconds?$", heard[0])
+    assert re.search(r"to wait [123] seconds?$", heard[0])
 
 
 def test_the_older_paths_do_where_the_newer_ones_are_not(hub: DockerHub, client: Hub) -> None:
