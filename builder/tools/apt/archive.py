@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
-from builder.tools.apt.sources import Source, debian_sources, public_sources
+from builder.tools.apt.sources import Source, debian_sources
 from builder.tools.web import downloads
 from builder.tools.web.errors import cause, web_error
 
@@ -59,8 +59,9 @@ class Archive:
 
 
 def archive_of(suite: str, snapshot: str = SNAPSHOT) -> Archive:
-    """The archive of a suite of Debian, by the sources of this machine."""
-    return Archive(tuple(debian_sources(suite) or public_sources(suite)), snapshot)
+    """The archive of a suite of Debian, by the sources of this machine; the snapshots alone where
+    it has none."""
+    return Archive(tuple(debian_sources(suite)), snapshot)
 
 
 def cached(file: File, cache: Path) -> Path | None:

@@ -100,17 +100,6 @@ def debian_sources(suite: str, etc: Path = Path("/etc")) -> list[Source]:
     return found
 
 
-def public_sources(suite: str) -> list[Source]:
-    """Debian's own servers, for a machine that has no Debian sources.
-
-    https://www.debian.org/doc/manuals/debian-reference/ch02.en.html#_debian_archive_basics
-    """
-    return [
-        Source(("http://deb.debian.org/debian",), (suite, f"{suite}-updates"), ("main",)),
-        Source(("http://deb.debian.org/debian-security",), (f"{suite}-security",), ("main",)),
-    ]
-
-
 def deb822(sources: Iterable[Source]) -> str:
     """Sources in the deb822 format of sources.list(5), signed by Debian."""
     return "\n".join(
