@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from builder.cli.tables import counted, table
-from builder.cli.terminal import line, out, print_json
+from builder.cli.tables import first_rows
+from builder.cli.terminal import line, print_json
 
 if TYPE_CHECKING:
     from builder.compare.results import (
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     )
     from builder.compare.tree import Node
 
-SHOWN = 15  # rows of each table on a terminal
 DIGITS = 12  # of a digest
 NAMED = 3  # paths that a row names
 Row = tuple[str, ...]
 
 
 def print_comparison(found: Comparison, *, times: bool, as_json: bool, everything: bool) -> None:
-    """Print the verdict, then what differs; a terminal gets ``SHOWN`` rows of each table."""
+    """Print the verdict, then what differs; a terminal gets the first rows of each table."""
     from builder.compare.summary import summary
 
     if as_json:
@@ -52,16 +51,7 @@ def print_comparison(found: Comparison, *, times: bool, as_json: bool, everythin
     for title, header, rows in tables:
         if rows:
             line(f"\n{title}")
-            _print_rows(header, rows, everything=everything)
-
-
-def _print_rows(header: Row, rows: Sequence[Row], *, everything: bool) -> None:
-    if everything or not out().is_terminal:
-        table(header, rows)
-        return
-    table(header, rows[:SHOWN], single_lines=True)
-    if len(rows) > SHOWN:
-        line(f"{counted(len(rows) - SHOWN, 'more row')}: --all lists every one")
+            first_rows(header, rows, "more row", "every one", everything=everything)
 
 
 def _named(each: FileDifference, name: str) -> FileDifference:

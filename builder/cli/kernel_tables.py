@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from builder.cli.tables import counted, table
+from builder.cli.tables import counted, first_rows, table
 from builder.cli.terminal import line, out, print_json
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from builder.tools.cubin import Kernel
 
 DIGITS = 12  # of a digest
-SHOWN = 15  # kernels on a terminal: they fit on a screen with the summary below them
 FIGURES = ("registers", "spills", "local", "shared", "threads", "cluster", "size")
 STATES: tuple[State, ...] = ("added", "gone", "changed")
 
@@ -26,7 +25,7 @@ def print_ledger(
 ) -> None:
     """Print the libraries and kernels of an image; with launches, only the launched kernels.
 
-    A terminal gets the summary last, and ``SHOWN`` kernels unless it is to have ``everything``.
+    A terminal gets the summary last, and the first kernels unless it is to have ``everything``.
     """
     from builder.kernels.compare import library_name
 
@@ -68,12 +67,7 @@ def _print_kernels(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, everything: bool
 ) -> None:
     """Print a line for each kernel; only the first on a terminal, unless ``everything``."""
-    if everything or not out().is_terminal:
-        table(header, rows)
-        return
-    table(header, rows[:SHOWN], single_lines=True)
-    if len(rows) > SHOWN:
-        line(f"{counted(len(rows) - SHOWN, 'more kernel')}: --all lists every kernel")
+    first_rows(header, rows, "more kernel", "every kernel", everything=everything)
 
 
 def _print_libraries(ledger: Ledger) -> None:

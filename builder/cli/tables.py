@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from builder.cli.terminal import line, out
 from builder.errors import as_started, plain
 
+FIRST_ROWS = 15
+"""Rows that fit on a terminal together with a summary."""
+
 
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, single_lines: bool = False
@@ -34,6 +37,22 @@ def table(
                 text.no_wrap, text.overflow = True, "ellipsis"
         drawn.add_row(*texts)
     out().print(drawn)
+
+
+def first_rows(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: str, whole: str, *, everything: bool
+) -> None:
+    """Print a table; on a terminal its first ``FIRST_ROWS`` rows, unless ``everything``.
+
+    A line names those that are ``left``, such as "more kernel", and that --all lists the ``whole``:
+    "every kernel".
+    """
+    if everything or not out().is_terminal:
+        table(header, rows)
+        return
+    table(header, rows[:FIRST_ROWS], single_lines=True)
+    if len(rows) > FIRST_ROWS:
+        line(f"{counted(len(rows) - FIRST_ROWS, left)}: --all lists {whole}")
 
 
 def pairs(lines: Sequence[tuple[str, str]]) -> None:

@@ -70,9 +70,7 @@ def _found(session: BuildSession, name: str, work: Path) -> Iterator[Source]:
             return
         if name.startswith(PATH_STARTS):
             raise WorldError(f"there is no file or directory {name}")
-        if is_remote(session, name):
-            session.log(f"Docker does not have {name}: pulling it")
-            stack.enter_context(pulled(name))
+        stack.enter_context(pulled_if_remote(session, name))
         reference, image = located(session, name)
         yield blobs_of(reference, work, image.digest)
 
@@ -88,7 +86,20 @@ def _layout(folder: Path) -> Blobs | None:
         raise WorldError(f"{index} cannot be read", f"it is no JSON object: {error}") from error
 
 
-def is_remote(session: BuildSession, name: str) -> bool:
+@contextmanager
+def pulled_if_remote(session: BuildSession, name: str) -> Iterator[None]:
+    """Keep an image in the engine that only a registry can have; it is removed afterwards.
+
+    Nothing is done where the name is another one.  Raises ``FetchError`` like ``pulled``.
+    """
+    with ExitStack() as stack:
+        if _is_remote(session, name):
+            session.log(f"Docker does not have {name}: pulling it")
+            stack.enter_context(pulled(name))
+        yield
+
+
+def _is_remote(session: BuildSession, name: str) -> bool:
     """Whether a name can only be that of an image of a registry: ``OWNER/NAME``, ``NAME:TAG``."""
     if is_recipe(session, name) or not REFERENCE.fullmatch(name):
         return False

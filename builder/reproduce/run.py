@@ -8,12 +8,11 @@ from pathlib import Path
 from builder.compare.images import compare_images
 from builder.errors import RecipeError, WorldError
 from builder.families.layout import LABEL_KEY
-from builder.images.compare import is_remote
+from builder.images.compare import pulled_if_remote
 from builder.images.log import new_log
 from builder.images.lookup import is_recipe, located, served
 from builder.images.session import ActiveBuild, BuildSession
 from builder.plan.rendered import BaseImage, EngineImage
-from builder.publish.remote_image import pulled
 from builder.reproduce.rebuild import Rebuilder, rebuilding
 from builder.reproduce.results import Reproduction, Result
 from builder.tools.docker import buildx
@@ -41,9 +40,7 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
         if target in session.catalog.bases and not is_recipe(session, target):
             image: EngineImage | BaseImage = session.resolve_base(target)
         else:
-            if is_remote(session, target):
-                session.log(f"Docker does not have {target}: pulling it")
-                stack.enter_context(pulled(target))
+            stack.enter_context(pulled_if_remote(session, target))
             image = _described(session, target)
         name = image.plan.name
         log = stack.enter_context(new_log(session.settings.state_dir, f"reproduce-{name}"))

@@ -23,6 +23,8 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from builder.tools.elf_sections import Section
+
 _HEADER = struct.Struct("<18xH20xQ10xHHH")  # Elf64_Ehdr, System V gABI
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 _SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
@@ -83,16 +85,6 @@ class Kernel:
         return self.spill_stores + self.spill_loads
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
-    name: str
-    type: int
-    offset: int
-    size: int
-    link: int
-    info: int
-
-
 @dataclass(slots=True)
 class _Attributes:
     """What the records of one kernel say."""
@@ -126,7 +118,7 @@ class _Cubin:
             raise MalformedCubinError(f"byte {at:#x}: {what} runs past the end ({len(self.data)})")
         return layout.unpack_from(self.data, at)
 
-    def _slice(self, section: _Section) -> bytes:
+    def _slice(self, section: Section) -> bytes:
         end = section.offset + section.size
         if end > len(self.data):
             raise MalformedCubinError(
@@ -135,7 +127,7 @@ class _Cubin:
             )
         return self.data[section.offset : end]
 
-    def _sections(self, table: int, step: int, count: int, names: int) -> list[_Section]:
+    def _sections(self, table: int, step: int, count: int, names: int) -> list[Section]:
         if step != _SECTION.size:
             raise MalformedCubinError(f"byte {table:#x}: section headers of {step} bytes")
         first = self._unpack(_SECTION, table, "section header")
@@ -168,7 +160,7 @@ class _Cubin:
             for number, (name, place) in found.items()
         ]
 
-    def _entries(self, table: _Section) -> Iterator[tuple[int, tuple[str, int]]]:
+    def _entries(self, table: Section) -> Iterator[tuple[int, tuple[str, int]]]:
         """The number of each kernel's symbol, its name and its code section."""
         if table.link >= len(self.sections) or table.size % _SYMBOL.size:
             raise MalformedCubinError(f"byte {table.offset:#x}: damaged symbol table")
@@ -185,7 +177,7 @@ class _Cubin:
                 raise MalformedCubinError(f"byte {table.offset:#x}: symbol {number} in {place}")
             yield number, (self._text(names, name, "symbol name"), place)
 
-    def _records(self, section: _Section) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def _records(self, section: Section) -> Iterator[tuple[int, tuple[int, ...]]]:
         """The attributes of a section with their payload as words of 32 bits."""
         data, at = self._slice(section), 0
         while at < len(data):
@@ -258,7 +250,7 @@ class _Cubin:
             digest=hashlib.sha256(code).hexdigest(),
         )
 
-    def _spilled(self, section: _Section, code: bytes, offsets: tuple[int, ...]) -> tuple[int, int]:
+    def _spilled(self, section: Section, code: bytes, offsets: tuple[int, ...]) -> tuple[int, int]:
         """Bytes that the instructions at these offsets store to local memory, and load from it."""
         bytes_of = {_STORE: 0, _LOAD: 0}
         for at in offsets:
@@ -272,9 +264,9 @@ class _Cubin:
         return bytes_of[_STORE], bytes_of[_LOAD]
 
 
-def _section(row: tuple[int, ...], name: str) -> _Section:
+def _section(row: tuple[int, ...], name: str) -> Section:
     _, kind, _, _, offset, size, link, info, _, _ = row
-    return _Section(name, kind, offset, size, link, info)
+    return Section(name, kind, offset, size, link, info)
 
 
 def _note(of: _Attributes, attribute: int, words: tuple[int, ...]) -> None:

@@ -41,9 +41,9 @@ def test_a_terminal_gets_a_screen_with_the_summary_last(screen: io.StringIO) -> 
     kernel_tables.print_ledger(ledger(), None, as_json=False, everything=False)
     lines = screen.getvalue().splitlines()
     assert lines[0].split()[:2] == ["library", "kernel"]
-    assert lines[kernel_tables.SHOWN + 1 :][:2] == ["25 more kernels: --all lists every kernel", ""]
+    assert lines[tables.FIRST_ROWS + 1 :][:2] == ["25 more kernels: --all lists every kernel", ""]
     assert lines[-1].split()[:4] == ["/opt/libone.so", "1", "sm_120a", "40"]
-    assert len(lines) == kernel_tables.SHOWN + 5
+    assert len(lines) == tables.FIRST_ROWS + 5
     assert max(map(len, lines)) <= 100
 
 
