@@ -10,7 +10,7 @@ from builder.errors import RecipeError
 from builder.families.debian import Wanted, compiling, running
 from builder.families.family import BaseFamily, Finding, Packages
 from builder.families.layout import LAYOUT
-from builder.platforms import Architecture, Platforms, of_target
+from builder.platforms import GNU_TRIPLETS, Architecture, Platforms, of_target
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BaseRecipe
 from builder.recipes.schema.base import CUDA_RUNTIME, Wheel
@@ -77,6 +77,7 @@ def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[Wanted]:
 def _variables(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
     contexts = ["wheels", *(["target-wheels"] if platforms.cross else [])]
     assemble = ["python3", "/inside/assemble_cuda.py", "--root", LAYOUT.cuda]
+    assemble += ["--compiler", f"{GNU_TRIPLETS[platforms.build]}-gcc"]
     assemble += ["--stub-compiler", f"{platforms.triplet}-gcc"]
     assemble += ["--staging", "/libraries"]
     for context in contexts:

@@ -24,6 +24,17 @@ NVML_PROTOTYPE = re.compile(r"\bnvmlReturn_t\s+(?:DECLDIR\s+)?(nvml[A-Z]\w*)\s*\
 NVML_ERROR_LIBRARY_NOT_FOUND = 12  # of nvml.h
 PROTOTYPE = re.compile(r"\bCUresult\s+(?:__attribute__\(\(\w+\)\)\s+)?(cu[A-Z]\w*)\s*\(")
 CUDA_ERROR_STUB_LIBRARY = 34  # the value that cuda.h gives to "this is the stub, not a driver"
+PROCESS_ID = """
+#include <stdlib.h>
+int getpid(void) { return strtoul(getenv("SOURCE_CHECKSUM"), 0, 10) & 0x7fffffff; }
+"""
+# A line marker ends in 3, or in 3 and 4, before the lines of a system header (GCC manual,
+# "Preprocessor Output"): those depend on the platform.
+WITH_PROCESS_ID = r"""#!/bin/sh
+for source; do :; done   # the last argument
+SOURCE_CHECKSUM=$(awk '/^# [0-9]/ {{ system = / 3( 4)?$/; next }} !system' "$source" | cksum)
+SOURCE_CHECKSUM=${{SOURCE_CHECKSUM%% *}} LD_PRELOAD={library} exec {program} "$@"
+"""
 
 
 def unpack(wheel: Path, root: Path) -> int:
@@ -62,6 +73,28 @@ def link_libraries(root: Path) -> None:
     lib64 = root / "lib64"
     if not lib64.exists():
         lib64.symlink_to("lib")
+
+
+def fix_process_id(root: Path, compiler: str) -> None:
+    """Give ``cudafe++``, where the toolkit has it, a process id that depends on its input alone.
+
+    It puts the id into the names of what has internal linkage, in a source file that defines no
+    function or variable for others: two compiles by nvcc 13.0 gave two names.  The id is a checksum
+    of the preprocessed source: a file that is compiled twice, with other macros, for one library
+    still gets two names.  System headers do not count: device code of a cross build is that of a
+    native one.
+    """
+    program = root / "bin" / "cudafe++"
+    if not program.exists():
+        return
+    folder = root / "lib" / "builder"
+    folder.mkdir(parents=True)
+    library, real = folder / "process_id.so", folder / program.name
+    flags = ["-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", str(library)]
+    subprocess.run([compiler, *flags], input=PROCESS_ID, check=True, text=True)
+    program.rename(real)
+    program.write_text(WITH_PROCESS_ID.format(library=library, program=real))
+    program.chmod(0o755)
 
 
 def driver_symbols(include: Path, compiler: str) -> list[str]:
@@ -149,6 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wheels", type=Path, action="append", required=True, help="later wins")
     parser.add_argument("--root", type=Path, required=True, help="where the toolkit goes")
+    parser.add_argument("--compiler", required=True, help="C compiler of the build platform")
     parser.add_argument("--stub-compiler", help="C compiler of the target: makes the driver stub")
     parser.add_argument("--staging", type=Path, help="where the runtime's share goes")
     parser.add_argument("--runtime", action="append", default=[], help="a library of the runtime")
@@ -158,6 +192,7 @@ def main() -> None:
             print(f"{wheel.name}: {unpack(wheel, options.root)} files", flush=True)
     set_executable_bits(options.root)
     link_libraries(options.root)
+    fix_process_id(options.root, options.compiler)
     if options.stub_compiler:
         include = options.root / "include"
         count = make_driver_stub(options.root, options.stub_compiler, include)
