@@ -32,7 +32,7 @@ int getpid(void) { return strtoul(getenv("SOURCE_CHECKSUM"), 0, 10) & 0x7fffffff
 # "Preprocessor Output"): those depend on the platform.
 WITH_PROCESS_ID = r"""#!/bin/sh
 for source; do :; done   # the last argument
-SOURCE_CHECKSUM=$(awk '/^# [0-9]/ {{ system = / 3( 4)?$/; next }} !system' "$source" | cksum)
+SOURCE_CHECKSUM=$(awk '/^# [0-9]/ {{ skipped = / 3( 4)?$/; next }} !skipped' "$source" | cksum)
 SOURCE_CHECKSUM=${{SOURCE_CHECKSUM%% *}} LD_PRELOAD={library} exec {program} "$@"
 """
 
