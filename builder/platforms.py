@@ -11,6 +11,14 @@ from typing import Literal
 Architecture = Literal["amd64", "arm64"]
 """As Docker and Debian name them."""
 
+Platform = Literal["linux/amd64", "linux/arm64"]
+"""An image's platform, as the OCI image specification and ``docker --platform`` name it."""
+
+PLATFORMS: dict[Platform, Architecture] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
+"""The architecture of each platform."""
+
+_OF_ARCHITECTURE = {architecture: platform for platform, architecture in PLATFORMS.items()}
+
 _MACHINES: dict[str, Architecture] = {
     "x86_64": "amd64",
     "amd64": "amd64",
@@ -29,6 +37,11 @@ class Platforms:
 
     build: Architecture
     target: Architecture = "amd64"
+
+    @property
+    def image(self) -> Platform:
+        """The platform of the image: "linux/amd64"."""
+        return _OF_ARCHITECTURE[self.target]
 
     @property
     def cross(self) -> bool:

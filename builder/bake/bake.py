@@ -183,7 +183,7 @@ def _bake(
         writer = _Writer(session, new)
         for name in wanted or session.catalog.engines:
             try:
-                image = session.resolve(name, architecture)
+                image = session.resolve(name, build_architecture=architecture)
                 target = writer.engine(image)
             except BuilderError as error:
                 if wanted:

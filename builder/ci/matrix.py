@@ -28,7 +28,6 @@ from builder.pipeline import WORK_SPACE
 from builder.plan.base_image import RootPolicy
 from builder.plan.rendered import EngineImage
 from builder.plan.resolver import Resolver
-from builder.platforms import Platforms
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
 from builder.tools import archives
@@ -95,7 +94,7 @@ def jobs(catalog: Catalog, names: Sequence[str] = (), *, tracked: bool = False) 
 
 def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
     recipe = entry.recipe
-    image = Resolver(catalog, Platforms("amd64"), RootPolicy(ask=False)).resolve(entry.name)
+    images = Resolver(catalog, "amd64", RootPolicy(ask=False)).images(entry.name)
     disk = disk_of(catalog, recipe)
     return Job(
         recipe=recipe.name,
@@ -105,9 +104,9 @@ def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
         disk=math.ceil(disk),
         clear=disk > FREE,
         runner=HOSTED if disk <= CLEARED else "",
-        cache=f"ccache@{recipe.base}@{recipe.engine}@" if mounts_ccache(image) else "",
-        image=image.key,
-        direct=_direct_key(recipe, image),
+        cache=f"ccache@{recipe.base}@{recipe.engine}@" if mounts_ccache(images[0]) else "",
+        image=_joined([image.key for image in images]),
+        direct=_joined([_direct_key(recipe, image) for image in images]),
     )
 
 
@@ -120,7 +119,12 @@ def disk_of(catalog: Catalog, recipe: Recipe) -> float:
     names = [*catalog.chain(recipe.base), *([tools] if tools else [])]
     bases = [catalog.base(name).recipe for name in names]
     of_bases = [base.build.disk for base in bases]
-    return sum(of_bases) + recipe.build.disk + WORK_SPACE + JOB_DISK
+    return (sum(of_bases) + recipe.build.disk) * len(recipe.platform) + WORK_SPACE + JOB_DISK
+
+
+def _joined(keys: Sequence[str]) -> str:
+    """One key over those of a recipe's images."""
+    return keys[0] if len(keys) == 1 else hashlib.sha256(" ".join(keys).encode()).hexdigest()
 
 
 def _direct_key(recipe: Recipe, image: EngineImage) -> str:

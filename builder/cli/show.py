@@ -106,10 +106,10 @@ def show(
         return
     session = build_session(catalog)
     try:
-        image = session.resolve(recipe, build_architecture())
+        image = session.resolve(recipe, build_architecture=build_architecture())
     except FetchError as error:
         log(f"{error.what}: the plan is shown without that digest, so its key differs")
-        image = session.resolve(recipe, platform.machine())
+        image = session.resolve(recipe, build_architecture=platform.machine())
     if dockerfile:
         typer.echo(image.text, nl=False)
     elif as_json:

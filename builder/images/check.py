@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from builder.errors import BuilderError, SmokeError, UntriedError
 from builder.families.layout import LABEL_KEY
@@ -55,8 +56,16 @@ def contract_of(image: EngineImage) -> str:
     Raises ``RecipeError`` where a preset is invalid.
     """
     parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artifact"}
-    contract = image.plan.recipe.model_dump(mode="json", include=parts)
+    # The recipe is that of one platform: its code and its probes have been chosen.
+    chosen: dict[str, Any] = {
+        "cuda": {"arm64"},
+        "probe": {"__all__": {"platform"}},
+        "patch": {"__all__": {"probe": {"platform"}}},
+    }
+    contract = image.plan.recipe.model_dump(mode="json", include=parts, exclude=chosen)
     del contract["budget"]["update"]  # a promise of the tags, not of the image
+    if image.platform != "linux/amd64":
+        contract["platform"] = image.platform
     contract["checks"] = CHECKS_VERSION
     contract["presets"] = {name: each.identity for name, each in _presets(image).items()}
     return hashlib.sha256(json.dumps(contract, sort_keys=True).encode()).hexdigest()
@@ -92,6 +101,7 @@ def subject_of(
         candidate.reference,
         candidate.digest,
         recipe,
+        image.platform,
         image.labels,
         image.base.references.get("devel"),
         options.gpu_test,

@@ -13,7 +13,7 @@ from builder.images.log import Step
 from builder.plan.base_image import RootPolicy
 from builder.plan.rendered import BaseImage, EngineImage
 from builder.plan.resolver import Resolver
-from builder.platforms import Platforms, architecture
+from builder.platforms import Architecture, Platform, architecture
 from builder.recipes.catalog import Catalog
 from builder.settings import Settings
 from builder.smoke.gpu import GpuTest
@@ -48,8 +48,8 @@ class BuildOptions:
     offline: bool = False
     """Fetch nothing: an input that is neither mirrored nor cached is an error."""
 
-    def platforms(self, build_architecture: str | None = None) -> Platforms:
-        """The platforms of a build; without ``build_architecture``, those of the builder.
+    def compiles_on(self, build_architecture: str | None = None) -> Architecture:
+        """The architecture that compiles; without ``build_architecture``, that of the builder.
 
         The setting ``compile_on`` comes before both.  Raises ``WorldError`` where the builder does
         not answer, or its machine cannot compile.
@@ -60,7 +60,7 @@ class BuildOptions:
         found = architecture(machine)
         if found is None:
             raise WorldError(f"builder does not compile on {machine}", hint="use amd64 or arm64")
-        return Platforms(found)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,25 @@ class BuildSession:
         """Report a line for the user."""
         self.reporter.log(line)
 
-    def resolve(self, name: str, build_architecture: str | None = None) -> EngineImage:
-        """The image of a recipe; with ``build_architecture`` neither engine nor registry is asked.
+    def images(self, name: str, build_architecture: str | None = None) -> tuple[EngineImage, ...]:
+        """The images of a recipe, one for each of its platforms, in the recipe's order.
 
-        Raises ``RecipeError``, ``WorldError`` or ``FetchError``.
+        With ``build_architecture`` neither engine nor registry is asked.  Raises ``RecipeError``,
+        ``WorldError`` or ``FetchError``.
         """
         self.catalog.engine(name)  # reports a broken recipe also where no engine answers
-        return self._resolver(build_architecture).resolve(name)
+        return self._resolver(build_architecture).images(name)
+
+    def resolve(
+        self, name: str, platform: Platform | None = None, build_architecture: str | None = None
+    ) -> EngineImage:
+        """The image of a recipe for one of its platforms; None: for the only one.
+
+        Raises like ``images``; ``RecipeError`` also where the recipe has no image for that
+        platform, or several images and none is named.
+        """
+        self.catalog.engine(name)
+        return self._resolver(build_architecture).resolve(name, platform)
 
     def resolve_base(self, name: str) -> BaseImage:
         """The images of a base.  Raises like ``resolve``."""
@@ -96,8 +108,8 @@ class BuildSession:
         options, settings = self.options, self.settings
         ask = build_architecture is None
         policy = RootPolicy(settings.debian_root, self.log, ask=ask, offline=options.offline)
-        platforms = options.platforms(build_architecture)
-        return Resolver(self.catalog, platforms, policy, settings.namespace)
+        build = options.compiles_on(build_architecture)
+        return Resolver(self.catalog, build, policy, settings.namespace)
 
 
 class Timings(dict[str, float]):

@@ -98,7 +98,7 @@ def last_time(state: Path, way: Way, recipe: str = "*") -> str:
 def finding(settings: Settings) -> Iterator[Finding]:
     """The way of a build with these settings; nothing where Docker does not answer."""
     try:
-        way = way_of(BuildOptions(settings).platforms(), settings)
+        way = way_of(Platforms(BuildOptions(settings).compiles_on()), settings)
     except WorldError:
         return
     last = last_time(settings.state_dir, way)

@@ -10,7 +10,6 @@ from builder.errors import BuilderError, Problem
 from builder.plan.base_image import RootPolicy
 from builder.plan.resolve import complete
 from builder.plan.resolver import Resolver
-from builder.platforms import Platforms
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
 
@@ -32,7 +31,7 @@ def check(catalog: Catalog, name: str) -> Checked:
     name = name if name in catalog.engines else catalog.engine(name).name
     try:
         entry = catalog.engine(name)
-        Resolver(catalog, Platforms("amd64"), RootPolicy(ask=False)).resolve(name)
+        Resolver(catalog, "amd64", RootPolicy(ask=False)).images(name)
     except BuilderError as error:
         return Checked(name, str(error), ())
     return Checked(entry.name, "", tuple(_warnings(entry)))

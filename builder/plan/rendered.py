@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from builder.families.layout import LABEL_BASE, LABEL_KEY
 from builder.plan.inputs import BasePlan, Plan
+from builder.platforms import Platform
 
 FORMAT = 1
 """Version of the key's format: raise it when the same inputs result in another image."""
@@ -117,10 +118,25 @@ class EngineImage(_Rendered[Plan]):
         return f"{self.plan.recipe.version}-{self.short_key}"
 
     @property
+    def platform(self) -> Platform:
+        """The platform that it is for: "linux/amd64"."""
+        return self.plan.platforms.image
+
+    @property
+    def tag_suffix(self) -> str:
+        """What tags of the engine end in, besides the immutable one: "-arm64", or nothing.
+
+        A name of the engine is that of one image: of two platforms, linux/amd64 has the plain one.
+        """
+        platforms = self.plan.recipe.platform
+        plain = self.platform if len(platforms) == 1 else "linux/amd64"
+        return "" if self.platform == plain else f"-{self.plan.platforms.target}"
+
+    @property
     def references(self) -> tuple[str, ...]:
-        """The image's names, the one with the immutable tag first."""
-        tags = (self.immutable_tag, *self.plan.recipe.image.tags)
-        return tuple(f"{self.repository}:{tag}" for tag in tags)
+        """The image's names in the engine, the one with the immutable tag first."""
+        tags = [f"{tag}{self.tag_suffix}" for tag in self.plan.recipe.image.tags]
+        return tuple(f"{self.repository}:{tag}" for tag in (self.immutable_tag, *tags))
 
     @property
     def candidate(self) -> str:

@@ -129,7 +129,7 @@ def plan(
     Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
     source tree of an in-repo engine is not there.
     """
-    recipe = _for(complete(entry.recipe), platforms)
+    recipe = _for(complete(entry.recipe.on(platforms.image)), platforms)
     _require_tree(entry, catalog.root)
     family = families.ENGINES[recipe.family]
     base = plan_base(catalog, recipe.base, platforms, root)

@@ -11,39 +11,54 @@ from builder.plan.dockerfile import render, render_base
 from builder.plan.inputs import BasePlan
 from builder.plan.rendered import BaseImage, EngineImage
 from builder.plan.resolve import plan, plan_base
-from builder.platforms import Platforms
-from builder.recipes.catalog import Catalog
+from builder.platforms import PLATFORMS, Architecture, Platform, Platforms
+from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """Resolves the recipes of a catalog for two platforms.
+    """Resolves the recipes of a catalog.
 
-    ``namespace`` comes before each image's repository: an account, or REGISTRY/ACCOUNT.
+    ``build`` is the architecture that compiles; ``namespace`` comes before each image's repository:
+    an account, or REGISTRY/ACCOUNT.
     """
 
     catalog: Catalog
-    platforms: Platforms
+    build: Architecture
     root_policy: RootPolicy
     namespace: str = ""
 
-    def resolve(self, name: str) -> EngineImage:
-        """The image of a recipe, or of an engine with one version.
+    def images(self, name: str) -> tuple[EngineImage, ...]:
+        """The images of a recipe, one for each of its platforms, in the recipe's order.
 
-        Raises ``RecipeError``; ``FetchError`` where a source tree is missing, or no registry gives
-        the digest of the image that a base starts from.
+        ``name`` is a recipe's, or that of an engine with one version.  Raises ``RecipeError``;
+        ``FetchError`` where a source tree is missing, or no registry gives the digest of the image
+        that a base starts from.
         """
         entry = self.catalog.engine(name)
-        root = self.root_policy.choose(self.catalog, entry.recipe.base, self.platforms)
-        tools = self._tools(entry.recipe)
-        return render(plan(self.catalog, entry, self.platforms, root, tools), self.namespace)
+        return tuple(self._image(entry, platform) for platform in entry.recipe.platform)
 
-    def resolve_base(self, name: str) -> BaseImage:
-        """The images of a base.  Raises like ``resolve``."""
-        return render_base(self._base(name))
+    def resolve(self, name: str, platform: Platform | None = None) -> EngineImage:
+        """The image of a recipe for one of its platforms; None: for the only one.
 
-    def _tools(self, recipe: Recipe) -> BasePlan | None:
+        Raises like ``images``; ``RecipeError`` also where the recipe has no image for that
+        platform, or several images and none is named.
+        """
+        entry = self.catalog.engine(name)
+        return self._image(entry, _one_of(entry.recipe, platform))
+
+    def resolve_base(self, name: str, target: Architecture = "amd64") -> BaseImage:
+        """The images of a base.  Raises like ``images``."""
+        return render_base(self._base(name, Platforms(self.build, target)))
+
+    def _image(self, entry: Entry[Recipe], platform: Platform) -> EngineImage:
+        platforms = Platforms(self.build, PLATFORMS[platform])
+        root = self.root_policy.choose(self.catalog, entry.recipe.base, platforms)
+        tools = self._tools(entry.recipe, platforms)
+        return render(plan(self.catalog, entry, platforms, root, tools), self.namespace)
+
+    def _tools(self, recipe: Recipe, platforms: Platforms) -> BasePlan | None:
         """The base that the recipe's family compiles the entrypoint in, if it names one."""
         name = families.ENGINES[recipe.family].tools
         if name is None:
@@ -54,8 +69,25 @@ class Resolver:
                 "the catalog has no such base",
                 f"copy recipes/bases/{name}.toml and its lock from builder's own catalog",
             )
-        return self._base(name)
+        return self._base(name, platforms)
 
-    def _base(self, name: str) -> BasePlan:
-        root = self.root_policy.choose(self.catalog, name, self.platforms)
-        return plan_base(self.catalog, name, self.platforms, root)
+    def _base(self, name: str, platforms: Platforms) -> BasePlan:
+        root = self.root_policy.choose(self.catalog, name, platforms)
+        return plan_base(self.catalog, name, platforms, root)
+
+
+def _one_of(recipe: Recipe, platform: Platform | None) -> Platform:
+    """The platform of one image of a recipe; raises ``RecipeError`` where it is not clear."""
+    first, *others = recipe.platform
+    if platform is None and others:
+        raise RecipeError(
+            f"{recipe.name} has images for {' and '.join(recipe.platform)}",
+            hint=f"name one of them: --platform {first}",
+        )
+    if platform is not None and platform not in recipe.platform:
+        raise RecipeError(
+            f"{recipe.name} has no image for {platform}",
+            f"its platform is {' and '.join(recipe.platform)}",
+            "add it to `platform` in the recipe, or choose one that is there",
+        )
+    return platform or first

@@ -13,6 +13,7 @@ from builder.errors import UntriedError
 from builder.families.layout import LAYOUT
 from builder.kernels.selection import Capability
 from builder.kernels.summary import KernelSummary, summary
+from builder.platforms import Platform
 from builder.presets.schema import Preset
 from builder.recipes.schema import (
     Budget,
@@ -66,6 +67,8 @@ class Subject:
     """Of its manifest."""
     recipe: Recipe | None = None
     """None: only the checks that hold for every image are made."""
+    platform: Platform = "linux/amd64"
+    """The platform that the recipe's image is for."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that the image must have."""
     devel: str | None = None
@@ -215,7 +218,7 @@ def _static(subject: Subject, contents: Contents) -> Iterator[Check]:
         yield from times.check(added, contents, extends=extended is not None)
     yield from sizes.check(added, contents, recipe.budget if recipe else Budget())
     if recipe is not None:
-        yield from contract.check(recipe, subject.labels, contents, extended)
+        yield from contract.check(recipe, subject.labels, contents, extended, subject.platform)
         if not artifact:
             yield entry.check_static(contents)
     yield from rules.unused()

@@ -9,6 +9,7 @@ from typing import Any
 
 from builder.families import entrypoint
 from builder.families.layout import LAYOUT
+from builder.platforms import Platform
 from builder.recipes.schema import Recipe
 from builder.smoke import secrets
 from builder.smoke.contents import Contents, ExtendedImage, Layer
@@ -26,6 +27,7 @@ def check(
     labels: Mapping[str, str],
     contents: Contents,
     extended: ExtendedImage | None = None,
+    platform: Platform = "linux/amd64",
 ) -> Iterator[Check]:
     """Platform, user, entrypoint, port, health check, environment, labels, compression, driver.
 
@@ -33,7 +35,7 @@ def check(
     """
     image, config = recipe.image, contents.config
     before = extended.config if extended else {}
-    yield _equal("platform", PLATFORM, contents.platform)
+    yield _equal("platform", platform, contents.platform)
     user = (before.get("User") or "root") if extended else LAYOUT.user
     yield _equal("user", image.user or user, config.get("User") or "root")
     starts = [] if recipe.artifact else entrypoint.command(image.entrypoint)

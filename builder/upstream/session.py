@@ -12,7 +12,7 @@ from builder.patches.context import PatchContext
 from builder.plan.base_image import RootPolicy, in_engine
 from builder.plan.resolve import resolve_patches, resolve_source
 from builder.plan.resolver import Resolver
-from builder.platforms import Platforms, architecture
+from builder.platforms import architecture
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.edit import difference, write
 from builder.recipes.parse import parse
@@ -129,7 +129,7 @@ def _image_for_scripts(catalog: Catalog, recipe: Recipe, settings: Settings) -> 
             # Any version of it does: a script needs nothing but its Python.
             return next(iter(docker.image_names(f"builder-base/{below.name}:runtime-*")), None)
         policy = RootPolicy(settings.debian_root, ask=False)
-        base = Resolver(catalog, Platforms(machine), policy).resolve_base(recipe.base)
+        base = Resolver(catalog, machine, policy).resolve_base(recipe.base)
         stage = "devel" if "devel" in base.plan.stages else "runtime"
         return base.references[stage] if in_engine(base, stage) else None
     except BuilderError:

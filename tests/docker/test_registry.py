@@ -51,7 +51,7 @@ def test_an_index_is_no_image_of_ours(
     """Which of its images runs depends on the machine: a verified one may hide another."""
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
     session = build_session(None)
-    rendered = session.resolve("hello-sm120-0.1.0", "x86_64")
+    rendered = session.resolve("hello-sm120-0.1.0", build_architecture="x86_64")
     repository = Repository(f"{registry}/me/hello-sm120", print)
     good, evil = (put_image(repository, rendered.key, n=name) for name in ("good", "evil"))
     entries = [

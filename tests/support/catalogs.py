@@ -34,7 +34,7 @@ def unasked(found: Catalog, base: str, platforms: Platforms = AMD64) -> RootChoi
 
 def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> EngineImage:
     """The image of a recipe of a catalog."""
-    return Resolver(load(root), platforms, UNASKED).resolve(name)
+    return Resolver(load(root), platforms.build, UNASKED).resolve(name, platforms.image)
 
 
 def without_locks(root: Path) -> None:

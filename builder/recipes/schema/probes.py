@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, model_validator
 
+from builder.platforms import Platform
 from builder.recipes.schema.fields import (
     PLAIN,
     ImagePath,
@@ -50,7 +51,14 @@ def pattern_names(patterns: Sequence[str]) -> list[str]:
     return [f"expected pattern {number}" for number in range(1, len(patterns) + 1)]
 
 
-class RunProbe(Model):
+class _OfPlatform(Model):
+    """What all probes have."""
+
+    platform: Platform | None = None
+    """Only the image for this platform is checked; default: every image."""
+
+
+class RunProbe(_OfPlatform):
     """Output and exit status of a program of the image."""
 
     run: Annotated[list[Text], Field(min_length=1)]
@@ -65,7 +73,7 @@ class RunProbe(Model):
     """Expected exit status."""
 
 
-class OptionProbe(Model):
+class OptionProbe(_OfPlatform):
     """An option and its values in a program's --help."""
 
     option: Annotated[str, StringConstraints(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_-]*$"), PLAIN]
@@ -86,7 +94,7 @@ class OptionProbe(Model):
         return self
 
 
-class LibraryProbe(Model):
+class LibraryProbe(_OfPlatform):
     """A library of the image: its GPU code, dependencies and symbols."""
 
     library: LibraryName
@@ -109,7 +117,7 @@ class LibraryProbe(Model):
     """The newest glibc version that it may require: "2.34"."""
 
 
-class FileProbe(Model):
+class FileProbe(_OfPlatform):
     """A file, or all files that match a glob: existence and contents."""
 
     file: ImagePath
@@ -135,7 +143,7 @@ class FileProbe(Model):
         return self
 
 
-class PythonProbe(Model):
+class PythonProbe(_OfPlatform):
     """Facts of a Python file's syntax tree: neither layout nor comments matter."""
 
     python: ImagePath

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -11,6 +11,7 @@ from pydantic import (
     model_validator,
 )
 
+from builder.platforms import Platform
 from builder.recipes.schema.fields import (
     CMAKE_TARGET,
     CUDA_ARCH,
@@ -40,13 +41,26 @@ from builder.recipes.schema.sources import Source, Track
 DriverVersion = Annotated[str, StringConstraints(pattern=r"^[0-9]{3}(?:\.[0-9]+){0,2}$"), PLAIN]
 
 
+CudaArchitectures = Annotated[
+    list[Annotated[str, StringConstraints(pattern=CUDA_ARCH), PLAIN]], Field(min_length=1)
+]
+
+
+class CudaOfPlatform(Model):
+    """The CUDA code of the linux/arm64 image."""
+
+    arch: CudaArchitectures
+    """Values of CMAKE_CUDA_ARCHITECTURES: "121" for the GB10 of a DGX Spark."""
+
+
 class Cuda(Model):
     """The CUDA code of the image."""
 
-    arch: Annotated[
-        list[Annotated[str, StringConstraints(pattern=CUDA_ARCH), PLAIN]], Field(min_length=1)
-    ]
-    """Values of CMAKE_CUDA_ARCHITECTURES: "120", "120a-real", ..."""
+    arch: CudaArchitectures
+    """Values of CMAKE_CUDA_ARCHITECTURES: "120", "120a-real", ... Where the recipe has two
+    platforms: those of linux/amd64."""
+    arm64: CudaOfPlatform | None = None
+    """The code of the linux/arm64 image, where the recipe has a linux/amd64 image as well."""
     vmm: bool = False
     """False: virtual memory management is compiled out, and nothing links libcuda."""
     driver: DriverVersion | None = None
@@ -208,6 +222,13 @@ class Build(Model):
     """GiB of free disk that the build requires."""
 
 
+def _on(patch: Patch, platform: Platform) -> Patch:
+    """A patch without its probe, where that is for another platform."""
+    if patch.probe is None or patch.probe.platform in (None, platform):
+        return patch
+    return patch.model_copy(update={"probe": None})
+
+
 class Recipe(Model):
     """An engine: what its image is made of, and how it is checked."""
 
@@ -225,6 +246,8 @@ class Recipe(Model):
     """Family that builds the engine: "llama-cpp", "cmake", ..."""
     base: Name
     """Base to compile in and to run on: a file of ``recipes/bases/``."""
+    platform: Annotated[list[Platform], Field(min_length=1)] = ["linux/amd64"]
+    """Platforms of the image; there is one image for each. linux/arm64 is for a DGX Spark."""
     notes: list[Text] = []
     """Purpose and known problems."""
     source: Source
@@ -255,6 +278,33 @@ class Recipe(Model):
         if channel is not None and channel not in self.image.moving:
             raise ValueError(f"the channel {channel} must be among image.moving: it moves")
         return self
+
+    @model_validator(mode="after")
+    def _require_code_of_each_platform(self) -> Recipe:
+        if len({*self.platform}) < len(self.platform):
+            raise ValueError("platform names a platform twice")
+        if len(self.platform) > 1 and self.cuda.arm64 is None:
+            raise ValueError('the image for linux/arm64 needs [cuda.arm64], with arch = ["121"]')
+        if len(self.platform) == 1 and self.cuda.arm64 is not None:
+            raise ValueError(
+                "[cuda.arm64] is for a recipe with two platforms: give its arch in [cuda]"
+            )
+        probes = [*self.probe, *(patch.probe for patch in self.patch if patch.probe)]
+        others = {probe.platform for probe in probes} - {None, *self.platform}
+        if others:
+            raise ValueError(f"a probe is for {others.pop()}, which platform does not name")
+        return self
+
+    def on(self, platform: Platform) -> Recipe:
+        """The recipe of the image for one platform: its CUDA code, and its probes."""
+        update: dict[str, Any] = {
+            "probe": [probe for probe in self.probe if probe.platform in (None, platform)],
+            "patch": [_on(patch, platform) for patch in self.patch],
+        }
+        if self.cuda.arm64 is not None:
+            arch = self.cuda.arm64.arch if platform == "linux/arm64" else self.cuda.arch
+            update["cuda"] = self.cuda.model_copy(update={"arch": arch, "arm64": None})
+        return self.model_copy(update=update)
 
     @property
     def name(self) -> str:

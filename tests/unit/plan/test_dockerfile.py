@@ -47,7 +47,7 @@ def test_a_cross_build_has_its_golden_dockerfiles(request: pytest.FixtureRequest
 
 
 def test_a_base_for_arm64_is_compiled_on_amd64() -> None:
-    found = rendered(REPOSITORY, "hello-sm120-0.1.0", Platforms("amd64", "arm64")).base
+    found = rendered(REPOSITORY, "hello-blackwell-0.1.0", Platforms("amd64", "arm64")).base
     devel = found.plan.debian.stages["devel"]
     assert {"libssl-dev:arm64", "g++-aarch64-linux-gnu"} <= {*devel.wanted.packages}
     assert {file.architecture for file in devel.files or ()} == {"amd64", "arm64", "all"}

@@ -16,7 +16,7 @@ def test_a_patch_without_a_probe_is_a_warning_and_with_strict_an_error(builder: 
     assert "pull 6 has no probe" in done.stdout
     done = builder("recipe", "check", "--strict")
     assert done.returncode == 3
-    assert "3 of 26 recipes are invalid: atomic-b8995" in done.stderr
+    assert "3 of 27 recipes are invalid: atomic-b8995" in done.stderr
     assert builder("recipe", "check", "--strict", "beellama-0.1.1").returncode == 0
     done = builder("recipe", "check", "--strict", "beellama-0.1.1", "atomic-b8995")
     assert "1 of 2 recipes is invalid: atomic-b8995" in done.stderr

@@ -1,0 +1,29 @@
+# hello-blackwell-0.1.0: cmake. Rendered by builder.
+FROM --platform=linux/amd64 base-devel AS entrypoint
+RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/layer/opt/builder", "CROSS="]
+RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/layer/opt/builder/needs", "recipe hello-blackwell-0.1.0", "code sm_120", "code compute_120", "cuda 13.0", "driver 580"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/layer"]
+
+FROM --platform=linux/amd64 base-devel AS build
+ARG REBUILD=no CCACHE_DISABLE
+RUN --network=none --mount=type=bind,from=debian-build,target=/debian --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795227046", "/inside/reproducible", "/", "sh", "-euc", "DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Options::=--force-unsafe-io install --yes --no-install-recommends --allow-downgrades /debian/\"$(dpkg --print-architecture)\"/*.deb"]
+ARG SOURCE_DATE_EPOCH
+COPY --from=source /tree/ /src/
+RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache ["cmake", "-G", "Ninja", "-S", "/src/.", "-B", "/build/1", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CUDA_ARCHITECTURES=120", "-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache", "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64", "-DHELLO_CUDA_NO_VMM=ON", "-DHELLO_BUILD_NUMBER=1", "-DHELLO_BUILD_COMMIT=in-repo"]
+ARG BUILDER_JOBS
+RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache --mount=type=bind,from=inside,target=/inside ["/inside/jobs", "3.0", "cmake", "--build", "/build/1"]
+RUN --network=none ["cmake", "--install", "/build/1", "--prefix", "/opt/engine", "--strip"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/opt"]
+
+FROM base-runtime AS image
+RUN --network=none --mount=type=bind,from=debian-runtime,target=/debian --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795227046", "/inside/reproducible", "/", "sh", "-euc", "DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Options::=--force-unsafe-io install --yes --no-install-recommends --allow-downgrades /debian/\"$(dpkg --print-architecture)\"/*.deb"]
+COPY --link --from=build /opt/ /opt/
+ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+COPY --link --from=entrypoint /layer/ /
+ENV HELLO_ARG_HOST="0.0.0.0"
+USER 10001:10001
+WORKDIR /home/engine
+EXPOSE 8080
+HEALTHCHECK --interval=30s --timeout=5s --start-period=5m CMD ["/usr/local/bin/healthcheck", "8080", "health"]
+ENTRYPOINT ["/opt/builder/entrypoint", "/opt/engine/bin/hello-server", "--"]
+
