@@ -21,6 +21,16 @@ def compare(
     ],
     after: Annotated[str, typer.Argument(metavar=f"B={KINDS}", help="What A is compared with.")],
     catalog: CatalogOption = None,
+    platform: Annotated[
+        str | None,
+        typer.Option(
+            "--platform",
+            metavar="OS/ARCHITECTURE",
+            help="Of images for several platforms, compare those for this one: linux/arm64. "
+            "Default: linux/amd64.",
+            show_default=False,
+        ),
+    ] = None,
     times: Annotated[
         bool,
         typer.Option(
@@ -54,7 +64,7 @@ def compare(
     from builder.errors import DifferenceError
     from builder.images.compare import compare_named
 
-    found = compare_named(build_session(catalog), before, after)
+    found = compare_named(build_session(catalog), before, after, platform)
     print_comparison(found, times=times, as_json=as_json, everything=everything)
     if not found.same(times=times):
         raise DifferenceError(f"{before} and {after} differ", summary(found, times=times)[0])

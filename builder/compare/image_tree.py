@@ -91,7 +91,7 @@ class ImageTree:
 def read_image(
     name: str, blobs: Blobs, known: dict[str, tuple[LayerEntry, ...]] | None = None
 ) -> ImageTree:
-    """Read an image from its blobs; from an index, the image for linux/amd64, else the first one.
+    """Read an image from its blobs; from an index, as ``manifest_of``.
 
     ``known``: the entries of layers by their digests, of which none is read twice; it is extended.
     Raises ``UntriedError`` where a blob is missing or damaged.

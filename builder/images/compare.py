@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from builder.compare.files import compare_trees
@@ -15,33 +16,43 @@ from builder.compare.tree import Tree, read_files
 from builder.errors import UsageError, WorldError
 from builder.images.lookup import REFERENCE, is_recipe, located
 from builder.images.session import BuildSession
-from builder.publish.remote_image import pulled
 from builder.tools.docker import engine as docker
 from builder.tools.docker.blobs import Blobs, blobs_of
 from builder.tools.files import workspace
+from builder.tools.layers import damage_reported, platforms_of
 
 Source = Path | Blobs
 """A directory or a file; or the blobs of an image."""
 
+AMD64 = "linux/amd64"
 PATH_STARTS = ("/", "./", "../", "~")
 """Beginnings of a path that no name of a recipe or of an image has."""
 
 
-def compare_named(session: BuildSession, before: str, after: str) -> Comparison:
+def compare_named(
+    session: BuildSession, before: str, after: str, platform: str | None = None
+) -> Comparison:
     """Compare what two names stand for.
 
     A name is a recipe, a path of this machine (also of an OCI image layout), or an image: of the
-    engine, else of a registry, which is pulled and removed again.  Raises ``UsageError`` where one
-    is a file and the other one is not; ``WorldError`` where there is no such thing; ``FetchError``
-    where a registry does not give an image; ``UntriedError`` where an image is damaged;
-    ``SpaceError`` where the files that differ do not fit into the cache directory.
+    engine, else of a registry, which is pulled and removed again.  ``platform``: the image that is
+    compared of those for several platforms; None: that for linux/amd64, else the first one.
+
+    Raises ``UsageError`` where one is a file and the other one is not, and where neither is an
+    image with platforms; ``WorldError`` where there is no such thing, or not for the platform;
+    ``FetchError`` where a registry does not give an image; ``UntriedError`` where an image is
+    damaged; ``SpaceError`` where the files that differ do not fit into the cache directory.
     """
     session.settings.require_directories()
     with workspace(session.settings.cache_dir) as work, ExitStack() as stack:
-        old = stack.enter_context(_found(session, before, work))
-        new = stack.enter_context(_found(session, after, work))
+        old = stack.enter_context(_found(session, before, work, platform))
+        new = stack.enter_context(_found(session, after, work, platform))
         if isinstance(old, Blobs) and isinstance(new, Blobs):
             return compare_images((before, old), (after, new), work)
+        if platform and isinstance(old, Path) and isinstance(new, Path):
+            raise UsageError(
+                "--platform is for images", hint=f"neither {before} nor {after} is an image"
+            )
         _require_alike(before, old, after, new)
         return compare_trees(_tree(before, old), _tree(after, new), work)
 
@@ -61,18 +72,34 @@ def _tree(name: str, source: Source) -> Tree:
 
 
 @contextmanager
-def _found(session: BuildSession, name: str, work: Path) -> Iterator[Source]:
+def _found(session: BuildSession, name: str, work: Path, platform: str | None) -> Iterator[Source]:
     """What a name stands for; an image that was pulled for it is removed afterwards."""
     path = Path(name).expanduser()
     with ExitStack() as stack:
         if not is_recipe(session, name) and path.exists():
-            yield _layout(path) or path
-            return
-        if name.startswith(PATH_STARTS):
+            found: Source = _layout(path) or path
+        elif name.startswith(PATH_STARTS):
             raise WorldError(f"there is no file or directory {name}")
-        stack.enter_context(pulled_if_remote(session, name))
-        reference, image = located(session, name)
-        yield blobs_of(reference, work, image.digest)
+        else:
+            stack.enter_context(pulled_if_remote(session, name, platform or AMD64))
+            reference, image = located(session, name)
+            found = blobs_of(reference, work, image.digest)
+        yield _for_platform(name, found, platform) if platform else found
+
+
+def _for_platform(name: str, source: Source, platform: str) -> Source:
+    """The same source, read for this platform; raises ``WorldError`` where it lacks the image."""
+    if isinstance(source, Path):
+        return source
+    with damage_reported():
+        there = platforms_of(source)
+    if platform not in there:
+        raise WorldError(
+            f"{name} has no image for {platform}",
+            f"it is there for {', '.join(there)}",
+            f"`docker pull --platform {platform} NAME` gets the image of a registry",
+        )
+    return replace(source, platform=platform)
 
 
 def _layout(folder: Path) -> Blobs | None:
@@ -87,16 +114,20 @@ def _layout(folder: Path) -> Blobs | None:
 
 
 @contextmanager
-def pulled_if_remote(session: BuildSession, name: str) -> Iterator[None]:
+def pulled_if_remote(session: BuildSession, name: str, platform: str = AMD64) -> Iterator[None]:
     """Keep an image in the engine that only a registry can have; it is removed afterwards.
 
-    Nothing is done where the name is another one.  Raises ``FetchError`` like ``pulled``.
+    Nothing is done where the name is another one.  Raises ``FetchError`` where it cannot be pulled.
     """
-    with ExitStack() as stack:
-        if _is_remote(session, name):
-            session.log(f"Docker does not have {name}: pulling it")
-            stack.enter_context(pulled(name))
+    if not _is_remote(session, name):
         yield
+        return
+    session.log(f"Docker does not have {name}: pulling it")
+    docker.pull(name, platform)
+    try:
+        yield
+    finally:
+        docker.untag(name)
 
 
 def _is_remote(session: BuildSession, name: str) -> bool:

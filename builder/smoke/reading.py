@@ -29,9 +29,9 @@ def read(
 ) -> Contents:
     """Read an image from its blobs; ``work`` takes large libraries for a while.
 
-    From an index, the image for linux/amd64 is read, else the first one that is there.  With the
-    directory ``cache``, a layer that was read before is only hashed.  Raises ``UntriedError`` if a
-    blob is missing or damaged.
+    From an index, the image for the platform of ``blobs`` is read, else the first one that is
+    there.  With the directory ``cache``, a layer that was read before is only hashed.  Raises
+    ``UntriedError`` if a blob is missing or damaged.
     """
     scanner = _Scanner(work, wanted or Wanted(), cache / SCANS if cache else None)
     with layers.damage_reported():

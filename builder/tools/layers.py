@@ -25,9 +25,6 @@ LARGEST_DOCUMENT = 16 << 20  # bytes of a manifest or configuration
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952, 2.3.1
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
-PREFERRED = {"linux/amd64": 0, "": 1}
-"""The platforms of an index, the first before the second and that before any other: an engine runs
-an image that names its platform rather than one that names none."""
 BROKEN = (
     *(OSError, EOFError, tarfile.TarError, zlib.error),
     *(AttributeError, KeyError, TypeError, ValueError),
@@ -52,22 +49,48 @@ def damage_reported() -> Iterator[None]:
 
 
 def manifest_of(blobs: Blobs) -> tuple[str, dict[str, Any]]:
-    """The manifest of the image with its digest: through indexes, that for linux/amd64 if there is
-    one, else the first one.
+    """The manifest of the image with its digest: through indexes, that for the platform of
+    ``blobs`` if there is one, else the first one.
 
     Raises ``UntriedError`` where no image of the index is there, and what ``damage_reported``
     catches.
     """
+    # An engine runs an image that names its platform rather than one that names none.
+    preferred = {blobs.platform: 0, "": 1}
     digest, found = "", blobs.index
     while "manifests" in found:
-        there = [entry for entry in found["manifests"] if blobs.file(entry["digest"]).is_file()]
-        images = [entry for entry in there if _platform(entry) != "unknown/unknown"]
+        images = _images(blobs, found)
         if not images:
             raise UntriedError("Docker has no image of the index")
-        wanted = min(images, key=lambda entry: PREFERRED.get(_platform(entry), len(PREFERRED)))
+        wanted = min(images, key=lambda entry: preferred.get(_platform(entry), len(preferred)))
         digest = wanted["digest"]
         found = document(blobs.file(digest))
     return digest, dict(found)
+
+
+def platforms_of(blobs: Blobs) -> list[str]:
+    """The platforms of all images that are there, in the order of the indexes: "linux/arm64".
+
+    Raises what ``damage_reported`` catches.
+    """
+    return list(dict.fromkeys(_platforms(blobs, blobs.index)))
+
+
+def _platforms(blobs: Blobs, found: Mapping[str, Any]) -> Iterator[str]:
+    if "manifests" not in found:
+        yield _platform({"platform": document(blobs.file(found["config"]["digest"]))})
+        return
+    for entry in _images(blobs, found):
+        if named := _platform(entry):
+            yield named
+        else:
+            yield from _platforms(blobs, document(blobs.file(entry["digest"])))
+
+
+def _images(blobs: Blobs, index: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The entries of an index that are there and no attestations."""
+    there = (entry for entry in index["manifests"] if blobs.file(entry["digest"]).is_file())
+    return [entry for entry in there if _platform(entry) != "unknown/unknown"]
 
 
 def document(file: Path) -> dict[str, Any]:

@@ -143,6 +143,36 @@ def test_images_of_the_engine_and_of_a_registry(
     assert f"cannot pull {registry}/compare:2" in gone.stderr
 
 
+INDEX = """
+FROM scratch AS arm64
+COPY <<EOF /same
+EOF
+FROM arm64 AS amd64
+COPY <<EOF /other-{tag}
+EOF
+FROM $TARGETARCH
+"""
+
+
+def test_images_of_a_registry_for_two_platforms(builder: Builder, registry: str) -> None:
+    """The first two are alike for arm64 and differ for amd64; the third one is for amd64 alone."""
+    a, b, amd64 = names = [f"{registry}/index:{tag}" for tag in ("a", "b", "amd64")]
+    for name in names:
+        only = "" if name == amd64 else ",linux/arm64"
+        options = [f"--platform=linux/amd64{only}", f"--output=type=image,name={name},push=true"]
+        text = INDEX.format(tag=name.rpartition(":")[2])
+        docker("buildx", "build", "--provenance=false", *options, "-", text=text)
+        docker("image", "rm", name)
+    assert builder("compare", a, b).returncode == 17
+    same = builder("compare", a, b, "--platform=linux/arm64")
+    assert same.returncode == 0, same.stderr
+    assert same.stderr.count("pulling it") == 2
+    lacks = builder("compare", a, amd64, "--platform=linux/arm64")
+    assert lacks.returncode == 4
+    assert f"{amd64} has no image for linux/arm64\n  it is there for linux/amd64\n" in lacks.stderr
+    assert not docker("image", "ls", "--quiet", f"{registry}/index")
+
+
 def test_a_recipe_is_its_image(hello: dict[str, Any], builder: Builder) -> None:
     done = builder("compare", "hello-sm120", hello["references"][0], "--json")
     assert done.returncode == 0, done.stderr

@@ -29,6 +29,8 @@ class Blobs:
     """Its files are named by the 64 hex digits of their sha256."""
     index: Mapping[str, Any]
     """OCI image index (image-spec, image-index.md)."""
+    platform: str = "linux/amd64"
+    """The image that is read of an index for several platforms."""
 
     def file(self, digest: str) -> Path:
         """The file of a blob, whether it exists or not."""

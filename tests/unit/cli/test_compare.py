@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
@@ -93,15 +92,17 @@ def test_times_count_where_they_are_asked_for(builder: Builder, tmp_path: Path) 
     assert "time 1970-01-01T00:00:01Z -> 1970-01-02T00:00:01Z" in done.stdout
 
 
-def layout(folder: Path, content: bytes) -> Path:
+def layout(folder: Path, content: bytes, arm64: bytes = b"") -> Path:
+    """An image for amd64, with ``arm64`` also one for that, in the OCI image layout."""
     image = Image()
-    image.in_folder(folder / "made", image.manifest(gzip.compress(layer(("etc/a", content)))))
-    (folder / "blobs").mkdir()
-    (folder / "made").rename(folder / "blobs/sha256")
-    manifest = image.manifest(gzip.compress(layer(("etc/a", content)), mtime=0))
-    for name, data in image.blobs.items():
-        (folder / "blobs/sha256" / name).write_bytes(data)
-    (folder / "index.json").write_text(json.dumps({"manifests": [manifest]}))
+    manifests = [
+        image.manifest(layer(("etc/a", each)), architecture=name)
+        for name, each in (("arm64", arm64), ("amd64", content))
+        if each
+    ]
+    (folder / "blobs").mkdir(parents=True)
+    index = image.in_folder(folder / "blobs/sha256", *manifests).index
+    (folder / "index.json").write_text(json.dumps(index))
     (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     return folder
 
@@ -109,7 +110,6 @@ def layout(folder: Path, content: bytes) -> Path:
 def test_images_in_the_oci_layout(builder: Builder, tmp_path: Path) -> None:
     names = []
     for name, content in (("a", b"one\n"), ("b", b"two\n")):
-        (tmp_path / name).mkdir()
         names.append(str(layout(tmp_path / name, content)))
     done = builder("compare", *names)
     assert done.returncode == 17
@@ -122,6 +122,33 @@ def test_images_in_the_oci_layout(builder: Builder, tmp_path: Path) -> None:
     broken = builder("compare", *names)
     assert broken.returncode == 4
     assert "index.json cannot be read" in broken.stderr
+
+
+def test_images_for_several_platforms(builder: Builder, tmp_path: Path) -> None:
+    contents = ((b"one\n", b"six\n"), (b"two\n", b"six\n"))
+    a, b = (str(layout(tmp_path / f"{number}", *each)) for number, each in enumerate(contents))
+    done = builder("compare", a, b)
+    assert done.returncode == 17
+    assert "changed\t/etc/a\tcontent 4 bytes, from byte 0 on: 'one' -> 'two'" in done.stdout
+    same = builder("compare", a, b, "--platform", "linux/arm64")
+    assert same.returncode == 0, same.stdout
+    assert same.stdout.startswith("the same image: sha256:")
+
+
+def test_an_image_that_is_not_for_the_platform(
+    builder: Builder, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    both, one = layout(tmp_path / "both", b"one", b"six"), layout(tmp_path / "one", b"one")
+    done = builder("compare", str(both), str(one), "--platform=linux/arm64")
+    assert done.returncode == 4
+    assert f"{one} has no image for linux/arm64" in done.stderr
+    assert "it is there for linux/amd64\n" in done.stderr
+    done = builder("compare", str(both), str(one), "--platform=arm64")
+    assert f"{both} has no image for arm64" in done.stderr
+    assert "it is there for linux/arm64, linux/amd64\n" in done.stderr
+    done = builder("compare", *map(str, folders), "--platform=linux/arm64")
+    assert done.returncode == 2
+    assert "--platform is for images" in done.stderr
 
 
 def test_a_file_and_a_directory(builder: Builder, folders: tuple[Path, Path]) -> None:
