@@ -15,7 +15,7 @@ from builder.cli.options import (
     build_session,
     catalog_at,
 )
-from builder.cli.tables import pairs, table
+from builder.cli.tables import counted, pairs, table
 from builder.cli.terminal import line, log, print_json
 from builder.errors import FetchError, RecipeError
 
@@ -134,7 +134,7 @@ def _describe(image: EngineImage | BaseImage) -> dict[str, Any]:
 
 def _print_plan(plan: dict[str, Any]) -> None:
     """Print a plan, and below it those of its bases."""
-    apart = {"base", "labels", "notes", "packages", "patches", "platforms", "scripts"}
+    apart = {"base", "debian", "labels", "notes", "packages", "patches", "platforms", "scripts"}
     build, target = plan["platforms"]
     lines = [(name, _plain(value)) for name, value in plan.items() if name not in apart]
     lines += [("platform", target if build == target else f"{target}, compiled on {build}")]
@@ -142,6 +142,8 @@ def _print_plan(plan: dict[str, Any]) -> None:
     lines += [("note", note) for note in plan["notes"]]
     for context, files in plan["packages"].items():
         lines += [(context, f"{name} {version}  sha256:{sha}") for name, version, sha in files]
+    for stage, packages in (plan.get("debian") or {}).items():
+        lines.append(("debian", f"{stage}: {counted(len(packages), 'package')}; see --json"))
     lines += [("script", f"{name}  sha256:{sha}") for name, sha in plan["scripts"].items()]
     lines += [("label", f"{name}={value}") for name, value in plan.get("labels", {}).items()]
     pairs([(name, value) for name, value in lines if value])

@@ -6,6 +6,8 @@ import json
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from support.commands import Builder
 from support.environment import REPOSITORY
 
@@ -40,6 +42,27 @@ def test_show_tells_the_plan(builder: Builder) -> None:
     assert wheels["nvidia-cuda-nvcc"] == "13.0.88"
     text = builder("show", "hello-sm120", "--dockerfile").stdout
     assert text == (REPOSITORY / "tests/data/golden/hello-sm120-0.1.0.Dockerfile").read_text()
+
+
+def test_show_counts_debian_packages(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILDER_COMPILE_ON", "arm64")
+    found = json.loads(builder("show", "hello-sm120", "--json").stdout)
+    assert found["platforms"] == ["arm64", "amd64"]
+    lines = builder("show", "hello-sm120").stdout.splitlines()
+    assert (
+        len(
+            [
+                line
+                for line in lines
+                if line.split() == ["platform", "amd64,", "compiled", "on", "arm64"]
+            ]
+        )
+        == 3
+    )
+    for plan in (found, found["base"], found["base"]["base"]):
+        for stage, packages in plan["debian"].items():
+            assert any(f" {stage}: {len(packages)} package" in line for line in lines)
+    assert max(map(len, lines)) < 1000
 
 
 def test_show_prints_texts_and_toml(builder: Builder) -> None:
