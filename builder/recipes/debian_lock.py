@@ -1,18 +1,21 @@
 """Debian locks: the exact packages that the stages of a base or of a recipe install.
 
 A lock is TOML beside the recipes, made by ``builder pin lock``.  Each ``[[install]]`` is a stage on
-one architecture, and lists every package that it adds to the stage below.
+one architecture, and lists every package that it adds to the stage below.  The lock has a digest of
+its own data: a line that is lost or changed is noticed when the lock is read, not by dpkg in the
+middle of a build.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
-from datetime import UTC
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, Field, StringConstraints
+from pydantic import AwareDatetime, Field, StringConstraints, ValidationInfo, field_validator
 
 from builder.errors import RecipeError
 from builder.recipes.parse import parse, read_text
@@ -76,12 +79,35 @@ class DebianLock(Model):
     as_of: AwareDatetime
     """Date of the package lists that it was made from."""
     install: Annotated[list[Install], Field(min_length=1)]
+    sha256: Sha256
+    """Of the other fields."""
+
+    @field_validator("sha256")
+    @classmethod
+    def _require_unchanged(cls, value: str, info: ValidationInfo) -> str:
+        # A field that is invalid has a problem of its own, and is not in the data.
+        if {"suite", "as_of", "install"} <= {*info.data} and value != _digest(info.data):
+            raise ValueError("the lock has other data: a line was changed, added or removed")
+        return value
+
+
+def make(suite: str, as_of: datetime, install: Sequence[Install]) -> DebianLock:
+    """A lock with its digest."""
+    data = {"suite": suite, "as_of": as_of, "install": [*install]}
+    return DebianLock.model_validate({**data, "sha256": _digest(data)})
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    """sha256 (hex) of the fields of a lock, however its text is laid out."""
+    installs = [each.model_dump(exclude_none=True) for each in data["install"]]
+    fields = [data["suite"], int(data["as_of"].timestamp()), installs]
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def read(file: Path, name: str) -> DebianLock:
     """Read the lock file of the recipe or base ``name``.
 
-    Raises ``RecipeError`` when it is absent or not a lock.
+    Raises ``RecipeError`` when it is absent, not a lock, or not as it was made.
     """
     hint = f"`builder pin lock {name}` makes it anew"
     if not file.exists():
@@ -101,6 +127,7 @@ def _lines(lock: DebianLock, name: str) -> Iterator[str]:
     yield f"# Made by `builder pin lock {name}`; every package is taken by its digest."
     yield f'suite = "{lock.suite}"'
     yield f"as_of = {lock.as_of.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    yield f'sha256 = "{lock.sha256}"'
     for install in lock.install:
         yield "\n[[install]]"
         yield f'stage        = "{install.stage}"'

@@ -85,7 +85,7 @@ class DebianSession:
         self.log(f"resolving the Debian packages of {entry.name}")
         installs = [self._install(entry, suite, each, platforms) for each, platforms in wanted]
         as_of = max(self._solver(suite, each).as_of() for each, _ in wanted)
-        made = DebianLock(suite=suite, as_of=as_of, install=installs)
+        made = debian_lock.make(suite, as_of, installs)
         old = self._old(entry)
         if old is not None and (old.suite, old.install) == (made.suite, made.install):
             made = old  # a new date alone changes nothing

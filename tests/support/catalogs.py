@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 from builder import families
@@ -13,8 +14,9 @@ from builder.plan.rendered import EngineImage
 from builder.plan.resolve import bootstrapped_root
 from builder.plan.resolver import Resolver
 from builder.platforms import Platforms
-from builder.recipes import catalog
+from builder.recipes import catalog, debian_lock
 from builder.recipes.catalog import Catalog
+from builder.recipes.debian_lock import Install
 
 AMD64 = Platforms("amd64")
 UNASKED = RootPolicy("mmdebstrap", ask=False)
@@ -35,6 +37,14 @@ def unasked(found: Catalog, base: str, platforms: Platforms = AMD64) -> RootChoi
 def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> EngineImage:
     """The image of a recipe of a catalog."""
     return Resolver(load(root), platforms.build, UNASKED).resolve(name, platforms.image)
+
+
+def write_lock(file: Path, text: str) -> None:
+    """Write a Debian lock from a text without its digest, or with that of another one."""
+    data = tomllib.loads(text)
+    installs = [Install.model_validate(each) for each in data["install"]]
+    lock = debian_lock.make(data["suite"], data["as_of"], installs)
+    file.write_text(debian_lock.text_of(lock, file.stem))
 
 
 def without_locks(root: Path) -> None:

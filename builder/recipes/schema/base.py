@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
     Field,
     StringConstraints,
+    field_validator,
     model_validator,
 )
 
@@ -51,7 +53,23 @@ class Root(Packages):
     digest: Digest | None = None
     """Digest of that image; without it, each build asks the registry and logs the result."""
     as_of: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$"), PLAIN] | None = None
-    """Date of the package set where it has no lock; change it to get newer packages."""
+    """Date of the package set where it has no lock, not in the future; change it to get newer
+    packages."""
+
+    @field_validator("as_of")
+    @classmethod
+    def _require_past(cls, value: str | None) -> str | None:
+        """Refuse a date that no files can have yet; somewhere it may be tomorrow already."""
+        if value is None:
+            return value
+        try:
+            day = date.fromisoformat(value)
+        except ValueError as error:
+            raise ValueError("there is no such day") from error
+        today = datetime.now(UTC).date()
+        if day > today + timedelta(days=1):
+            raise ValueError(f"is in the future: today is {today}, says the clock of this machine")
+        return value
 
 
 class Published(Model):

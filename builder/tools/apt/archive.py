@@ -7,6 +7,8 @@ state before it (https://snapshot.debian.org/, "Usage").
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -65,10 +67,23 @@ def archive_of(suite: str, snapshot: str = SNAPSHOT) -> Archive:
 
 
 def cached(file: File, cache: Path) -> Path | None:
-    """The file in the cache, or None.  Files in the cache are complete: they are moved there."""
-    folder = cache / "debian" / file.sha256
+    """The file in the cache, or None; not verified."""
+    folder = _folder(file, cache)
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     return found[0] if found else None
+
+
+def _folder(file: File, cache: Path) -> Path:
+    return cache / "debian" / file.sha256
+
+
+def _damaged(file: File, cache: Path) -> bool:
+    """Whether the cache has the file with other bytes: a disk that was full or failed, an edit."""
+    path = cached(file, cache)
+    if path is None:
+        return False
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest() != file.sha256
 
 
 def fetch(
@@ -80,26 +95,33 @@ def fetch(
     *,
     offline: bool = False,
 ) -> list[Path]:
-    """Fetch the files that are not in the cache; return all paths, in order.
+    """Fetch the files that are not in the cache, or damaged there; return all paths, in order.
 
     Raises ``GoneError`` where neither the mirror nor the snapshots have a file, another
     ``FetchError`` where they do not answer or give bytes with another digest, and where a file is
-    not in the cache and ``offline``.
+    not in the cache, or damaged, and ``offline``.
     """
     import requests
 
     wanted = list(files)
-    missing = list(dict.fromkeys(file for file in wanted if cached(file, cache) is None))
+    damaged = {file for file in dict.fromkeys(wanted) if _damaged(file, cache)}
+    for file in sorted(damaged, key=_name):
+        log(f"{_name(file)} in the cache is damaged: its sha256 is not that of the lock")
+    missing = [
+        file for file in dict.fromkeys(wanted) if file in damaged or cached(file, cache) is None
+    ]
     if missing and offline:
         names = ", ".join(_name(file) for file in missing)
         raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
+    for file in damaged:
+        shutil.rmtree(_folder(file, cache))
     if missing:
         log(f"fetching {len(missing)} of {len(wanted)} Debian packages")
         with requests.Session() as session:
             silent: set[str] = set()
             for file in missing:
-                folder = cache / "debian" / file.sha256
-                _first(file, archive.urls(file.path, as_of), silent, _store(session, file, folder))
+                store = _store(session, file, _folder(file, cache))
+                _first(file, archive.urls(file.path, as_of), silent, store)
     found = {file: path for file in wanted if (path := cached(file, cache)) is not None}
     for file in wanted:
         if file not in found:

@@ -16,7 +16,7 @@ from builder.ci import matrix
 from builder.ci.matrix import CLEARED, FREE, HOSTED, Job
 from builder.cli.app import app
 from builder.errors import RecipeError, WorldError
-from support.catalogs import load, rendered
+from support.catalogs import load, rendered, write_lock
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.upstreams import Upstream
@@ -57,7 +57,11 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
 def change(farm: Upstream, file: str, old: str, new: str) -> None:
     text = (farm.folder / file).read_text()
     assert old in text
-    (farm.folder / file).write_text(text.replace(old, new, 1))
+    text = text.replace(old, new, 1)
+    if file.endswith(".debian.toml"):
+        write_lock(farm.folder / file, text)
+    else:
+        (farm.folder / file).write_text(text)
 
 
 def changed(farm: Upstream, revision: str = "HEAD") -> tuple[set[str], set[str], list[str]]:

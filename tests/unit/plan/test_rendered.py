@@ -17,7 +17,7 @@ from builder.plan.dockerfile import render
 from builder.plan.inputs import RegistryRoot
 from builder.plan.resolve import plan
 from builder.platforms import Platforms
-from support.catalogs import AMD64, load, mmdebstrap, rendered
+from support.catalogs import AMD64, load, mmdebstrap, rendered, write_lock
 from support.environment import REPOSITORY
 
 NAME = "hello-sm120-0.1.0"
@@ -36,6 +36,14 @@ def replaced(name: str, old: str, new: str) -> Callable[[Path], None]:
         text = file.read_text()
         assert old in text
         file.write_text(text.replace(old, new, 1))
+
+    return change
+
+
+def other_versions(name: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        text = (root / name).read_text()
+        write_lock(root / name, text.replace('version = "', 'version = "1:', 1))
 
     return change
 
@@ -63,8 +71,8 @@ LOCKS = "recipes/bases/locks/"
         replaced(RECIPE, "[image]", '[image]\ncompression = "zstd"'),
         replaced(BASE, '"13.0.88"', '"13.0.89"'),
         replaced(BASE, 'sha256.amd64 = "5', 'sha256.amd64 = "6'),
-        replaced(LOCKS + "cuda-13.0.debian.toml", 'version = "', 'version = "1:'),
-        replaced(LOCKS + "debian-trixie.debian.toml", 'version = "', 'version = "1:'),
+        other_versions(LOCKS + "cuda-13.0.debian.toml"),
+        other_versions(LOCKS + "debian-trixie.debian.toml"),
     ],
 )
 def test_what_decides_the_image_changes_the_key(root: Path, change: Callable[[Path], None]) -> None:

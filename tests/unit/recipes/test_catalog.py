@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import RecipeError
-from support.catalogs import load
+from support.catalogs import load, without_locks
 from support.commands import Builder
 from support.environment import REPOSITORY
 
@@ -57,6 +57,20 @@ def test_bases_that_stand_on_each_other(catalog: Path, names: list[str]) -> None
     add(catalog, "hello-sm120-0.1.0", ('base    = "cuda-13.0"', 'base = "a"'))
     with pytest.raises(RecipeError, match=r"form a cycle: " + " -> ".join([*names, "a"])):
         load(catalog).engine("hello-sm120-0.1.0")
+
+
+@pytest.mark.parametrize(
+    ("day", "said"),
+    [("2999-01-01", "is in the future: today is 20"), ("2026-02-30", "there is no such day")],
+)
+def test_a_root_without_a_lock_has_a_day_that_has_been(catalog: Path, day: str, said: str) -> None:
+    file = catalog / "recipes" / "bases" / "debian-trixie.toml"
+    without_locks(catalog)
+    load(catalog).base("debian-trixie")
+    file.write_text(file.read_text().replace("2026-11-20", day))
+    with pytest.raises(RecipeError, match=said) as error:
+        load(catalog).base("debian-trixie")
+    assert "root.as_of" in str(error.value)
 
 
 def test_a_wrong_recipe_spoils_no_other(catalog: Path) -> None:

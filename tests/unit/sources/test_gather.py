@@ -15,7 +15,7 @@ from builder.errors import FetchError, PatchError
 from builder.plan.inputs import Plan
 from builder.sources.gather import GatherOptions, Sources, gather
 from builder.tools.apt.sources import sources_for
-from support.catalogs import rendered
+from support.catalogs import rendered, write_lock
 from support.upstreams import Upstream
 
 RECIPE = """
@@ -219,7 +219,7 @@ def with_debian(farm: Farm, lock: str = "") -> Plan:
 def test_locked_debian_packages_are_laid_out_for_each_stage(farm: Farm, tmp_path: Path) -> None:
     digests = [hashlib.sha256(content).hexdigest() for content in (b"aa", b"bb")]
     file = farm.catalog / "recipes" / "locks" / "x.debian.toml"
-    file.write_text(LOCK.format(*digests))
+    write_lock(file, LOCK.format(*digests))
     plan = with_debian(farm, 'lock = "locks/x.debian.toml"')
     options = GatherOptions(tmp_path / "cache", farm.said.append, offline=True)
     (work := tmp_path / "first").mkdir()

@@ -17,7 +17,7 @@ from builder.platforms import Platforms
 from builder.recipes import debian_lock
 from builder.recipes.debian_lock import DebianFile, DebianLock
 from builder.upstream.lock_debian import DebianSession, NewDebianLock
-from support.catalogs import load, rendered
+from support.catalogs import load, rendered, write_lock
 from support.debian_archive import SUITE, DebianArchive, served
 from support.environment import REPOSITORY
 
@@ -202,10 +202,10 @@ def test_the_key_follows_the_files_and_not_their_place(farm: Farm) -> None:
     assert "--network=default" not in image.text + image.base.text
     lock = farm.catalog / "recipes" / "locks" / "x-1.debian.toml"
     text = lock.read_text()
-    lock.write_text(text.replace("pool/main/h/http/http_1", "pool/main/x/http_1"))
+    write_lock(lock, text.replace("pool/main/h/http/http_1", "pool/main/x/http_1"))
     assert rendered(farm.catalog, "x-1").key == image.key
     digest = debian_lock.read(lock, "x-1").install[0].files[0].sha256
-    lock.write_text(text.replace(digest, "0" * 64))
+    write_lock(lock, text.replace(digest, "0" * 64))
     assert rendered(farm.catalog, "x-1").key != image.key
 
 
@@ -267,10 +267,10 @@ def test_a_lock_of_other_packages_is_refused(farm: Farm) -> None:
     file.write_text(text)
     lock = farm.bases / "locks" / "cuda.debian.toml"
     whole = lock.read_text()
-    lock.write_text(re.sub(r"(?m)^foreign .*\n", "", whole))
+    write_lock(lock, re.sub(r"(?m)^foreign .*\n", "", whole))
     with pytest.raises(RecipeError, match="it has no stage devel on arm64 for amd64"):
         root_plan(farm, "arm64")
-    lock.write_text(whole.replace(f'suite = "{SUITE}"', 'suite = "other"'))
+    write_lock(lock, whole.replace(f'suite = "{SUITE}"', 'suite = "other"'))
     with pytest.raises(RecipeError, match=f"it has packages of other, and the base is {SUITE}"):
         root_plan(farm)
     lock.write_text(whole.replace("_14_amd64.deb", "_14_amd64.exe"))
@@ -281,3 +281,30 @@ def test_a_lock_of_other_packages_is_refused(farm: Farm) -> None:
     with pytest.raises(RecipeError, match="cuda has no lock file") as error:
         root_plan(farm)
     assert error.value.hint == "`builder pin lock cuda` makes it anew"
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        (r"    \{ path = .*libgcc_14_amd64.*\n", ""),
+        (r'version = "14"', 'version = "15"'),
+        (r"as_of = 2025-11-21", "as_of = 2999-11-21"),
+        (r"(?s)\n\[\[install\]\]\nstage        = \"runtime\".*", ""),
+    ],
+)
+def test_a_lock_that_was_edited_by_hand_is_refused(farm: Farm, line: str, instead: str) -> None:
+    farm.lock("root")
+    farm.lock("cuda")
+    lock = farm.bases / "locks" / "cuda.debian.toml"
+    whole = lock.read_text()
+    lock.write_text(edited := re.sub(line, instead, whole, count=1))
+    assert edited != whole
+    with pytest.raises(RecipeError, match=r"cuda\.debian\.toml is invalid") as error:
+        root_plan(farm)
+    assert f"{lock}:4: sha256: " in error.value.why
+    assert "a line was changed, added or removed" in error.value.why
+    assert error.value.hint == "`builder pin lock cuda` makes it anew"
+    lock.write_text(f"# a comment\n{whole}".replace("    {", "{"))  # the same data
+    assert root_plan(farm).debian.locked
+    lock.write_text(edited)
+    assert farm.lock("cuda").text == whole

@@ -53,6 +53,25 @@ def test_the_mirror_first_and_then_the_cache(archive: DebianArchive, tmp_path: P
     assert cached(files[0], tmp_path / "cache") == paths[0]
 
 
+def test_a_damaged_file_in_the_cache_is_fetched_again(
+    archive: DebianArchive, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    files, cache = locked(archive, "aa", "bb"), tmp_path / "cache"
+    first, second = fetch(files, AS_OF, place(archive), cache, said.append)
+    whole = first.read_bytes()
+    first.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))  # the same size
+    said.clear()
+    damaged = "aa_1.0+b1_amd64.deb in the cache is damaged: its sha256 is not that of the lock"
+    with pytest.raises(FetchError, match=r"not in the cache: aa_1\.0\+b1_amd64\.deb"):
+        fetch(files, AS_OF, place(archive), cache, said.append, offline=True)
+    assert said == [damaged]
+    assert fetch(files, AS_OF, place(archive), cache, said.append) == [first, second]
+    assert said[1:] == [damaged, "fetching 1 of 2 Debian packages"]
+    assert first.read_bytes() == whole
+    assert len(archive.asked) == 3
+
+
 def test_what_the_mirror_dropped_comes_from_a_snapshot_soon_after(
     archive: DebianArchive, tmp_path: Path
 ) -> None:
