@@ -26,6 +26,7 @@ from builder.platforms import Architecture
 from builder.recipes.parse import suggestion
 from builder.recipes.schema.fields import REPOSITORY
 from builder.recipes.toml_lines import line_numbers, line_of
+from builder.tools.apt.archive import Servers
 from builder.tools.files import require_writable
 from builder.tools.web.json_model import VALUE_ERROR
 
@@ -34,11 +35,13 @@ API = r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._/-]*)?$"
 # As Docker reads names: the first part is a registry if it has a dot or a port.
 NAMESPACE = rf"^$|^(?:[a-z0-9][a-z0-9.-]*(?::[0-9]+)?/)?{REPOSITORY.removeprefix('^')}"
 
+API_OR_NONE = rf"^$|{API}"
 HOST = r"^[a-z0-9.-]+$"
 
 WORDS = {
     HOST: "must be host names without a port: auth.example.com",
     API: "must be an http or https URL",
+    API_OR_NONE: "must be an http or https URL",
     NAMESPACE: "must be names of lower-case letters, digits and . _ -, joined by /, after the "
     "registry if it is not Docker Hub: me, 127.0.0.1:5000/me",
 }
@@ -70,6 +73,8 @@ class Settings(BaseSettings):
     """Prefix of every repository: the account on Docker Hub, or REGISTRY/ACCOUNT."""
     debian_root: RootWay = "auto"
     """Source of the Debian root; auto: the one that exists, else the first of these that works."""
+    debian_mirror: Annotated[str, StringConstraints(pattern=API_OR_NONE)] = ""
+    """URL of a server with ``debian`` and ``debian-security``; empty: this machine's sources."""
     debian_snapshot: Annotated[str, StringConstraints(pattern=API)] = "https://snapshot.debian.org"
     """URL of a server that keeps every state of Debian's archives, as snapshot.debian.org does."""
     jobs: Annotated[int, Field(ge=0, le=4096)] = 0
@@ -117,6 +122,11 @@ class Settings(BaseSettings):
         """Arguments override the environment, which overrides the file."""
         file = TomlConfigSettingsSource(settings_cls, settings_file())
         return init_settings, env_settings, file
+
+    @property
+    def debian_servers(self) -> Servers:
+        """The servers of Debian packages."""
+        return Servers(self.debian_mirror, self.debian_snapshot)
 
     def repository(self, name: str) -> str:
         """The name of a repository with the namespace."""

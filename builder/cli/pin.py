@@ -189,8 +189,8 @@ def verify(
     found = catalog_at(catalog)
     names = [entry.name for entry in chosen(found, recipe)]
     with open_session(found) as session:
-        snapshot = session.settings.debian_snapshot
-        statuses = list(pins.verify(found, names, session.context.work, snapshot))
+        servers = session.settings.debian_servers
+        statuses = list(pins.verify(found, names, session.context.work, servers))
     if as_json:
         print_json([asdict(status) for status in statuses])
     else:

@@ -165,7 +165,7 @@ def debian_session(catalog: Catalog) -> Iterator[DebianSession]:
 
     loaded = settings.load()
     with workspace(loaded.cache_dir) as work:
-        yield DebianSession(catalog, loaded.cache_dir, work, log, loaded.debian_snapshot)
+        yield DebianSession(catalog, loaded.cache_dir, work, log, loaded.debian_servers)
 
 
 def print_outdated(catalog: Catalog, entries: Sequence[AnyEntry], *, as_json: bool) -> None:

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from builder.errors import BuilderError
 from builder.families.entrypoint import OLDEST_DRIVERS
 from builder.settings import Settings
 from builder.tools.apt import sources as apt
+from builder.tools.apt.archive import Servers
 from builder.tools.docker import engine as docker
 from builder.tools.docker import gpus
 from builder.tools.docker.containers import TOOLKIT
@@ -22,6 +24,7 @@ from builder.tools.files import nearest_existing
 from builder.tools.git import command as git
 
 ENOUGH_DISK = 30.0  # GiB: base 6, build tree and layers of an engine 12, the rest as reserve
+SUITE = "trixie"  # whichever: sources that have one suite of Debian have the others
 ENOUGH_MEMORY = 6.0  # GiB: two nvcc jobs
 
 
@@ -47,7 +50,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _memory()
     yield _cores()
     yield _disk("disk of the cache", settings.cache_dir)
-    yield _root_tools()
+    yield _debian_packages(settings.debian_servers)
+    yield _root_tools(settings.debian_mirror)
     yield _logins()
 
 
@@ -156,11 +160,29 @@ def _disk(what: str, folder: Path) -> Finding:
     return Finding(what, "has", found)
 
 
-def _root_tools() -> Finding:
+def _debian_packages(servers: Servers) -> Finding:
+    """Where Debian packages come from that are not in the cache; nothing is asked."""
+    what, sources = "Debian packages", apt.sources_at(SUITE, servers.mirror)
+    if not sources:
+        return Finding(
+            what,
+            "could",
+            f"from {servers.snapshot} alone: this machine has no package sources of Debian",
+            "BUILDER_DEBIAN_MIRROR names a mirror; `builder pin mirror` downloads them in advance",
+        )
+    # An address may have a password in it.
+    hosts = (urlsplit(uri).netloc.rpartition("@")[2] for each in sources for uri in each.uris)
+    whose = "BUILDER_DEBIAN_MIRROR" if servers.mirror else "this machine's sources"
+    names = ", ".join(dict.fromkeys(hosts))
+    return Finding(what, "has", f"from {names} ({whose}), else from {servers.snapshot}")
+
+
+def _root_tools(mirror: str) -> Finding:
     path = shutil.which("mmdebstrap")
     if path:
-        mirror = "the machine's own mirror" if apt.sources_for("trixie") else "its default mirror"
-        return Finding("mmdebstrap", "has", f"{path}, with {mirror}")
+        known = bool(apt.sources_at(SUITE, mirror))
+        source = "the mirror of Debian packages" if known else "its default mirror"
+        return Finding("mmdebstrap", "has", f"{path}, with {source}")
     return Finding(
         "mmdebstrap",
         "could",

@@ -113,9 +113,9 @@ def lay_out(
     config = below.config or {}
     epoch = max(image.plan.epoch, below.epoch, _of_registry(image, options))
     starts = {"entrypoint": config.get("Entrypoint") or [], "command": config.get("Cmd") or []}
-    cache, snapshot = options.settings.cache_dir, options.settings.debian_snapshot
+    cache, servers = options.settings.cache_dir, options.settings.debian_servers
     materials = gather.GatherOptions(
-        cache, log, runs_scripts, options.offline, snapshot, starts, epoch
+        cache, log, runs_scripts, options.offline, servers, starts, epoch
     )
     sources = gather.gather(image.plan, image.suite(), materials, work)
     arguments = {} if below.config is None else {"BASE_USER": config.get("User") or "root"}

@@ -22,7 +22,7 @@ from builder.sources import checkout, overlay
 from builder.sources.bootstrap import bootstrap, bootstrap_locked
 from builder.tools.apt import archive as debs
 from builder.tools.apt import sources as apt
-from builder.tools.apt.archive import SNAPSHOT, archive_of
+from builder.tools.apt.archive import Servers, archive_of
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import EMPTY_TREE
 from builder.tools.log import Log
@@ -54,8 +54,8 @@ class GatherOptions:
     log: Log
     image: str | None = None
     offline: bool = False
-    snapshot: str = SNAPSHOT
-    """A server that keeps every state of Debian's archives."""
+    debian: Servers = field(default_factory=Servers)
+    """The servers of Debian packages."""
     base_start: Mapping[str, Any] = field(default_factory=dict)
     """``entrypoint`` and ``command`` of the base, for an overlay."""
     epoch: int = 0
@@ -90,11 +90,12 @@ def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, wor
         if install.files is not None:
             folders[install.context] = work / install.context
     _fetch_debs(plan, options, work)
-    sources = apt.sources_for(suite) if suite and not plan.debian.locked else None
     apt_sources = None
-    if sources is not None:
-        apt_sources = work / "apt.sources"
-        apt_sources.write_text(sources)
+    if suite and not plan.debian.locked:
+        sources = apt.deb822(apt.sources_at(suite, options.debian.mirror))
+        if sources:
+            apt_sources = work / "apt.sources"
+            apt_sources.write_text(sources)
     roots: tuple[Path, ...] = ()
     if isinstance(plan, BasePlan) and isinstance(plan.root, BootstrappedRoot):
         roots = tuple(_roots(plan.root, plan.debian, apt_sources, work, log))
@@ -114,7 +115,7 @@ def _fetch_debs(plan: Plan | BasePlan, options: GatherOptions, work: Path) -> No
         )
     if packages.as_of is None:
         return
-    archive = archive_of(packages.suite, options.snapshot)
+    archive = archive_of(packages.suite, options.debian)
     files, cache, log = packages.files, options.cache, options.log
     try:
         found = debs.fetch(files, packages.as_of, archive, cache, log, offline=options.offline)

@@ -13,6 +13,7 @@ from builder.recipes.catalog import Catalog
 from builder.recipes.debian_lock import DebianFile, DebianLock
 from builder.settings import Settings
 from builder.tools.apt import archive
+from builder.tools.apt.archive import Servers
 from builder.tools.log import Log
 from builder.upstream.lock_debian import AnyEntry, wanted_on
 
@@ -41,15 +42,15 @@ def files_of(lock: DebianLock) -> list[DebianFile]:
 class Verifier:
     """Checks locked packages, each once; a server that does not answer is asked once."""
 
-    def __init__(self, snapshot: str) -> None:
-        self._snapshot = snapshot
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
         self._silent: set[str] = set()
         self._known: set[str] = set()
         self._turn = Lock()
 
     def check(self, lock: DebianLock) -> None:
         """Raise ``GoneError`` where no server has a file, ``FetchError`` where none answers."""
-        place = archive.archive_of(lock.suite, self._snapshot)
+        place = archive.archive_of(lock.suite, self._servers)
         with self._turn:
             for file in files_of(lock):
                 if file.sha256 not in self._known:
@@ -68,6 +69,6 @@ def mirror(entry: AnyEntry, settings: Settings, log: Log) -> Iterator[str]:
     platforms = Platforms(architecture() or "amd64")
     keys = {each.key for each in wanted_on(entry.recipe, platforms)}
     needed = [file for each in lock.install if each.key in keys for file in each.files]
-    place = archive.archive_of(lock.suite, settings.debian_snapshot)
+    place = archive.archive_of(lock.suite, settings.debian_servers)
     archive.fetch(needed, lock.as_of, place, settings.cache_dir, log)
     yield from (f"{file.name} {file.version} {file.architecture}" for file in needed)

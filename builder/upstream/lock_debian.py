@@ -21,7 +21,7 @@ from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.debian_lock import DebianFile, DebianLock, Install
 from builder.recipes.schema import BaseRecipe, Recipe
 from builder.tools.apt import archive, index, solver
-from builder.tools.apt.archive import Archive
+from builder.tools.apt.archive import Archive, Servers
 from builder.tools.apt.solver import Solver
 from builder.tools.apt.sources import Source, deb822
 from builder.tools.log import Log
@@ -62,9 +62,9 @@ class DebianSession:
     cache: Path
     work: Path
     log: Log
-    snapshot: str = archive.SNAPSHOT
+    servers: Servers = field(default_factory=Servers)
     sources: Sequence[Source] | None = None
-    """The archives; None: those of this machine."""
+    """The archives; None: those of ``servers``."""
     sources_text: str | None = None
     """The archives as sources.list(5) has them; None: signed by Debian."""
     _solvers: dict[tuple[str, ...], Solver] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class DebianSession:
         return index.installed(debs)
 
     def _archive(self, suite: str) -> Archive:
-        found = archive.archive_of(suite, self.snapshot)
+        found = archive.archive_of(suite, self.servers)
         return found if self.sources is None else replace(found, sources=tuple(self.sources))
 
     def _solver(self, suite: str, wanted: Wanted) -> Solver:

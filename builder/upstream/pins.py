@@ -30,6 +30,7 @@ from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import AddPatch, BaseRecipe, PickPatch, PullPatch, Recipe, ScriptPatch
 from builder.sources import checkout
+from builder.tools.apt.archive import Servers
 from builder.tools.docker import imagetools
 from builder.tools.git import server
 from builder.tools.git.arguments import relative_url
@@ -87,16 +88,16 @@ class _Pin:
     check: Callable[[], Iterable[_Pin] | None]
 
 
-def verify(catalog: Catalog, names: list[str], work: Path, snapshot: str) -> Iterator[PinStatus]:
+def verify(catalog: Catalog, names: list[str], work: Path, servers: Servers) -> Iterator[PinStatus]:
     """Check every pin of recipes and of their bases; a pin that several share is checked once.
 
     Pins are checked concurrently, those of one repository one after the other.  A package index
     that does not answer is asked once.  ``work`` is a directory for the commits and trees that have
-    to be fetched, ``snapshot`` the server of old Debian packages.  Raises ``RecipeError`` for a
+    to be fetched, ``servers`` those of Debian packages.  Raises ``RecipeError`` for a
     broken recipe.
     """
     with pypi.client() as index:
-        pins = [*_pins(catalog, names, _Kinds(work, _Index(index), Verifier(snapshot)))]
+        pins = [*_pins(catalog, names, _Kinds(work, _Index(index), Verifier(servers)))]
         with ThreadPoolExecutor(CONCURRENT) as pool:
             yield from _answers(pool, pins, set())
 

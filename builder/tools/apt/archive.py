@@ -1,4 +1,4 @@
-""".deb files by their digest: from the cache, the machine's mirror, or Debian's snapshots.
+""".deb files by their digest: from the cache, a mirror, or Debian's snapshots.
 
 A mirror drops a version soon after its successor.  snapshot.debian.org keeps every state of the
 archives, at ``archive/NAME/YYYYMMDDTHHMMSSZ/``; a request for another time is redirected to the
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
-from builder.tools.apt.sources import Source, debian_sources
+from builder.tools.apt.sources import Source, sources_at
 from builder.tools.web import downloads
 from builder.tools.web.errors import cause, web_error
 
@@ -40,8 +40,17 @@ class File(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Servers:
+    """The servers that the user chose."""
+
+    mirror: str = ""
+    """Has ``debian`` and ``debian-security`` below it; empty: the sources of this machine."""
+    snapshot: str = SNAPSHOT
+
+
+@dataclass(frozen=True, slots=True)
 class Archive:
-    """Where files of a suite are: the sources of this machine, and a server of snapshots."""
+    """Where files of a suite are: sources for apt, and a server of snapshots."""
 
     sources: tuple[Source, ...]
     snapshot: str = SNAPSHOT
@@ -60,10 +69,12 @@ class Archive:
             yield f"{self.snapshot.rstrip('/')}/archive/{name}/{time:%Y%m%dT%H%M%SZ}/{inside}"
 
 
-def archive_of(suite: str, snapshot: str = SNAPSHOT) -> Archive:
-    """The archive of a suite of Debian, by the sources of this machine; the snapshots alone where
-    it has none."""
-    return Archive(tuple(debian_sources(suite)), snapshot)
+def archive_of(suite: str, servers: Servers) -> Archive:
+    """The archive of a suite of Debian: a mirror or the sources of this machine, and snapshots.
+
+    Without a mirror, on a machine without Debian's sources, the snapshots alone.
+    """
+    return Archive(tuple(sources_at(suite, servers.mirror)), servers.snapshot)
 
 
 def cached(file: File, cache: Path) -> Path | None:

@@ -131,7 +131,7 @@ def open_solver(
         raise WorldError(
             "this machine has no package sources of Debian",
             "they are read from /etc/apt/sources.list.d and /etc/apt/sources.list",
-            "run this on Debian, with sources for its own suite",
+            "run this on Debian, with sources for its own suite, or set BUILDER_DEBIAN_MIRROR",
         )
     for part in ("lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
         (folder / part).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The Debian package sources of this machine.
+"""The Debian package sources: of this machine, or at a mirror that the user names.
 
 builder has no mirror of its own: the machine's sources (a mirror, a proxy, a local archive) also
 serve another suite, with the suite's name replaced.
@@ -107,6 +107,18 @@ def deb822(sources: Iterable[Source]) -> str:
         f"Components: {' '.join(source.components)}\nSigned-By: {KEYRING}\n"
         for source in sources
     )
+
+
+def sources_at(suite: str, mirror: str) -> list[Source]:
+    """The sources of a suite, its updates and its security updates at a mirror: the server that has
+    ``debian`` and ``debian-security``; without one ``debian_sources``."""
+    if not mirror:
+        return debian_sources(suite)
+    server, components = mirror.rstrip("/"), ("main",)
+    return [
+        Source((f"{server}/{MAIN}",), (suite, f"{suite}-updates"), components),
+        Source((f"{server}/{SECURITY}",), (f"{suite}-security",), components),
+    ]
 
 
 def sources_for(suite: str, etc: Path = Path("/etc")) -> str | None:

@@ -20,6 +20,7 @@ def test_doctor_looks_at_everything(builder: Builder) -> None:
         "cores",
         "disk of the cache",
         "mmdebstrap",
+        "Debian packages",
     } <= found.keys()
     for item in found.values():
         assert item["state"] == "has" or item["advice"], item
@@ -55,3 +56,14 @@ def test_the_driver_is_compared_with_the_cuda_of_the_images(
     lines = json.loads(builder("doctor", "--json").stdout)
     (told,) = (each for each in lines if each["what"] == "NVIDIA driver")
     assert (told["state"], told["found"].rstrip(": "), told["advice"]) == (state, found, advice)
+
+
+def test_the_servers_of_debian_packages_are_named(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILDER_DEBIAN_MIRROR", "http://mirror.example.invalid")
+    monkeypatch.setenv("BUILDER_DEBIAN_SNAPSHOT", "http://old.example.invalid")
+    lines = json.loads(builder("doctor", "--json").stdout)
+    (found,) = (each for each in lines if each["what"] == "Debian packages")
+    names = "mirror.example.invalid (BUILDER_DEBIAN_MIRROR), else from http://old.example.invalid"
+    assert (found["state"], found["found"]) == ("has", f"from {names}")

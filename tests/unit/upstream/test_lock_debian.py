@@ -16,6 +16,7 @@ from builder.plan.resolve import plan_base
 from builder.platforms import Platforms
 from builder.recipes import debian_lock
 from builder.recipes.debian_lock import DebianFile, DebianLock
+from builder.tools.apt.archive import Servers
 from builder.upstream.lock_debian import DebianSession, NewDebianLock
 from support.catalogs import load, rendered, write_lock
 from support.debian_archive import SUITE, DebianArchive, served
@@ -102,7 +103,7 @@ class Farm:
             self.catalog / "cache",
             work,
             lambda _: None,
-            archive.snapshot,
+            Servers(snapshot=archive.snapshot),
             archive.sources,
             archive.sources_text,
         )

@@ -11,8 +11,8 @@ import pytest
 
 from builder.errors import FetchError, GoneError
 from builder.recipes.debian_lock import DebianFile
-from builder.tools.apt.archive import Archive, cached, check, fetch
-from builder.tools.apt.sources import Source
+from builder.tools.apt.archive import Archive, Servers, archive_of, cached, check, fetch
+from builder.tools.apt.sources import Source, deb822
 from support.debian_archive import DebianArchive, served
 
 AS_OF = datetime(2026, 11, 21, 2, 10, 46, tzinfo=UTC)
@@ -134,3 +134,15 @@ def test_security_updates_are_in_an_archive_of_their_own() -> None:
     assert first == f"http://m.example.invalid/sec/{inside}%2B2_amd64.deb"
     time = "20261121T081046Z"
     assert second.startswith(f"https://s.example.invalid/archive/debian-security/{time}/pool")
+
+
+def test_a_mirror_is_asked_instead_of_the_sources_of_the_machine() -> None:
+    found = archive_of("trixie", Servers("http://m.example.invalid/", "https://s.example.invalid"))
+    assert deb822(found.sources).splitlines()[1:3] == [
+        "URIs: http://m.example.invalid/debian",
+        "Suites: trixie trixie-updates",
+    ]
+    for name in ("debian", "debian-security"):
+        first, second, _ = found.urls(f"{name}/pool/x_1_all.deb", AS_OF)
+        assert first == f"http://m.example.invalid/{name}/pool/x_1_all.deb"
+        assert second.startswith(f"https://s.example.invalid/archive/{name}/2026")
