@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from builder.errors import FetchError, WorldError
+from builder.errors import BuilderError, FetchError, UntriedError, WorldError
 from builder.images.bases import ensure_bases_of
 from builder.images.build import anew
 from builder.images.check import Candidate, check, check_again, find_verified, require_good
@@ -51,15 +52,52 @@ def build(image: EngineImage, options: BuildOptions, reporter: Reporter) -> Outc
         if known is not None:
             return known
         if found is not None:
-            reporter.log(f"{name} is built already; running its smoke test again")
+            reporter.log(f"{image.title} is built already; running its smoke test again")
             kept = check_again(image, found, options, reporter, work)
             require_good(kept, image.references[0])
             ensure_tags(image, image.references[0])
             return Outcome(kept, built=False)
-        require_disk(options, image.plan.recipe.build.disk, f"the build of {name}")
+        require_disk(options, image.plan.recipe.build.disk, f"the build of {image.title}")
         require_space(work, WORK_SPACE, f"the inputs of {name}")
         with new_log(settings.state_dir, name) as log:
             return _build(image, ActiveBuild(options, reporter), log, work)
+
+
+def build_all(
+    images: Sequence[EngineImage], options: BuildOptions, reporter: Reporter
+) -> list[Outcome | BuilderError]:
+    """Build each image of a recipe, as ``build`` does; one that fails does not stop the others.
+
+    The error of one that failed stands at its place.
+    """
+    results: list[Outcome | BuilderError] = []
+    for image in images:
+        try:
+            results.append(build(image, options, reporter))
+        except BuilderError as error:
+            reporter.log(f"{image.title} failed: {error.what}")
+            results.append(error)
+    return results
+
+
+def require_all(images: Sequence[EngineImage], results: Sequence[Outcome | BuilderError]) -> None:
+    """Raise the error of an image that failed; of several images, one that names each of those.
+
+    A check that could not be run counts less than any other failure.
+    """
+    failed = [
+        (image, result)
+        for image, result in zip(images, results, strict=True)
+        if isinstance(result, BuilderError)
+    ]
+    if not failed:
+        return
+    _, worst = min(failed, key=lambda each: isinstance(each[1], UntriedError))
+    if len(images) == 1:
+        raise worst
+    why = "\n".join(f"{image.platform}: {error}" for image, error in failed)
+    name = images[0].plan.name
+    raise type(worst)(f"{len(failed)} of {len(images)} images of {name} failed", why)
 
 
 def _found(image: EngineImage, options: BuildOptions) -> docker.Image | None:
@@ -84,7 +122,7 @@ def _build(image: EngineImage, active: ActiveBuild, log: BuildLog, work: Path) -
     candidate = _found_candidate(image, base_images.get("runtime"), active)
     if candidate is None:
         candidate = _new_candidate(image, base_images, active, log, work, way)
-    active.reporter.log(f"smoke test of {image.plan.name}")
+    active.reporter.log(f"smoke test of {image.title}")
     kept = check(image, candidate, active, work)
     if not kept.verdict.good:
         failed = kept.model_copy(update={"references": (candidate.reference,)})
@@ -123,7 +161,7 @@ def _new_candidate(
             f"`builder pin lock {recipe.name}` and `builder pin mirror {recipe.name}`, with a "
             "network",
         )
-    active.reporter.log(f"building {recipe.name} ({image.short_key}); the full log is {log.path}")
+    active.reporter.log(f"building {image.title} ({image.short_key}); the full log is {log.path}")
     before = last_time(active.settings.state_dir, way, recipe.name)
     active.reporter.log(way.text + (f"; last time {before}" if before else ""))
     now = datetime.now(UTC).isoformat(timespec="seconds")

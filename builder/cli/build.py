@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,7 @@ from builder.cli.options import (
     JsonOption,
     JunitOption,
     OfflineOption,
+    PlatformOption,
     RecipeName,
     SummaryOption,
     build_options,
@@ -22,17 +24,20 @@ from builder.cli.options import (
 )
 from builder.cli.tables import filled, pairs
 from builder.cli.terminal import line, print_json
+from builder.errors import BuilderError
 from builder.tools import sizes
 from builder.tools.log import duration
 
 if TYPE_CHECKING:
     from builder.pipeline import Outcome
+    from builder.plan.rendered import EngineImage
     from builder.smoke.verdict import Verdict
 
 
 def build(
     recipe: RecipeName,
     catalog: CatalogOption = None,
+    platform: PlatformOption = None,
     rebuild: Annotated[
         bool,
         typer.Option(
@@ -62,6 +67,8 @@ def build(
     The command downloads and verifies all inputs, builds the base image if it is missing, compiles
     the engine without network access, and checks the image against the recipe. If a verified image
     with the same build key exists, nothing is built. An interrupted build can be started again.
+    A recipe with several platforms has an image for each: all are built and checked, also if one
+    of them fails.
     """
     from builder import pipeline
     from builder.images import export
@@ -74,19 +81,41 @@ def build(
         session = build_session(catalog, options, progress)
         wanted = session.catalog.engine(recipe).recipe
         artifact = export.require_artifact(wanted, output) if output is not None else None
-        image = session.resolve(recipe)
-        outcome = pipeline.build(image, options, progress)
-    record = outcome.record
-    files = []
-    if artifact is not None and output is not None:
-        files = export.deliver(artifact, record.references[0], output)
+        # The files of an artifact have the same names on each platform.
+        images = (
+            session.images(recipe, platform)
+            if artifact is None
+            else (session.resolve(recipe, platform),)
+        )
+        results = pipeline.build_all(images, options, progress)
+    good = [result for result in results if isinstance(result, pipeline.Outcome)]
+    files: list[Path] = []
+    if artifact is not None and output is not None and good:
+        files = export.deliver(artifact, images[0].references[0], output)
     if as_json:
-        done = {"built": outcome.built, "checked": outcome.checked}
-        print_json({**done, **record.as_json(), "delivered": [str(file) for file in files]})
-        return
-    _print_outcome(outcome)
-    for file in files:
-        line(f"written     {file}")
+        _print_json(images, results, files)
+    else:
+        for outcome in good:
+            _print_outcome(outcome)
+        for file in files:
+            line(f"written     {file}")
+    pipeline.require_all(images, results)
+
+
+def _print_json(
+    images: Sequence[EngineImage], results: Sequence[Outcome | BuilderError], files: Sequence[Path]
+) -> None:
+    """Print the record of the only image, unless it failed; of several images, one of each."""
+    described: list[dict[str, Any]] = [
+        {"platform": image.platform, "error": str(result)}
+        if isinstance(result, BuilderError)
+        else {"built": result.built, "checked": result.checked, **result.record.as_json()}
+        for image, result in zip(images, results, strict=True)
+    ]
+    if len(images) > 1:
+        print_json({"images": described})
+    elif "error" not in described[0]:
+        print_json({**described[0], "delivered": [str(file) for file in files]})
 
 
 def _print_outcome(outcome: Outcome) -> None:
@@ -98,6 +127,7 @@ def _print_outcome(outcome: Outcome) -> None:
     download, unpacked = record.verdict.download_size, record.verdict.unpacked_size
     lines = {
         "image": f"{record.references[0]}  ({state})",
+        "platform": "" if record.platform == "linux/amd64" else record.platform,
         "other tags": "  ".join(record.references[1:]),
         "digest": record.digest,
         "key": record.key,

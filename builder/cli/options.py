@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 from builder.cli.terminal import log
 from builder.errors import WorldError
 from builder.farm import farm_root
+from builder.platforms import Platform
 
 if TYPE_CHECKING:
     from builder.cli.progress import BuildProgress
@@ -62,6 +63,15 @@ CatalogOption = Annotated[
         envvar="BUILDER_CATALOG",
         help="Repository that contains recipes/. Default: the one around the working directory, "
         "else the one that builder was installed from.",
+    ),
+]
+PlatformOption = Annotated[
+    Platform | None,
+    typer.Option(
+        "--platform",
+        metavar="PLATFORM",
+        help="Only the image for this platform: linux/amd64 or linux/arm64. Default: all images "
+        "of the recipe.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -171,10 +181,12 @@ def reporter(junit: Path | None = None, summary: Path | None = None) -> BuildPro
     from builder.records import markdown
 
     files = summary_files(summary)
+    verdicts: dict[str, Verdict] = {}
 
     def write(name: str, verdict: Verdict) -> None:
+        verdicts[name] = verdict
         if junit is not None:
-            junit_xml.write(junit, name, verdict)
+            junit_xml.write(junit, verdicts)
         markdown.append(markdown.of_verdict(name, verdict), files)
 
     return BuildProgress(write)

@@ -122,10 +122,11 @@ def check(image: EngineImage, candidate: Candidate, active: ActiveBuild, work: P
         log = active.reporter.log
         subject = subject_of(image, active.options, candidate, log)
         verdict = check_image(subject, work)
-    active.reporter.on_verdict(name, verdict)
+    active.reporter.on_verdict(image.title, verdict)
     labels = candidate.labels
     return Record(
         recipe=name,
+        platform=image.platform,
         key=image.key,
         contract=contract_of(image),
         references=image.references,

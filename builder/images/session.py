@@ -80,12 +80,16 @@ class BuildSession:
         """Report a line for the user."""
         self.reporter.log(line)
 
-    def images(self, name: str, build_architecture: str | None = None) -> tuple[EngineImage, ...]:
+    def images(
+        self, name: str, platform: Platform | None = None, build_architecture: str | None = None
+    ) -> tuple[EngineImage, ...]:
         """The images of a recipe, one for each of its platforms, in the recipe's order.
 
-        With ``build_architecture`` neither engine nor registry is asked.  Raises ``RecipeError``,
-        ``WorldError`` or ``FetchError``.
+        With ``platform`` only the one for that platform; with ``build_architecture`` neither engine
+        nor registry is asked.  Raises ``RecipeError``, ``WorldError`` or ``FetchError``.
         """
+        if platform is not None:
+            return (self.resolve(name, platform, build_architecture),)
         self.catalog.engine(name)  # reports a broken recipe also where no engine answers
         return self._resolver(build_architecture).images(name)
 

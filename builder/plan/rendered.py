@@ -123,6 +123,12 @@ class EngineImage(_Rendered[Plan]):
         return self.plan.platforms.image
 
     @property
+    def title(self) -> str:
+        """For people: the recipe's name, with the platform where it has several."""
+        several = len(self.plan.recipe.platform) > 1
+        return f"{self.plan.name} ({self.platform})" if several else self.plan.name
+
+    @property
     def tag_suffix(self) -> str:
         """What tags of the engine end in, besides the immutable one: "-arm64", or nothing.
 

@@ -1,7 +1,8 @@
-"""A verdict as JUnit XML, for CI systems."""
+"""Verdicts as JUnit XML, for CI systems."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,12 +13,25 @@ ILLEGAL = dict.fromkeys((*range(9), 11, 12, *range(14, 32)), "\N{REPLACEMENT CHA
 MESSAGE_LIMIT = 300  # characters of a message attribute; the element's text has all of it
 
 
-def junit(name: str, verdict: Verdict) -> str:
-    """The verdict as JUnit XML: one suite, one test case per check.
+def junit(verdicts: Mapping[str, Verdict]) -> str:
+    """Verdicts by name as JUnit XML: one suite for each, one test case for each check.
 
     The format is that of Ant's JUnit reports: a failed check has ``failure``, one that could not
     be run has ``error``, each with the expected and the found value.
     """
+    root = ElementTree.Element("testsuites")
+    root.extend(_suite(name, verdict) for name, verdict in verdicts.items())
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
+
+
+def write(file: Path, verdicts: Mapping[str, Verdict]) -> None:
+    """Write verdicts as JUnit XML; raises ``OSError``."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(junit(verdicts), encoding="utf-8")
+
+
+def _suite(name: str, verdict: Verdict) -> ElementTree.Element:
     suite = ElementTree.Element(
         "testsuite",
         name=name,
@@ -36,16 +50,7 @@ def junit(name: str, verdict: Verdict) -> str:
     for key, value in facts.items():
         ElementTree.SubElement(properties, "property", name=key, value=value)
     suite.extend(_case(name, check) for check in verdict.checks)
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
-
-
-def write(file: Path, name: str, verdict: Verdict) -> None:
-    """Write the verdict as JUnit XML; raises ``OSError``."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(junit(name, verdict), encoding="utf-8")
+    return suite
 
 
 def _case(name: str, check: Check) -> ElementTree.Element:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from builder.platforms import Platform
 from builder.smoke.verdict import Verdict
 from builder.tools.files import write_json
 
@@ -20,6 +21,7 @@ class Record(BaseModel):
     format: Literal[2] = 2
     """Of the file."""
     recipe: str
+    platform: Platform = "linux/amd64"
     key: str
     contract: str
     """sha256 of what the smoke test checks: a verdict holds for one contract."""

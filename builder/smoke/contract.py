@@ -17,7 +17,6 @@ from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 from builder.tools.docker.gpus import is_older
 
-PLATFORM = "linux/amd64"
 ZSTD = "zstd"
 RUNTIME_LIBRARY = re.compile(r"/libcudart\.so\.(\d+)(?:\.\d+)*$")
 

@@ -29,6 +29,8 @@ from builder.tools.docker import containers
 from builder.tools.docker.containers import NotRunnableError
 from builder.tools.log import Log
 
+SIMULATED = "linux/amd64"
+"""The platform whose programs the simulator's libraries are for."""
 CONTEXT = 2048  # tokens: a server may divide it among four requests at once
 MARKS = {"libsimulator.so", run.PAGES}  # every library of the simulator is, or needs, one of them
 
@@ -156,6 +158,8 @@ def start_of(subject: Tried, card: Card | None, lacking: str) -> Start | str:
         return serve.no_device
     if subject.extended is not None:
         return "the image extends another one, with a CUDA of its own"
+    if subject.contents.platform != SIMULATED:
+        return f"there are simulated cards for {SIMULATED} only"
     if subject.devel is None:
         return "the base has no image to compile in"
     if not any(parsed.soname == run.RUNTIME for _, parsed in subject.contents.elves()):

@@ -9,7 +9,7 @@ from support.verdicts import BAD, GOOD, UNTRIED, verdict
 
 
 def test_junit_counts_what_failed_apart_from_what_could_not_be_tried() -> None:
-    root = ElementTree.fromstring(junit_xml.junit("a-1", verdict(GOOD, BAD, UNTRIED)))
+    root = ElementTree.fromstring(junit_xml.junit({"a-1": verdict(GOOD, BAD, UNTRIED)}))
     (suite,) = root
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "time")}
     assert counts == {"tests": "3", "failures": "1", "errors": "1", "time": "1.750"}

@@ -31,7 +31,7 @@ def test_a_summary_has_the_figures_of_the_simulated_card() -> None:
 def test_summaries_are_added_to(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n")
-    junit_xml.write(tmp_path / "deep" / "j.xml", "a-1", verdict(GOOD))
+    junit_xml.write(tmp_path / "deep" / "j.xml", {"a-1": verdict(GOOD)})
     markdown.append(markdown.of_verdict("a-1", verdict(GOOD)), [page, page])
     assert page.read_text().count("### a-1") == 2
     assert page.read_text().startswith("before")

@@ -75,7 +75,7 @@ def test_a_record_is_read_and_written_again(tmp_path: Path) -> None:
     assert [check.passed for check in found.verdict.checks] == [True, None]
     assert [check.subject for check in found.verdict.checks] == ["x --version", "x"]
     file = record.write(tmp_path, found)
-    written = {"seconds": {"plan": 1.0, "smoke": 2.5}, "way": ""}
+    written = {"seconds": {"plan": 1.0, "smoke": 2.5}, "way": "", "platform": "linux/amd64"}
     assert json.loads(file.read_text()) == RECORD | written
     assert record.read(tmp_path, "x-1", KEY) == found
 

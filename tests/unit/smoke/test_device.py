@@ -23,8 +23,9 @@ def elf_file(soname: str, *needed: str) -> File:
     return File(f"/opt/engine/lib/{soname}", "file", elf=parsed)
 
 
-def contents(*files: File) -> Contents:
-    return Contents({file.path: file for file in files}, {}, (), 0)
+def contents(*files: File, architecture: str = "amd64") -> Contents:
+    image = {"os": "linux", "architecture": architecture}
+    return Contents({file.path: file for file in files}, image, (), 0)
 
 
 HELLO = hello_recipe()
@@ -71,6 +72,10 @@ def test_a_named_card_runs_the_code_or_is_refused() -> None:
         ({"recipe": HELLO.model_copy(update={"serve": None})}, "the recipe describes no server"),
         ({"recipe": without_device("it needs NCCL")}, "it needs NCCL"),
         ({"extended": ExtendedImage(1, {})}, "the image extends another one"),
+        (
+            {"contents": contents(architecture="arm64")},
+            "there are simulated cards for linux/amd64 only",
+        ),
         ({"devel": None}, "the base has no image to compile in"),
         ({"contents": contents(elf_file("libcudart.so.12"))}, "the image has no libcudart.so.13"),
         ({"recipe": of_arch("90")}, "no card is known for 90"),
