@@ -16,7 +16,8 @@ from builder.tools.docker import buildx
 from builder.tools.log import duration
 
 EMULATORS = (
-    "register an emulator: `apt-get install qemu-user-static` on Debian or Ubuntu, elsewhere "
+    "register an emulator: `apt-get install qemu-user-static` on Debian or Ubuntu, which needs "
+    "systemd; elsewhere "
     "`docker run --privileged --rm tonistiigi/binfmt --install all`"
 )
 
