@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from builder.cli.options import CatalogOption, JsonOption, build_session
+from builder.platforms import Platform
 
 KINDS = "RECIPE|IMAGE|PATH"
 
@@ -22,12 +23,12 @@ def compare(
     after: Annotated[str, typer.Argument(metavar=f"B={KINDS}", help="What A is compared with.")],
     catalog: CatalogOption = None,
     platform: Annotated[
-        str | None,
+        Platform | None,
         typer.Option(
             "--platform",
-            metavar="OS/ARCHITECTURE",
-            help="Of images for several platforms, compare those for this one: linux/arm64. "
-            "Default: linux/amd64.",
+            metavar="PLATFORM",
+            help="Of images for several platforms, compare those for this one: linux/amd64 or "
+            "linux/arm64. Default: linux/amd64.",
             show_default=False,
         ),
     ] = None,

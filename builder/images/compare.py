@@ -16,6 +16,7 @@ from builder.compare.tree import Tree, read_files
 from builder.errors import UsageError, WorldError
 from builder.images.lookup import REFERENCE, is_recipe, located
 from builder.images.session import BuildSession
+from builder.platforms import Platform
 from builder.tools.docker import engine as docker
 from builder.tools.docker.blobs import Blobs, blobs_of
 from builder.tools.files import workspace
@@ -24,13 +25,13 @@ from builder.tools.layers import damage_reported, platforms_of
 Source = Path | Blobs
 """A directory or a file; or the blobs of an image."""
 
-AMD64 = "linux/amd64"
+AMD64: Platform = "linux/amd64"
 PATH_STARTS = ("/", "./", "../", "~")
 """Beginnings of a path that no name of a recipe or of an image has."""
 
 
 def compare_named(
-    session: BuildSession, before: str, after: str, platform: str | None = None
+    session: BuildSession, before: str, after: str, platform: Platform | None = None
 ) -> Comparison:
     """Compare what two names stand for.
 
@@ -72,7 +73,9 @@ def _tree(name: str, source: Source) -> Tree:
 
 
 @contextmanager
-def _found(session: BuildSession, name: str, work: Path, platform: str | None) -> Iterator[Source]:
+def _found(
+    session: BuildSession, name: str, work: Path, platform: Platform | None
+) -> Iterator[Source]:
     """What a name stands for; an image that was pulled for it is removed afterwards."""
     path = Path(name).expanduser()
     with ExitStack() as stack:
@@ -82,12 +85,12 @@ def _found(session: BuildSession, name: str, work: Path, platform: str | None) -
             raise WorldError(f"there is no file or directory {name}")
         else:
             stack.enter_context(pulled_if_remote(session, name, platform or AMD64))
-            reference, image = located(session, name)
+            reference, image = located(session, name, platform)
             found = blobs_of(reference, work, image.digest)
         yield _for_platform(name, found, platform) if platform else found
 
 
-def _for_platform(name: str, source: Source, platform: str) -> Source:
+def _for_platform(name: str, source: Source, platform: Platform) -> Source:
     """The same source, read for this platform; raises ``WorldError`` where it lacks the image."""
     if isinstance(source, Path):
         return source
@@ -114,7 +117,9 @@ def _layout(folder: Path) -> Blobs | None:
 
 
 @contextmanager
-def pulled_if_remote(session: BuildSession, name: str, platform: str = AMD64) -> Iterator[None]:
+def pulled_if_remote(
+    session: BuildSession, name: str, platform: Platform = AMD64
+) -> Iterator[None]:
     """Keep an image in the engine that only a registry can have; it is removed afterwards.
 
     Nothing is done where the name is another one.  Raises ``FetchError`` where it cannot be pulled.

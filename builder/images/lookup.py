@@ -13,6 +13,7 @@ from builder.images.names import ensure_tags, find_image
 from builder.images.session import BuildSession
 from builder.plan.rendered import EngineImage
 from builder.plan.resolve import complete
+from builder.platforms import Platform
 from builder.presets import catalog as preset_files
 from builder.recipes.parse import suggestion
 from builder.recipes.schema import Recipe
@@ -138,13 +139,16 @@ def _recipe_in_label(session: BuildSession, target: str, found: docker.Image) ->
     return named
 
 
-def located(session: BuildSession, target: str) -> tuple[str, docker.Image]:
+def located(
+    session: BuildSession, target: str, platform: Platform | None = None
+) -> tuple[str, docker.Image]:
     """The image of a recipe as it is now, or any image of the engine, with its reference.
 
-    Raises ``WorldError`` where there is no such image, ``RecipeError`` for a preset.
+    ``platform``: that of a recipe's image, where it has several.  Raises ``WorldError`` where there
+    is no such image, ``RecipeError`` for a preset.
     """
     if is_recipe(session, target):
-        return _built_image(session.resolve(target))
+        return _built_image(session.resolve(target, platform))
     return target, _any_image(session, target)
 
 
