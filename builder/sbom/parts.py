@@ -260,7 +260,8 @@ def _requested_part(
     fitting = (file for file in files if file.architecture in {debian.architecture, "all"})
     file = next((file for file in fitting if file.name == name), None)
     version, digest = (file.version, {"sha256": file.sha256}) if file else ("", {})
-    known = {"arch": debian.architecture, "distro": debian.distro}
+    architecture = file.architecture if file else debian.architecture
+    known = {"arch": architecture, "distro": debian.distro}
     purl = _deb(debian.vendor, name, version, known)
     return Part("debian", name, version, purl, digest, shipped=shipped)
 

@@ -86,6 +86,9 @@ def test_of_a_cross_build_the_targets_libraries_are_in_the_image() -> None:
     file = files["cmake", "arm64"]
     assert cmake["purl"] == f"pkg:deb/debian/cmake@{file.version}?arch=arm64&distro=debian-13"
     assert cmake["hashes"] == [{"alg": "SHA-256", "content": file.sha256}]
+    purls = {each["name"]: each["purl"] for each in document["components"]}
+    assert "?arch=amd64&" in purls["libcpp-httplib-dev"]
+    assert "?arch=all&" in purls["nlohmann-json3-dev"]
 
 
 def test_the_wheel_that_is_patched_is_the_engine_and_is_listed_once() -> None:
