@@ -99,8 +99,8 @@ class Settings(BaseSettings):
     cosign_key: str = ""
     """Key that signs images: a file or a key URI of cosign; empty: images are not signed."""
     trusted_keys: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
-    """Public keys whose signed verdicts are trusted: files or key URIs of cosign, separated by
-    commas or spaces; the public key of ``cosign_key`` is always trusted."""
+    """Public keys whose signed verdicts and statements are trusted: files or key URIs of cosign,
+    separated by commas or spaces; the public key of ``cosign_key`` is always trusted."""
 
     token_hosts: Annotated[
         tuple[Annotated[str, StringConstraints(pattern=HOST)], ...],

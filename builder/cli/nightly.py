@@ -27,6 +27,7 @@ from builder.tools import sizes
 if TYPE_CHECKING:
     from builder.nightly.history import NightlyRun
     from builder.nightly.status import Status
+    from builder.publish.reproductions import Reproduced
     from builder.records.table import Overview
 
 DIGITS = 19  # of a digest: "sha256:" and twelve
@@ -78,10 +79,11 @@ def status(
 
     Each line has the digest and its creation date, the current upstream, the commits and days (d)
     that the image is behind, the result of the last nightly run, and the download of the last
-    update: the layers that the image before lacks. --json adds the last good and the last failed
-    run, and the commit of the image. Only the registry and upstream are asked, so every machine
-    gives the same answer. The exit code is 14 if a channel is behind for longer than its limit, has
-    no image, or could not be checked, and 12 if no namespace is set.
+    update: the layers that the image before lacks. If a statement is attached to the image that it
+    was reproduced, its day is shown, and the trusted key that signed it. --json adds the last good
+    and the last failed run, and the commit of the image. Only the registry and upstream are asked,
+    so every machine gives the same answer. The exit code is 14 if a channel is behind for longer
+    than its limit, has no image, or could not be checked, and 12 if no namespace is set.
     """
     from builder import settings
     from builder.nightly.status import require_fresh, statuses
@@ -176,6 +178,13 @@ def _first(reason: str) -> str:
     return reason.partition("\n")[0]
 
 
+def _reproduced(found: Reproduced) -> str:
+    text = f"reproduced {found.created[:10]} on {found.architecture}"
+    if found.key:
+        return f"{text}, signed by {found.key}"
+    return f"{text}, unverified: {found.problem or 'no trusted key signed the statement'}"
+
+
 def _notes(status: Status) -> list[str]:
     notes = []
     last = status.last
@@ -188,5 +197,7 @@ def _notes(status: Status) -> list[str]:
         update, anew = map(sizes.shown, (status.update, status.image.download_size))
         text = f"download: {update} for somebody who has the image before, {anew} anew"
         notes.append(f"{status.recipe}: {text}")
+    if status.reproduced is not None:
+        notes.append(f"{status.recipe}: {_reproduced(status.reproduced)}")
     notes += [f"{status.recipe}: {text}" for text in status.problem.splitlines()]
     return [text if len(text) <= WIDE else f"{text[: WIDE - 4]} ..." for text in notes]

@@ -16,7 +16,9 @@ from builder.errors import BuilderError, RegistryError, StaleError
 from builder.nightly import channels, history
 from builder.nightly.channels import Channel
 from builder.nightly.history import NightlyRun
+from builder.publish.referrers import referrers
 from builder.publish.remote_image import REVISION, RemoteImage, remote_image
+from builder.publish.reproductions import Reproduced, reproduced
 from builder.publish.tag_history import last_move
 from builder.publish.tags import open_repository
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry
@@ -56,6 +58,8 @@ class Status:
     """Days that the channel may be behind."""
     update: int | None = None
     """Bytes to download for somebody who has the image before; None: not known."""
+    reproduced: Reproduced | None = None
+    """The statement that the image was built again; None: it has none."""
     good: NightlyRun | None = None
     failed: NightlyRun | None = None
     """The last good and the last failed nightly run."""
@@ -108,12 +112,12 @@ def statuses(
             # Whether it has a channel is not known.
             yield Status(entry.name, "", "", channel=True, problem=str(entry.problems[0]))
         elif channel is not None:
-            yield _of_channel(channel, repositories)
+            yield _of_channel(channel, settings, repositories)
         elif not only_channels:
             yield _of_version(entry, settings, repositories)
 
 
-def _of_channel(channel: Channel, repositories: Repositories) -> Status:
+def _of_channel(channel: Channel, settings: Settings, repositories: Repositories) -> Status:
     """The status of a channel; an error is a problem of it, and the rest is looked up."""
     status = Status(
         channel.entry.name,
@@ -127,7 +131,7 @@ def _of_channel(channel: Channel, repositories: Repositories) -> Status:
     try:
         channel.require_sole_recipe()
         repository = open_repository(channel.repository, repositories.log)
-        status = _served(status, repository)
+        status = _served(status, repository, settings)
         runs = history.nightly_runs(repository, channel.tag)
         repository.require_clock()
     except BuilderError as error:
@@ -144,11 +148,15 @@ def _of_channel(channel: Channel, repositories: Repositories) -> Status:
     return replace(status, problem="\n".join(problems))
 
 
-def _served(status: Status, repository: Repository) -> Status:
-    """The status with the image that the tag points to, and the size of its update."""
+def _served(status: Status, repository: Repository, settings: Settings) -> Status:
+    """The status with the image that the tag points to, the size of its update, and whether it was
+    built again."""
     image = remote_image(repository, status.tag)
-    last = last_move(repository, status.tag, image.digest) if image else None
-    return replace(status, image=image, update=last.update if last else None)
+    if image is None:
+        return status
+    last = last_move(repository, status.tag, image.digest)
+    again = reproduced(referrers(repository, image.digest), image.digest, settings)
+    return replace(status, image=image, update=last.update if last else None, reproduced=again)
 
 
 def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Repositories) -> Status:
@@ -158,7 +166,7 @@ def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Reposito
     status = Status(entry.name, name, tag, channel=False)
     try:
         repository = open_repository(name, repositories.log)
-        status = _served(status, repository)
+        status = _served(status, repository, settings)
         image = status.image
         repository.require_clock()
         if not isinstance(recipe.source, GitSource):

@@ -83,25 +83,29 @@ class Trust:
 
     def is_trusted(self, annotations: Mapping[str, str]) -> bool:
         """Whether a verdict is signed by a trusted key.  Raises ``WorldError``."""
-        return any(self._signed(annotations, public) for public in self._keys())
+        return bool(self.signer(annotations.get(TEXT, ""), annotations.get(SIGNATURE, "")))
 
     def is_signed_by_us(self, annotations: Mapping[str, str]) -> bool:
         """Whether this run's key signed a verdict, or it has none.  Raises ``WorldError``."""
-        return not self.signing or self._signed(annotations, self._own())
+        text, signature = annotations.get(TEXT, ""), annotations.get(SIGNATURE, "")
+        return not self.signing or self._signed(text, signature, self._own())
 
-    def _keys(self) -> Iterator[str]:
-        if self.signing:
-            yield self._own()
-        yield from self.trusted
+    def signer(self, text: str, signature: str) -> str:
+        """The trusted key that signed a text, as the settings name it; empty: none of them did.
+
+        ``signature`` is base64.  Raises ``WorldError``.
+        """
+        if not signature:
+            return ""
+        if self.signing and self._signed(text, signature, self._own()):
+            return self.signing
+        return next((key for key in self.trusted if self._signed(text, signature, key)), "")
 
     def _own(self) -> str:
         return str(cosign.public_key(self.signing, self.work))
 
-    def _signed(self, annotations: Mapping[str, str], public: str) -> bool:
-        signature = annotations.get(SIGNATURE, "")
-        return bool(signature) and cosign.signed_by(
-            annotations.get(TEXT, ""), signature, public, self.work
-        )
+    def _signed(self, text: str, signature: str, public: str) -> bool:
+        return bool(signature) and cosign.signed_by(text, signature, public, self.work)
 
 
 def trust_of(settings: Settings, work: Path) -> Trust:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from builder import __version__
 from builder.errors import UsageError, WorldError
 from builder.images.lookup import REFERENCE, is_recipe
 from builder.images.session import BuildSession
 from builder.publish.referrers import attach
+from builder.publish.reproductions import REPRODUCTION, SIGNATURE, TEXT, Statement
 from builder.publish.tag_history import no_image
 from builder.publish.tags import open_repository
 from builder.publish.verdicts import require_signing
@@ -23,27 +22,6 @@ from builder.tools.docker import buildx
 from builder.tools.files import workspace
 from builder.tools.registry import cosign
 from builder.tools.registry.client import Manifest, Repository
-
-REPRODUCTION = "application/vnd.builder.reproduction.v1+json"
-TEXT = "builder.reproduction"
-SIGNATURE = "builder.reproduction.signature"
-"""The annotations of an attached statement: a ``Statement`` as JSON, and its signature (base64)."""
-
-
-class Statement(BaseModel):
-    """That an image was built again, as it is attached and signed."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
-
-    digest: str
-    """The image's; ``sha256:`` and 64 hex digits."""
-    recipe: str
-    architecture: str
-    """Of the machine that built it again: "x86_64"."""
-    version: str
-    """Of builder."""
-    created: str
-    """When it was built again; RFC 3339, UTC."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,22 +14,41 @@ from builder.images.session import ActiveBuild
 from builder.images.stages import build_stages, require_disk
 from builder.plan import published_image
 from builder.plan.rendered import BaseImage, EngineImage
+from builder.tools.docker import containers
 from builder.tools.docker import engine as docker
 from builder.tools.files import workspace
 
 NAMES = "builder-reproduce"
 """The repository of images that are built again, in the engine."""
+OWNED = "__"  # before the parts of an owner; no stage, key or host name has it (RFC 1123, 2.1)
 IMAGE = "image"  # the stage that is an engine's image
 
 
 @contextmanager
 def rebuilding(active: ActiveBuild, log: BuildLog) -> Iterator[Rebuilder]:
-    """Builds images again; they go when the context ends."""
+    """Builds images again; they go when the context ends, and first those of killed runs."""
+    remove_orphans()
     rebuilder = Rebuilder(active, log)
     try:
         yield rebuilder
     finally:
         for name in reversed(rebuilder.names):
+            docker.untag(name)
+
+
+def name_of(recipe: str, stage: str, key: str, owner: str) -> str:
+    """The name of an image that is built again, with the ``containers.owner`` that builds it.
+
+    A label would change the image's digest.  A tag has no colons.
+    """
+    return f"{NAMES}/{recipe}:{stage}-{key}{OWNED}{owner.replace(':', OWNED)}"
+
+
+def remove_orphans() -> None:
+    """Remove the images of runs on this host that were killed before they could do so."""
+    for name in docker.image_names(f"{NAMES}/*"):
+        _, _, owner = name.rpartition(":")[2].partition(OWNED)
+        if containers.has_ended(":".join(owner.rsplit(OWNED, 2))):
             docker.untag(name)
 
 
@@ -95,7 +114,8 @@ class Rebuilder:
         options: list[str],
     ) -> dict[str, docker.Image]:
         plan, active = image.plan, self.active
-        wanted = {stage: f"{NAMES}/{plan.name}:{stage}-{image.short_key}" for stage in stages}
+        owner = containers.owner()
+        wanted = {stage: name_of(plan.name, stage, image.short_key, owner) for stage in stages}
         self.names += wanted.values()
         require_disk(active.options, plan.recipe.build.disk, f"the build of {plan.name}")
         active.reporter.log(f"building {plan.name} ({image.short_key}) without caches")

@@ -83,5 +83,5 @@ def _image(
     repository = settings.repository(recipe.image.repository)
     there = UNPUBLISHED
     if log is not None:
-        there = published(open_repository(repository, log), recipe, catalog.engines)
+        there = published(open_repository(repository, log), recipe, settings, catalog.engines)
     return image_fact(catalog, name, repository, entries, kept, there)

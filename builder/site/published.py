@@ -13,11 +13,13 @@ from builder.nightly import history
 from builder.nightly.history import NightlyRun
 from builder.publish.referrers import referrers
 from builder.publish.remote_image import configuration, described, image_manifest
+from builder.publish.reproductions import reproduced
 from builder.publish.survey import SIGNATURES
 from builder.publish.tag_history import Move, moves
 from builder.publish.update_size import update_of
 from builder.publish.verdicts import TEXT, VERDICT, Statement
 from builder.recipes.schema import Recipe
+from builder.settings import Settings
 from builder.tools.registry.client import Manifest, Repository
 
 DOCUMENTS = {
@@ -46,6 +48,9 @@ class PublishedTag:
     update_size: int | None
     """Bytes of the layers that the image before the tag's last move lacks; None: not known."""
     signed: bool
+    reproduced: str
+    """When the image was built again with the same digest, as a statement has it that a trusted key
+    signed; RFC 3339; empty: there is none."""
     documents: tuple[str, ...]
     checks: Mapping[str, int]
     """The number of checks that passed, by kind, as the attached verdict states them."""
@@ -62,21 +67,26 @@ class Published:
     """Newest first."""
 
 
-def published(repository: Repository, recipe: Recipe, recipes: Collection[str] = ()) -> Published:
+def published(
+    repository: Repository, recipe: Recipe, settings: Settings, recipes: Collection[str] = ()
+) -> Published:
     """What the registry has of a recipe's tags.
 
     A tag is left out if the registry lacks it, or its image is that of another one of ``recipes``:
-    several may have the same moving tag.  Raises ``RegistryError``, ``FetchError``.
+    several may have the same moving tag.  ``settings`` name the trusted keys.  Raises
+    ``RegistryError``, ``FetchError``.
     """
     names = dict.fromkeys((*recipe.image.tags, *recipe.image.moving))
     others = {*recipes} - {recipe.name}
-    found = [_tag(repository, name, others) for name in names]
+    found = [_tag(repository, name, settings, others) for name in names]
     channel = recipe.track.channel if recipe.track else None
     nights = history.nightly_runs(repository, channel) if channel else []
     return Published(tuple(each for each in found if each is not None), tuple(nights))
 
 
-def _tag(repository: Repository, tag: str, others: Collection[str]) -> PublishedTag | None:
+def _tag(
+    repository: Repository, tag: str, settings: Settings, others: Collection[str]
+) -> PublishedTag | None:
     manifest = repository.manifest(tag)
     if manifest is None:
         return None
@@ -88,6 +98,7 @@ def _tag(repository: Repository, tag: str, others: Collection[str]) -> Published
     noted = moves(repository, tag)
     entries = referrers(repository, manifest.digest)
     kinds = {str(entry.get("artifactType")) for entry in entries}
+    again = reproduced(entries, manifest.digest, settings)
     return PublishedTag(
         tag=tag,
         digest=manifest.digest,
@@ -98,6 +109,7 @@ def _tag(repository: Repository, tag: str, others: Collection[str]) -> Published
         download_size=image.download_size,
         update_size=_update_size(repository, manifest, noted),
         signed=_is_signed(repository, manifest.digest, kinds),
+        reproduced=again.created if again and again.key else "",
         documents=tuple(name for kind, name in DOCUMENTS.items() if kind in kinds),
         checks=_checks(entries, manifest.digest),
         moves=tuple(noted),

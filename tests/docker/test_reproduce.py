@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
+from builder.reproduce import rebuild
+from builder.tools.docker import containers, engine
 from support.commands import Builder
 from support.smoke_tests import docker
 from support.variants import CMAKE, edit
@@ -52,6 +57,36 @@ def test_an_image_has_the_same_digest_or_the_difference_is_named(
     assert ".rodata" in [section["name"] for section in file["elf"]["sections"]]
     assert "was not reproduced: 1 digest differs" in done.stderr
     assert docker("image", "ls", "--quiet", "--filter=reference=builder-reproduce/variant*") == ""
+
+
+def killed_as() -> str:
+    """The owner of a process that was killed."""
+    program = (
+        "from builder.tools.docker import containers as c; print(c.owner(), flush=True); input()"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdout is not None
+        owner = process.stdout.readline().strip()
+        process.kill()
+    return owner
+
+
+def test_images_of_killed_runs_are_removed(small_root: str, made: set[str]) -> None:
+    host, process, start = killed_as().split(":")
+    owners = {
+        "killed": f"{host}:{process}:{start}",
+        "another": f"another.example:{process}:{start}",
+        "alive": containers.owner(),
+    }
+    key = "0123456789ab"
+    names = {kind: rebuild.name_of(kind, "image", key, owner) for kind, owner in owners.items()}
+    for name in names.values():
+        docker("image", "tag", small_root, name)
+    made.update(names.values())
+    rebuild.remove_orphans()
+    left = [kind for kind, name in names.items() if engine.image(name) is not None]
+    assert left == ["another", "alive"]
 
 
 def test_an_image_that_is_not_there_cannot_be_compared_with(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import socket
 import subprocess
 import time
@@ -19,11 +20,13 @@ import requests
 import trustme
 
 from builder.publish.referrers import referrers
-from builder.reproduce.attest import REPRODUCTION, SIGNATURE, TEXT
+from builder.publish.reproductions import REPRODUCTION, SIGNATURE, TEXT
 from builder.tools.registry import cosign
 from builder.tools.registry.client import Repository
+from support.commands import Builder
 from support.overlaid import Build, change
 from support.publishing import made, own, tags, verified
+from support.smoke_tests import docker
 
 pytestmark = [
     pytest.mark.docker,
@@ -78,6 +81,26 @@ def test_an_image_that_is_built_again_gets_a_signed_statement(
     text, signature = (entry["annotations"][each] for each in (TEXT, SIGNATURE))
     assert json.loads(text)["digest"] == image["digest"]
     assert cosign.signed_by(text, signature, str(key.with_name("cosign.pub")), tmp_path / "work")
+
+
+def test_an_image_that_only_the_registry_has_is_built_again(
+    image: dict[str, Any], push: Any, key: Path, builder: Builder, tmp_path: Path, monkeypatch: Any
+) -> None:
+    push()
+    catalog, (name, *_) = tmp_path / "catalog", image["references"]
+    docker("image", "rm", *image["references"])
+    done = builder("reproduce", name, "--attest", "--catalog", catalog)
+    assert done.returncode == 0, done.stderr
+    assert f"Docker does not have {name}: pulling it" in done.stderr
+    assert f"reproduced  {image['digest']}" in re.sub(r"\s+", "  ", done.stdout)
+    assert docker("image", "ls", "--quiet", f"--filter=reference={name}") == ""
+    # Whoever trusts the key reads it; whoever does not is told so.
+    monkeypatch.delenv("BUILDER_COSIGN_KEY")
+    told = "overlaid-1: reproduced 20"
+    assert "unverified: no trusted key signed the statement" in push(command="status").stdout
+    monkeypatch.setenv("BUILDER_TRUSTED_KEYS", str(key.with_name("cosign.pub")))
+    (note,) = [each for each in push(command="status").stdout.splitlines() if told in each]
+    assert note.endswith(f", signed by {key.with_name('cosign.pub')}")
 
 
 def test_without_cosign_nothing_is_pushed(

@@ -89,7 +89,7 @@ class Start:
 
 
 def owner() -> str:
-    """This process, by host, id and start time: the label of its containers."""
+    """This process, by host, id and start time: the label of its containers, for example."""
     return f"{socket.gethostname()}:{os.getpid()}:{_start_of(os.getpid())}"
 
 
@@ -101,6 +101,13 @@ def _start_of(process: int) -> str:
         return ""
 
 
+def has_ended(owner: str) -> bool:
+    """Whether a process of this host, as ``owner`` names it, has ended; not of another host."""
+    host, _, rest = owner.partition(":")
+    process, _, start = rest.partition(":")
+    return host == socket.gethostname() and process.isdigit() and _start_of(int(process)) != start
+
+
 def remove_orphans() -> None:
     """Remove the containers of runs on this host that were killed before they could do so."""
     command = [executable(), "ps", "--all", f"--filter=label={OWNER}"]
@@ -109,9 +116,7 @@ def remove_orphans() -> None:
     orphans = []
     for line in done.stdout.splitlines():
         container, _, of = line.partition(" ")
-        host, _, rest = of.partition(":")
-        process, _, start = rest.partition(":")
-        if host == socket.gethostname() and process.isdigit() and _start_of(int(process)) != start:
+        if has_ended(of):
             orphans.append(container)
     if orphans:
         remove(*orphans)

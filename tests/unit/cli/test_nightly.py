@@ -13,6 +13,7 @@ from builder.cli import nightly, tables
 from builder.nightly.history import NightlyRun
 from builder.nightly.status import Status
 from builder.publish.remote_image import RemoteImage
+from builder.publish.reproductions import Reproduced
 from builder.records import markdown
 
 
@@ -62,5 +63,13 @@ def test_a_status_fits_a_terminal_and_tells_the_last_night(
     (_, _, note, _) = nightly.overview_of_statuses([updated]).notes
     sizes = "83.1 MB for somebody who has the image before, 512.0 MB anew"
     assert note == f"vllm-tokenspeed-preview: download: {sizes}"
+    again = Reproduced("2026-11-21T03:10:00+00:00", "x86_64", key="farm.pub")
+    for found, end in (
+        (again, "signed by farm.pub"),
+        (replace(again, key=""), "unverified: no trusted key signed the statement"),
+        (replace(again, key="", problem="there is no cosign"), "unverified: there is no cosign"),
+    ):
+        (_, _, note, _) = nightly.overview_of_statuses([replace(status, reproduced=found)]).notes
+        assert note == f"vllm-tokenspeed-preview: reproduced 2026-11-21 on x86_64, {end}"
     (note,) = nightly.overview_of_statuses([replace(status, failed=None, problem="")]).notes
     assert note.endswith("last nightly run 2026-11-20 03:10 UTC: moved")

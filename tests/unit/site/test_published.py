@@ -17,6 +17,7 @@ from builder.families import load_catalog
 from builder.nightly import history
 from builder.presets import catalog as presets
 from builder.publish.referrers import attach
+from builder.publish.reproductions import REPRODUCTION
 from builder.publish.tag_history import attach_note
 from builder.publish.verdicts import TEXT, VERDICT, Statement
 from builder.records import record
@@ -32,6 +33,7 @@ from support.environment import REPOSITORY
 from support.nights import night
 from support.prunes import image
 from support.registries import put_image
+from support.reproductions import statement
 from support.verdicts import GOOD, verdict
 
 pytestmark = pytest.mark.usefixtures("docker_config")
@@ -68,7 +70,7 @@ def moved(registry: str) -> tuple[Repository, Manifest, Manifest]:
 def test_a_tag_with_its_history(moved: tuple[Repository, Manifest, Manifest]) -> None:
     repository, first, second = moved
     recipe = load_catalog(REPOSITORY).engine("llama-cpp-b9261").recipe
-    (tag,) = published(repository, recipe).tags
+    (tag,) = published(repository, recipe, Settings()).tags
     assert (tag.tag, tag.digest, tag.created[:10]) == ("b9261", second.digest, "2026-11-02")
     sizes = [layer.size for layer in second.body.layers or ()]
     assert tag.download_size == sum(sizes)
@@ -79,10 +81,18 @@ def test_a_tag_with_its_history(moved: tuple[Repository, Manifest, Manifest]) ->
 
 
 def test_the_pages_of_a_published_image(
-    moved: tuple[Repository, Manifest, Manifest], tmp_path: Path
+    moved: tuple[Repository, Manifest, Manifest], key: Path, tmp_path: Path
 ) -> None:
     repository, _, second = moved
-    settings = Settings(namespace=repository.name.rpartition("/")[0], state_dir=tmp_path / "state")
+    settings = Settings(
+        namespace=repository.name.rpartition("/")[0],
+        state_dir=tmp_path / "state",
+        cache_dir=tmp_path / "cache",
+        trusted_keys=(str(key.with_name("cosign.pub")),),
+        cosign_key="",
+    )
+    for day, signs in ((4, key), (5, None)):
+        attach(repository, second, REPRODUCTION, statement(second.digest, day, signs))
     facts = collect(load_catalog(REPOSITORY), settings, print)
     write(facts, tmp_path / "site")
     page = (tmp_path / "site" / "images" / "llama-cpp-b9261.html").read_text()
@@ -90,6 +100,8 @@ def test_the_pages_of_a_published_image(
     assert f"docker pull {repository.name}@{second.digest}" in page
     assert "cosign verify" in page
     assert "help: 12" in page
+    # A statement that no trusted key signed is not shown, although it is newer.
+    assert 'with the same digest on <time datetime="2026-11-04' in page
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     data = json.loads((tmp_path / "site" / "index.json").read_text())
@@ -109,8 +121,8 @@ def test_a_tag_with_the_image_of_another_recipe_is_left_out(registry: str) -> No
     put_image(repository, "k", "b9261", builder_recipe="llama-cpp-b9397")
     recipe = load_catalog(REPOSITORY).engine("llama-cpp-b9261").recipe
     others = ("llama-cpp-b9261", "llama-cpp-b9397")
-    assert published(repository, recipe, others).tags == ()
-    (tag,) = published(repository, recipe, ("llama-cpp-b9261",)).tags
+    assert published(repository, recipe, Settings(), others).tags == ()
+    (tag,) = published(repository, recipe, Settings(), ("llama-cpp-b9261",)).tags
     assert (tag.update_size, tag.signed, tag.documents, tag.checks) == (None, False, (), {})
 
 
@@ -151,7 +163,7 @@ def test_an_image_of_another_machine_has_not_the_figures_of_this_one(
     repository, _, second = moved
     catalog = load_catalog(REPOSITORY)
     recipe = catalog.engine("llama-cpp-b9261").recipe
-    there = published(repository, recipe)
+    there = published(repository, recipe, Settings())
     ours = Record(
         recipe="llama-cpp-b9261",
         key="k" * 64,

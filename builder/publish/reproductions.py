@@ -1,0 +1,86 @@
+"""Statements that an image of a registry was built again, with the same digest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from builder.errors import WorldError
+from builder.publish.verdicts import trust_of
+from builder.settings import Settings
+from builder.tools.files import workspace
+
+REPRODUCTION = "application/vnd.builder.reproduction.v1+json"
+TEXT = "builder.reproduction"
+SIGNATURE = "builder.reproduction.signature"
+"""The annotations of an attached statement: a ``Statement`` as JSON, and its signature (base64)."""
+
+
+class Statement(BaseModel):
+    """That an image was built again, as it is attached and signed."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    digest: str
+    """The image's; ``sha256:`` and 64 hex digits."""
+    recipe: str
+    architecture: str
+    """Of the machine that built it again: "x86_64"."""
+    version: str
+    """Of builder."""
+    created: str
+    """When it was built again; RFC 3339, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduced:
+    """A statement that an image was built again, and whether it is trusted."""
+
+    created: str
+    """When it was built again; RFC 3339, UTC."""
+    architecture: str
+    """Of the machine that built it again: "x86_64"."""
+    key: str = ""
+    """The trusted key that signed the statement, as the settings name it; empty: none."""
+    problem: str = ""
+    """Why no key was tried; empty: all were."""
+
+
+def reproduced(
+    entries: Iterable[Mapping[str, Any]], digest: str, settings: Settings
+) -> Reproduced | None:
+    """The newest statement on an image that a trusted key signed, else the newest one, or None.
+
+    ``entries`` are the descriptors of the image's referrers.
+    """
+    found = sorted(_statements(entries, digest), key=lambda each: each[0].created, reverse=True)
+    if not found:
+        return None
+    newest = Reproduced(found[0][0].created, found[0][0].architecture)
+    try:
+        with workspace(settings.cache_dir) as work:
+            trust = trust_of(settings, work)
+            for statement, annotations in found:
+                key = trust.signer(annotations.get(TEXT, ""), annotations.get(SIGNATURE, ""))
+                if key:
+                    return Reproduced(statement.created, statement.architecture, key)
+    except WorldError as error:
+        return Reproduced(newest.created, newest.architecture, problem=error.what)
+    return newest
+
+
+def _statements(
+    entries: Iterable[Mapping[str, Any]], digest: str
+) -> Iterator[tuple[Statement, Mapping[str, str]]]:
+    """The statements on an image among the descriptors of referrers, with their annotations."""
+    for entry in entries:
+        annotations = entry.get("annotations") or {}
+        if entry.get("artifactType") == REPRODUCTION and isinstance(annotations, dict):
+            with suppress(ValidationError):
+                statement = Statement.model_validate_json(annotations.get(TEXT, ""))
+                if statement.digest == digest:
+                    yield statement, annotations
