@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.cli.tables import first_rows
 from builder.cli.terminal import line, print_json
+from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.compare.results import (
@@ -180,7 +181,7 @@ def _others(files: Sequence[FileDifference]) -> Iterator[Row]:
 
 def _layer(of: LayerDifference) -> Row:
     side = of.after or of.before
-    size = f"{side.size / 1e6:.1f} MB" if side else ""
+    size = sizes.shown(side.size) if side else ""
     row = _place(of.before), _place(of.after), _state(of), size
     return (*row, side.created_by if side else "")
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from builder.compare.device_code import MALFORMED, compare_code
+from builder.compare.device_code import compare_code
 from builder.compare.elf import compare_elf
+from builder.compare.entries import MALFORMED
 from builder.compare.results import FileDifference
 from builder.tools.elf import is_elf
 
@@ -28,10 +29,11 @@ def compare_contents(of: FileDifference, before: Path | None, after: Path | None
         try:
             if old and new and all(elves):
                 of = replace(of, elf=compare_elf(old, new))
-            if any(elves):
-                return replace(of, code=compare_code(old, new))
+            of = replace(of, code=compare_code(old, new))
         except MALFORMED as error:
             return replace(of, unread=str(error))
+    if any(elves):
+        return of
     if before and after and max(each.stat().st_size for each in (before, after)) <= LARGEST_TEXT:
         return replace(of, lines=_lines(before.read_bytes(), after.read_bytes()))
     return of

@@ -6,8 +6,6 @@ Entries with equal bytes in the file are never unpacked; of the others, one is i
 from __future__ import annotations
 
 import hashlib
-import os
-import struct
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from itertools import zip_longest
 from typing import IO, Literal
 
 from builder.compare import ptx, sass
+from builder.compare.entries import ModuleEntry, entries
 from builder.compare.results import (
     CodeDifference,
     CodeTotals,
@@ -23,36 +22,10 @@ from builder.compare.results import (
     OtherDifference,
     Signs,
 )
-from builder.tools import fatbin
-from builder.tools.cubin import MalformedCubinError
 from builder.tools.demangle import demangled
-from builder.tools.elf import MalformedElf, is_elf
-from builder.tools.elf_sections import NOBITS, ElfSections
-from builder.tools.fatbin import Code, Entry, MalformedFatbinError
 
-SECTIONS = frozenset(name.rstrip(b"\0").decode() for name in fatbin.SECTIONS)
 PTX, SASS = "PTX", "SASS"
 OUTSIDE = "PTX outside of functions"
-MALFORMED = (MalformedElf, MalformedFatbinError, MalformedCubinError)
-_HEADER = struct.Struct("<8xB9xH28xI")  # EI_ABIVERSION, e_machine and e_flags of Elf64_Ehdr
-_CUDA = 190  # EM_CUDA
-_SHIFTED_ABI = 8  # EI_ABIVERSION of CUDA 13
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleEntry:
-    """One entry of a fat binary."""
-
-    module: int
-    """Number of the fat binary in the file, from 1."""
-    entry: Entry
-    stored: str
-    """sha256 (hex) of the payload as it is in the file."""
-
-    @property
-    def code(self) -> str:
-        """``sm_120a``, ``compute_120``."""
-        return self.entry.code.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,46 +51,6 @@ class _Side:
     others: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
 
 
-def entries(stream: IO[bytes]) -> list[ModuleEntry]:
-    """The entries of all fat binaries of an ELF file, in file order; none of other files.
-
-    A cubin that is a file of its own, as Python packages have them, is one entry.  Raises one of
-    ``MALFORMED``.
-    """
-    stream.seek(0)
-    head = stream.read(_HEADER.size)
-    if not is_elf(head):
-        return []
-    if (arch := _cubin_arch(head)) is not None:
-        whole = Entry(Code("elf", arch), 0, size := stream.seek(0, os.SEEK_END), size)
-        return [ModuleEntry(1, whole, _stored(stream, whole))]
-    found = [
-        region
-        for section in ElfSections(stream).all
-        if section.name in SECTIONS and section.type != NOBITS
-        for region in fatbin.regions(stream, section.offset, section.offset + section.size)
-    ]
-    return [
-        ModuleEntry(number, entry, _stored(stream, entry))
-        for number, region in enumerate(found, 1)
-        for entry in region.entries
-    ]
-
-
-def _cubin_arch(head: bytes) -> int | None:
-    """The architecture of a cubin (120: 12.0; 120a and 120f do not differ there); None of others.
-
-    Its place in e_flags depends on the version of the ABI: EF_CUDA_SM and EF_CUDA_SM_MASK of LLVM's
-    llvm/include/llvm/BinaryFormat/ELF.h.
-    """
-    if len(head) < _HEADER.size:
-        return None
-    version, machine, flags = _HEADER.unpack(head)
-    if machine != _CUDA:
-        return None
-    return int(flags >> 8 if version >= _SHIFTED_ABI else flags) & 0xFF
-
-
 def compare_code(before: IO[bytes] | None, after: IO[bytes] | None) -> CodeDifference | None:
     """The difference of two files' device code; None where neither has any.
 
@@ -138,11 +71,6 @@ def compare_code(before: IO[bytes] | None, after: IO[bytes] | None) -> CodeDiffe
         return CodeDifference(totals)
     both = {each.code for each in totals if each.before and each.after}
     return _by_code(totals, _sides(before, left, both), _sides(after, right, both))
-
-
-def _stored(stream: IO[bytes], entry: Entry) -> str:
-    stream.seek(entry.offset)
-    return _digest(stream.read(entry.stored))
 
 
 def _digest(data: bytes) -> str:

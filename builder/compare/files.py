@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.compare.contents import compare_contents
+from builder.compare.entries import may_have_code
 from builder.compare.results import Aspect, Comparison, FileDifference
 from builder.compare.tree import Node, Tree
 from builder.kernels.compare import library_name
 from builder.tools.elf import is_elf
 
 LARGEST = 64 << 20
-"""Bytes: of larger files that are no ELF files, only the digest is compared."""
+"""Bytes: of larger files that cannot have device code, only the digest is compared."""
 
 
 def compare_trees(before: Tree, after: Tree, work: Path) -> Comparison:
@@ -99,7 +100,7 @@ def _is_read(each: FileDifference) -> bool:
     nodes = [node for node in (each.before, each.after) if node]
     if any(node.kind != "file" for node in nodes):
         return False
-    elves = [is_elf(node.head) for node in nodes]
+    code = any(may_have_code(each.path, node.head) for node in nodes)
     if len(nodes) == 1:
-        return all(elves)
-    return "content" in each.aspects and (any(elves) or max(node.size for node in nodes) <= LARGEST)
+        return code
+    return "content" in each.aspects and (code or max(node.size for node in nodes) <= LARGEST)

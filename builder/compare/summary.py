@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from builder.compare.results import Comparison, FunctionDifference, Signs
 from builder.compare.tree import FILE
+from builder.tools import sizes
 
 STATES = ("added", "removed", "changed")
 CHAR = "-Xcudafe --signed_chars"
@@ -65,7 +66,7 @@ def _layers(found: Comparison) -> str:
     there = sum(each.after.size for each in found.layers if each.after and each.state == "equal")
     return (
         f"{equal} of {len(found.layers)} layers are equal; with the first image, "
-        f"{(total - there) / 1e6:.1f} of {total / 1e6:.1f} MB of the second one are downloaded"
+        f"{sizes.shown(total - there)} of {sizes.shown(total)} of the second one are downloaded"
     )
 
 

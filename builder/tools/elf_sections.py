@@ -42,12 +42,15 @@ class Section:
 class ElfSections:
     """The sections of the ELF file open in ``stream``, which must be seekable.
 
+    ``start`` and ``size`` are its place, where it is a part of the stream, such as a member of an
+    archive; all offsets are those in the file.
     Each function raises ``MalformedElf`` where the file is truncated or damaged.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], start: int = 0, size: int | None = None) -> None:
         self._stream = stream
-        self._size = stream.seek(0, os.SEEK_END)
+        self._start = start
+        self._size = stream.seek(0, os.SEEK_END) - start if size is None else size
         ident = self._bytes(0, 16, "ELF header")
         if not is_elf(ident) or ident[4] not in (1, 2) or ident[5] not in (1, 2):
             raise MalformedElf("byte 0x0: no ELF header")
@@ -88,7 +91,7 @@ class ElfSections:
         """The bytes of a section, a megabyte at a time."""
         left = 0 if section.type == NOBITS else section.size
         self._require(section.offset, left, f"section {section.name}")
-        self._stream.seek(section.offset if left else 0)
+        self._stream.seek(self._start + section.offset if left else 0)
         while left and (block := self._stream.read(min(left, _BLOCK))):
             left -= len(block)
             yield block
@@ -209,7 +212,7 @@ class ElfSections:
 
     def _bytes(self, at: int, size: int, what: str) -> bytes:
         self._require(at, size, what)
-        self._stream.seek(at)
+        self._stream.seek(self._start + at)
         return self._stream.read(size)
 
     def _require(self, at: int, size: int, what: str) -> None:

@@ -30,6 +30,8 @@ LOADED = b".nv_fatbin\0"
 SECTIONS = (LOADED, b"__nv_relfatbin\0")
 _REGION = struct.Struct("<IHHQ")
 _REGION_MAGIC = 0xBA55ED50
+MAGIC = struct.pack("<I", _REGION_MAGIC)
+"""The first bytes of a file that is a fat binary."""
 _REGION_VERSION = 1
 _ENTRY = struct.Struct("<H2xIQI8xI8xQ8xQ")
 _KINDS: dict[int, Literal["ptx", "elf"]] = {1: "ptx", 2: "elf"}

@@ -6,7 +6,8 @@ import io
 
 import pytest
 
-from builder.compare.device_code import MALFORMED, compare_code, entries
+from builder.compare.device_code import compare_code
+from builder.compare.entries import MALFORMED, entries
 from builder.compare.results import CodeDifference, CodeTotals, Signs
 from support.cubins import Function, cubin
 from support.fatbins import ELF, FLAG_A, LZ4, PTX, ZSTD, entry, library, region

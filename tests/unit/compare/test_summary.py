@@ -78,7 +78,7 @@ def test_configuration_and_layers() -> None:
     )
     assert summary(found)[1:3] == [
         "the configuration differs: config.Env, history",
-        "1 of 2 layers are equal; with the first image, 10.0 of 20.0 MB of the second one are "
+        "1 of 2 layers are equal; with the first image, 10.0 MB of 20.0 MB of the second one are "
         "downloaded",
     ]
     found = replace(SAME, times=(ValueDifference("created", ("1",), ("2",)),), layers=(equal,))

@@ -1,0 +1,119 @@
+"""The device code of a file: ELF files, static libraries, cubins, fat binaries and PTX."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Literal, cast
+
+from builder.tools import ar, fatbin
+from builder.tools.ar import MalformedArchiveError
+from builder.tools.cubin import MalformedCubinError
+from builder.tools.elf import MalformedElf, is_elf
+from builder.tools.elf_sections import NOBITS, ElfSections
+from builder.tools.fatbin import Code, Entry, MalformedFatbinError
+
+SECTIONS = frozenset(name.rstrip(b"\0").decode() for name in fatbin.SECTIONS)
+MALFORMED = (MalformedArchiveError, MalformedElf, MalformedFatbinError, MalformedCubinError)
+_HEADER = struct.Struct("<8xB9xH28xI")  # EI_ABIVERSION, e_machine and e_flags of Elf64_Ehdr
+_CUDA = 190  # EM_CUDA
+_SHIFTED_ABI = 8  # EI_ABIVERSION of CUDA 13
+_PTX = re.compile(
+    rb"(?:\s++|//[^\n]*+|/\*.*?\*/)*+\.version\s++\d++\.\d++"
+    rb"(?:\s++|//[^\n]*+|/\*.*?\*/)*+\.target\s++sm_(\d++)([af]?)\b",
+    re.DOTALL,
+)
+"""PTX ISA, "PTX Module Directives": a module begins with its version, and its target follows."""
+_PTX_HEAD = 1 << 16  # bytes in which they are, after comments
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleEntry:
+    """One entry of a fat binary; or a cubin or PTX by itself."""
+
+    module: int
+    """Number of the fat binary in the file, from 1."""
+    entry: Entry
+    stored: str
+    """sha256 (hex) of the payload as it is in the file."""
+
+    @property
+    def code(self) -> str:
+        """``sm_120a``, ``compute_120``."""
+        return self.entry.code.name
+
+
+def may_have_code(path: str, head: bytes) -> bool:
+    """Whether a file with these first bytes may have device code; of PTX the name decides."""
+    return is_elf(head) or head.startswith((ar.MAGIC, fatbin.MAGIC)) or path.endswith(".ptx")
+
+
+def entries(stream: IO[bytes]) -> list[ModuleEntry]:
+    """The entries of all fat binaries of a file, in file order; none of files without any.
+
+    The file may be an ELF file, a static library of such, a fat binary, a cubin or PTX; each of
+    the last two is one entry.  Raises one of ``MALFORMED``.
+    """
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    is_archive = stream.read(len(ar.MAGIC)) == ar.MAGIC
+    parts = ar.members(stream) if is_archive else [(0, size)]
+    found = (module for part in parts for module in _modules(stream, *part))
+    return [
+        ModuleEntry(number, entry, _stored(stream, entry))
+        for number, module in enumerate(found, 1)
+        for entry in module
+    ]
+
+
+def _modules(stream: IO[bytes], start: int, size: int) -> Iterator[Sequence[Entry]]:
+    """The entries of each fat binary of a file, or of a member of an archive."""
+    stream.seek(start)
+    head = stream.read(min(size, _PTX_HEAD))
+    whole: tuple[int, int, int] = (start, size, size)
+    if is_elf(head):
+        arch = _cubin_arch(head)
+        if arch is not None:
+            yield (Entry(Code("elf", arch), *whole),)
+            return
+        for section in ElfSections(stream, start, size).all:
+            if section.name in SECTIONS and section.type != NOBITS:
+                first = start + section.offset
+                for region in fatbin.regions(stream, first, first + section.size):
+                    yield region.entries
+    elif head.startswith(fatbin.MAGIC):
+        for region in fatbin.regions(stream, start, start + size):
+            yield region.entries
+    elif (code := _ptx_code(head)) is not None:
+        yield (Entry(code, *whole),)
+
+
+def _cubin_arch(head: bytes) -> int | None:
+    """The architecture of a cubin (120: 12.0; 120a and 120f do not differ there); None of others.
+
+    Its place in e_flags depends on the version of the ABI: EF_CUDA_SM and EF_CUDA_SM_MASK of LLVM's
+    llvm/include/llvm/BinaryFormat/ELF.h.
+    """
+    if len(head) < _HEADER.size:
+        return None
+    version, machine, flags = _HEADER.unpack_from(head)
+    if machine != _CUDA:
+        return None
+    return int(flags >> 8 if version >= _SHIFTED_ABI else flags) & 0xFF
+
+
+def _ptx_code(head: bytes) -> Code | None:
+    """What a PTX text is for; None of other files."""
+    found = _PTX.match(head)
+    if found is None:
+        return None
+    return Code("ptx", int(found[1]), cast("Literal['', 'a', 'f']", found[2].decode()))
+
+
+def _stored(stream: IO[bytes], entry: Entry) -> str:
+    stream.seek(entry.offset)
+    return hashlib.sha256(stream.read(entry.stored)).hexdigest()
