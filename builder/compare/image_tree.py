@@ -7,9 +7,10 @@ import posixpath
 import tarfile
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import IO, Any, NamedTuple
 
 from builder.compare.tree import HEAD, Kind, Node, with_first_names
@@ -102,16 +103,16 @@ def read_image(
         config = layers.document(blobs.file(manifest["config"]["digest"]))
         digests = [part["digest"] for part in manifest["layers"]]
         missing = [digest for digest in dict.fromkeys(digests) if digest not in known]
-        # Unpacking and hashing leave Python's lock: two layers at a time.
-        with ThreadPoolExecutor(2) as pool:
-            known.update(zip(missing, pool.map(_entries, map(blobs.file, missing)), strict=True))
+        with layers.two_at_a_time() as (pool, stop):
+            read = pool.map(partial(_entries, stop=stop), map(blobs.file, missing))
+            known.update(zip(missing, read, strict=True))
         found = _layers(manifest, config, known)
     nodes, places = _final([layer.entries for layer in found])
     return ImageTree(name, digest, manifest, config, found, nodes, places, blobs)
 
 
-def _entries(blob: Path) -> tuple[LayerEntry, ...]:
-    with layers.opened(blob) as tar:
+def _entries(blob: Path, stop: Event) -> tuple[LayerEntry, ...]:
+    with layers.opened(blob, stop) as tar:
         return tuple(_entry(tar, member) for member in tar)
 
 

@@ -7,9 +7,9 @@ import posixpath
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 from typing import IO, Any, BinaryIO, cast
 
 from builder.kernels import ledger
@@ -33,13 +33,13 @@ def read(
     there.  With the directory ``cache``, a layer that was read before is only hashed.  Raises
     ``UntriedError`` if a blob is missing or damaged.
     """
-    scanner = _Scanner(work, wanted or Wanted(), cache / SCANS if cache else None)
     with layers.damage_reported():
         _, manifest = layers.manifest_of(blobs)
         image = layers.document(blobs.file(manifest["config"]["digest"]))
         digests = [part["digest"] for part in manifest["layers"]]
-        # Unpacking and hashing leave Python's lock: two layers at a time.
-        with ThreadPoolExecutor(2) as pool:
+        with layers.two_at_a_time() as (pool, stop):
+            kept = cache / SCANS if cache else None
+            scanner = _Scanner(work, wanted or Wanted(), kept, stop)
             files = map(blobs.file, digests)
             entries = list(pool.map(scanner.layer, files, range(len(digests))))
         return _composed(manifest, image, entries)
@@ -51,6 +51,8 @@ class _Scanner:
     wanted: Wanted
     scans: Path | None
     """Where scans are kept."""
+    stop: Event
+    """Ends the reading."""
 
     def layer(self, blob: Path, number: int) -> list[Entry]:
         """The entries of a layer, in its order; the lowest has the number 0."""
@@ -71,7 +73,7 @@ class _Scanner:
 
     def unpacked(self, blob: Path) -> list[Entry]:
         """The entries of a layer, read from its bytes."""
-        with layers.opened(blob) as layer:
+        with layers.opened(blob, self.stop) as layer:
             return [self.entry(layer, member) for member in layer]
 
     def entry(self, layer: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:

@@ -11,8 +11,10 @@ import posixpath
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import IO, Any, Literal, cast
 
 from builder.errors import UntriedError
@@ -109,18 +111,38 @@ def require_digest(blob: Path, found: hashlib._Hash) -> None:
         raise ValueError(f"the blob {blob.name} has the sha256 {found.hexdigest()}")
 
 
+class StoppedError(Exception):
+    """Ends a thread that reads a layer; nobody waits for its result any more."""
+
+
 @contextmanager
-def opened(blob: Path) -> Iterator[tarfile.TarFile]:
+def two_at_a_time() -> Iterator[tuple[ThreadPoolExecutor, Event]]:
+    """Threads that read two layers at a time: unpacking and hashing leave Python's lock.
+
+    Where the block fails or is interrupted, the event is set: see ``opened``.
+    """
+    stop = Event()
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            yield pool, stop
+        except BaseException:
+            stop.set()
+            raise
+
+
+@contextmanager
+def opened(blob: Path, stop: Event | None = None) -> Iterator[tarfile.TarFile]:
     """The tar of a layer, to be read in its order; it may be packed with gzip or zstd.
 
-    Afterwards the digest of the whole blob is checked.  Raises what ``damage_reported`` catches.
+    Afterwards the digest of the whole blob is checked.  Raises what ``damage_reported`` catches,
+    and ``StoppedError`` at the next block after ``stop`` is set.
     """
     from backports.zstd import ZstdFile
 
     with blob.open("rb") as file:
         head = file.read(4)
         file.seek(0)
-        stream = _Hashed(file)
+        stream = _Hashed(file, stop)
         if head == ZSTD_MAGIC:
             with ZstdFile(cast("IO[bytes]", stream)) as unpacked, _tar(unpacked, "r|") as tar:
                 yield tar
@@ -146,11 +168,14 @@ def place(member: tarfile.TarInfo) -> tuple[str, Hides]:
 class _Hashed:
     """A file that is hashed as it is read."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], stop: Event | None) -> None:
         self.digest = hashlib.sha256()
         self._file = file
+        self._stop = stop
 
     def read(self, size: int = -1) -> bytes:
+        if self._stop is not None and self._stop.is_set():
+            raise StoppedError
         block = self._file.read(size)
         self.digest.update(block)
         return block

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
+import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from rich.console import Console
 from builder.cli import compare_tables, tables
 from builder.compare.files import compare_trees
 from builder.compare.tree import read_files
-from support.commands import Builder
+from support.commands import Builder, ForkServer
 from support.cubins import Function, cubin
 from support.fatbins import ELF, entry, library, region
 from support.layouts import Image, layer
@@ -149,6 +152,37 @@ def test_an_image_that_is_not_for_the_platform(
     done = builder("compare", *map(str, folders), "--platform=linux/arm64")
     assert done.returncode == 2
     assert "--platform is for images" in done.stderr
+
+
+def endless(folder: Path) -> Path:
+    """An image in the OCI layout whose layer has a tebibyte of zeros: it takes no room."""
+    folder.mkdir()
+    blobs = layout(folder, folder.name.encode()) / "blobs/sha256"
+    found = json.loads((folder / "index.json").read_text())
+    while "manifests" in found:
+        (below,) = found["manifests"]
+        found = json.loads((blobs / below["digest"][7:]).read_text())
+    (described,) = found["layers"]
+    info = tarfile.TarInfo("zeros")
+    info.size = 1 << 40
+    with (blobs / described["digest"][7:]).open("wb") as stream:
+        stream.write(info.tobuf())
+        stream.truncate(info.size + 10240)
+        return Path(stream.name)
+
+
+def test_ctrl_c_does_not_wait_for_the_layers(fork_server: ForkServer, tmp_path: Path) -> None:
+    layers = [endless(tmp_path / name) for name in ("a", "b")]
+    names = [str(tmp_path / name) for name in ("a", "b")]
+    with fork_server.running(["compare", *names]) as process:
+        files = Path(f"/proc/{process.pid}/fd")
+        while not any(each.resolve() in layers for each in files.iterdir()):
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "builder: interrupted; the command can be run again\n"
 
 
 def test_a_file_and_a_directory(builder: Builder, folders: tuple[Path, Path]) -> None:
