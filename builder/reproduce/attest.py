@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from builder import __version__
-from builder.errors import UsageError, WorldError
-from builder.images.lookup import REFERENCE, is_recipe
+from builder.errors import WorldError
 from builder.images.session import BuildSession
 from builder.publish.referrers import attach
 from builder.publish.reproductions import REPRODUCTION, SIGNATURE, TEXT, Statement
 from builder.publish.tag_history import no_image
-from builder.publish.tags import open_repository
 from builder.publish.verdicts import require_signing
+from builder.reproduce.place import place_of
 from builder.reproduce.results import Result
 from builder.tools.docker import buildx
 from builder.tools.files import workspace
@@ -77,24 +76,8 @@ def attestation(session: BuildSession, target: str) -> Iterator[Attestation]:
                 hint="set cosign_key (BUILDER_COSIGN_KEY) to a key of cosign",
             )
         require_signing(session.settings, work)
-        repository, tag = _place(session, target)
+        repository, tag = place_of(session, target)
         manifest = repository.manifest(tag)
         if manifest is None:
             raise no_image(repository, tag)
         yield Attestation(session, repository, manifest, work)
-
-
-def _place(session: BuildSession, target: str) -> tuple[Repository, str]:
-    """The repository of an image, and its tag or digest there."""
-    if is_recipe(session, target):
-        image = session.resolve(target)
-        return open_repository(image.repository, session.log), image.immutable_tag
-    name, _, digest = target.partition("@")
-    repository, colon, tag = name.rpartition(":")
-    if REFERENCE.fullmatch(target) and (digest or (colon and "/" not in tag)):
-        place = repository if colon and "/" not in tag else name
-        return open_repository(place, session.log), digest or tag
-    raise UsageError(
-        f"{target} is no image of a registry: nothing can be attached to it",
-        hint="name a recipe, or an image: --attest REGISTRY/REPOSITORY:TAG",
-    )

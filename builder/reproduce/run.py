@@ -6,13 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from builder.compare.images import compare_images
-from builder.errors import RecipeError, WorldError
-from builder.families.layout import LABEL_KEY
+from builder.errors import WorldError
 from builder.images.compare import pulled_if_remote
 from builder.images.log import new_log
-from builder.images.lookup import is_recipe, located, served
+from builder.images.lookup import is_recipe, located
 from builder.images.session import ActiveBuild, BuildSession
 from builder.plan.rendered import BaseImage, EngineImage
+from builder.reproduce.published import image_of
 from builder.reproduce.rebuild import Rebuilder, rebuilding
 from builder.reproduce.results import Reproduction, Result
 from builder.tools.docker import buildx
@@ -24,12 +24,12 @@ from builder.tools.files import named_lock, workspace
 def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -> Result:
     """Build an image again without caches, and compare digests; where they differ, the contents.
 
-    ``target`` is a recipe or a base whose images Docker has, or an image that a recipe of the
-    catalog describes: Docker's, else a registry's, which is pulled and removed again.  An engine is
-    built on the bases that Docker has, or ``with_bases`` on ones that are built again.
+    ``target`` is a recipe or a base whose images Docker has, or an image: Docker's, else a
+    registry's, which is pulled and removed again.  An engine is built on the bases that Docker has,
+    or ``with_bases`` on ones that are built again.
 
-    Raises ``WorldError`` where the image to compare with is not there; ``RecipeError`` where it was
-    built from another state of its recipe; else like a build, and like ``compare_images``.  Waits
+    Raises ``WorldError`` where the image to compare with is not there; ``RecipeError`` where no
+    recipe has its key (``image_of``); else like a build, and like ``compare_images``.  Waits
     where another run of this machine reproduces an image.
     """
     session.settings.require_directories()
@@ -37,15 +37,15 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
     with ExitStack() as stack:
         # Two recipes may have the same bases, which have one name each in Docker.
         stack.enter_context(named_lock(session.settings.cache_dir, "reproduce", session.log))
+        work = stack.enter_context(workspace(session.settings.cache_dir))
         if target in session.catalog.bases and not is_recipe(session, target):
             image: EngineImage | BaseImage = session.resolve_base(target)
         else:
             stack.enter_context(pulled_if_remote(session, target))
-            image = _described(session, target)
+            image = _described(session, target, work)
         name = image.plan.name
         log = stack.enter_context(new_log(session.settings.state_dir, f"reproduce-{name}"))
         rebuilder = stack.enter_context(rebuilding(active, log))
-        work = stack.enter_context(workspace(session.settings.cache_dir))
         builder = buildx.builder(session.settings.buildx).name
         if isinstance(image, BaseImage):
             originals = _originals(image)
@@ -58,18 +58,12 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
         return Result(target, (result,), builder, _taken(image, rebuilder))
 
 
-def _described(session: BuildSession, target: str) -> EngineImage:
-    """The recipe of an image, as it is now."""
-    reference, found, recipe = served(session, target)
-    image = session.resolve(recipe.name)
-    key = found.labels.get(LABEL_KEY, "")
-    if key != image.key:
-        raise RecipeError(
-            f"{reference} was not built from the recipe {recipe.name} as it is now",
-            f"the key of the image is {key[:12] or 'absent'}, that of the recipe {image.short_key}",
-            "check out the catalog as it was when the image was built, or name it: --catalog DIR",
-        )
-    return image
+def _described(session: BuildSession, target: str, work: Path) -> EngineImage:
+    """The plan of a recipe's image, or the one that an image was built from."""
+    if is_recipe(session, target):
+        return session.resolve(target)
+    _, found = located(session, target)
+    return image_of(session, target, found, work)
 
 
 def _originals(image: BaseImage) -> list[tuple[BaseImage, str, docker.Image]]:

@@ -13,8 +13,8 @@ import pytest
 from builder.reproduce import rebuild
 from builder.tools.docker import containers, engine
 from support.commands import Builder
-from support.smoke_tests import docker
-from support.variants import CMAKE, edit
+from support.smoke_tests import docker, images_at
+from support.variants import CMAKE, REPOSITORY_NAME, edit
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("variant")]
 
@@ -57,6 +57,30 @@ def test_an_image_has_the_same_digest_or_the_difference_is_named(
     assert ".rodata" in [section["name"] for section in file["elf"]["sections"]]
     assert "was not reproduced: 1 digest differs" in done.stderr
     assert docker("image", "ls", "--quiet", "--filter=reference=builder-reproduce/variant*") == ""
+
+
+def test_a_published_image_has_its_own_recipe(
+    one_file: Path, builder: Builder, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/test")
+    assert builder("build", "variant", "--catalog", one_file).returncode == 0
+    assert builder("push", "variant", "--catalog", one_file).returncode == 0
+    docker("image", "rm", *images_at(f"{registry}/test"))
+    (one_file / "recipes" / "variant-0.1.0.toml").unlink()
+    published = f"{registry}/test/{REPOSITORY_NAME}:0.1.0"
+    done = builder("reproduce", published, "--catalog", one_file, "--json")
+    assert done.returncode == 0, done.stderr
+    (image,) = json.loads(done.stdout)["images"]
+    assert image["found"] == image["expected"]
+    assert f"looking for the recipe that is attached to {published}" in done.stderr
+    assert not images_at(f"{registry}/test")
+
+    (one_file / "engines" / "variant" / "one.c").write_text("int ANSWER(void) { return 2; }\n")
+    done = builder("reproduce", published, "--catalog", one_file)
+    assert done.returncode == 3
+    assert f"{published} was not built from the recipe variant-0.1.0 as it is now" in done.stderr
+    assert "no recipe is named variant-0.1.0" in done.stderr
+    assert "with the recipe attached to the image: the key of the image is " in done.stderr
 
 
 def killed_as() -> str:

@@ -1,0 +1,85 @@
+"""The recipe that an image was built from: the catalog's, or the one attached to the image."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from builder.errors import FetchError, RecipeError, RegistryError, UsageError
+from builder.families import load_catalog
+from builder.families.layout import LABEL_KEY, LABEL_RECIPE
+from builder.images.session import BuildSession
+from builder.plan.rendered import EngineImage
+from builder.publish.attachments import RECIPE, attached, recipe_texts
+from builder.recipes import edit
+from builder.recipes.catalog import Catalog
+from builder.reproduce.place import place_of
+from builder.tools.docker import engine as docker
+
+
+def image_of(session: BuildSession, target: str, found: docker.Image, work: Path) -> EngineImage:
+    """The plan with the key of an image that Docker has by the name ``target``.
+
+    From the catalog's recipe; else from the recipe that is attached to the image in its registry,
+    such as that of a nightly run.  ``work`` is a directory for a catalog that contains it.
+
+    Raises ``RecipeError`` where the image names no recipe, or neither recipe has the image's key.
+    """
+    recipe, key = found.labels.get(LABEL_RECIPE), found.labels.get(LABEL_KEY)
+    if not recipe or not key:
+        raise RecipeError(
+            f"the image {target} names no recipe",
+            f"it lacks the label {LABEL_RECIPE} or {LABEL_KEY}: builder did not build it",
+            "name a recipe, or an image that builder built",
+        )
+    image, why = _planned(session, recipe, key)
+    if image is not None:
+        return image
+    session.log(f"{why}; looking for the recipe that is attached to {target}")
+    try:
+        catalog = _with_attached_recipe(session, target, work / "catalog")
+    except (FetchError, RegistryError, UsageError) as error:
+        why += f"\nthe recipe attached to the image cannot be read: {error.what}"
+    else:
+        image, again = _planned(replace(session, catalog=catalog), recipe, key)
+        if image is not None:
+            return image
+        why += f"\nwith the recipe attached to the image: {again}"
+    raise RecipeError(
+        f"{target} was not built from the recipe {recipe} as it is now",
+        why,
+        "check out builder and the catalog as they were when the image was built; "
+        "--catalog DIR names another catalog",
+    )
+
+
+def _planned(session: BuildSession, recipe: str, key: str) -> tuple[EngineImage | None, str]:
+    """The image of a recipe that has this key, or why there is none."""
+    try:
+        images = session.images(recipe)
+    except RecipeError as error:
+        return None, error.what
+    keys = " and ".join(each.short_key for each in images)
+    why = f"the key of the image is {key[:12]}, that of the recipe {recipe} is {keys}"
+    return next((each for each in images if each.key == key), None), why
+
+
+def _with_attached_recipe(session: BuildSession, target: str, folder: Path) -> Catalog:
+    """The catalog with the recipe, the bases and the locks that are attached to an image.
+
+    Raises ``RegistryError``, ``FetchError``, ``UsageError``.
+    """
+    if session.options.offline:
+        raise FetchError("nothing is fetched (--offline)")
+    repository, reference = place_of(session, target)
+    texts = recipe_texts(attached(repository, reference, RECIPE))
+    root = session.catalog.root
+    folder.mkdir()
+    for each in root.iterdir():
+        if each.name != "recipes":
+            (folder / each.name).symlink_to(each.resolve())
+    shutil.copytree(root / "recipes", folder / "recipes")
+    for name, text in texts.items():
+        edit.write(folder / "recipes" / name, text)
+    return load_catalog(folder)
