@@ -70,6 +70,12 @@ def of_target(packages: Iterable[str], target: Architecture) -> list[str]:
     return [re.sub(r":target$", f":{target}", name) for name in packages]
 
 
+def platform_of(machine: str) -> Platform | None:
+    """The platform of a machine as ``uname -m`` names it; None where there are no images for it."""
+    found = architecture(machine)
+    return _OF_ARCHITECTURE[found] if found is not None else None
+
+
 def architecture(machine: str | None = None) -> Architecture | None:
     """Docker's name for a machine as ``uname -m`` names it; None where it is neither."""
     return _MACHINES.get((machine or platform.machine()).lower())

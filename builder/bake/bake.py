@@ -31,7 +31,7 @@ class Baked:
     file: Path
     groups: Mapping[str, tuple[str, ...]]
     candidates: Mapping[str, str]
-    """The name of each recipe's image until its verdict is good."""
+    """The name of each image until its verdict is good."""
     left_out: Mapping[str, BuilderError]
 
 
@@ -57,7 +57,7 @@ class _Writer:
         below = self._below(image.base)
         if not plan.family.extends_base:
             below = replace(below, config=None)
-        place = Path(ENGINES) / plan.name
+        place = Path(ENGINES) / _name(image)
         contexts = {stage: at for base in image.bases() for stage, at in _contexts(base).items()}
         context = self._lay_out(place, image, contexts, below, runs_scripts)
         try:
@@ -69,16 +69,16 @@ class _Writer:
         # No digest of the base: the machine that bakes builds it.
         extends = {BASE_NAME: base_images["runtime"]} if "runtime" in base_images else {}
         labels = {**image.labels, **extends, CREATED: context.created}
-        name = identifier(plan.name)
+        name = identifier(_name(image))
         self._add(name, context, "image", image.candidate, labels)
         return name
 
     def base(self, image: BaseImage) -> None:
         """Lay out a base and the bases below it, once; later calls raise the same error."""
         self._raise_earlier(image)
-        if image.plan.name in self.bases:
+        if _name(image) in self.bases:
             return
-        self.bases[image.plan.name] = None
+        self.bases[_name(image)] = None
         try:
             contexts = {}
             if image.base is not None:
@@ -89,15 +89,15 @@ class _Writer:
                 below = replace(self._below(image.base or image), config=None)
             if root is not None:
                 contexts = {"published": f"docker-image://{published_image.reference(root)}"}
-            context = self._lay_out(Path(BASES) / image.plan.name, image, contexts, below, None)
+            context = self._lay_out(Path(BASES) / _name(image), image, contexts, below, None)
             for stage, tag in image.references.items():
                 self._add(_stage_target(image, stage), context, stage, tag, image.labels)
         except BuilderError as error:
-            self.bases[image.plan.name] = error
+            self.bases[_name(image)] = error
             raise
 
     def _raise_earlier(self, base: BaseImage) -> None:
-        error = self.bases.get(base.plan.name)
+        error = self.bases.get(_name(base))
         if error is not None:
             raise error
 
@@ -183,17 +183,16 @@ def _bake(
         writer = _Writer(session, new)
         for name in wanted or session.catalog.engines:
             try:
-                image = session.resolve(name, build_architecture=architecture)
-                target = writer.engine(image)
+                for image in session.images(name, architecture):
+                    target = writer.engine(image)
+                    candidates[image.title] = image.candidate
+                    groups["default"].append(target)
+                    groups.setdefault(f"on-{identifier(_name(image.base))}", []).append(target)
             except BuilderError as error:
                 if wanted:
                     raise
                 session.log(f"{name} is left out: {error.what}")
                 left_out[name] = error
-                continue
-            candidates[name] = image.candidate
-            groups["default"].append(target)
-            groups.setdefault(f"on-{identifier(image.base.plan.name)}", []).append(target)
         if not candidates:
             raise WorldError(
                 "there is nothing to bake: every recipe was left out",
@@ -224,4 +223,10 @@ def _contexts(base: BaseImage) -> dict[str, str]:
 
 
 def _stage_target(base: BaseImage, stage: str) -> str:
-    return identifier(f"{base.plan.name}-{stage}")
+    return identifier(f"{_name(base)}-{stage}")
+
+
+def _name(image: EngineImage | BaseImage) -> str:
+    """The name of its target and of its contexts: that of its plan, of arm64 with a suffix."""
+    target = image.plan.platforms.target
+    return image.plan.name if target == "amd64" else f"{image.plan.name}-{target}"

@@ -95,7 +95,7 @@ def _line(found: Finding) -> str:
 def trace(subject: Candidate) -> Trace:
     """The image names that a build will create or move, and those that exist before it."""
     image = subject.image
-    version = f"{image.repository}:{image.plan.recipe.version}"
+    version = f"{image.repository}:{image.plan.recipe.version}{image.tag_suffix}"
     patterns = (version, f"{image.repository}:*-{image.short_key}")
     return Trace(subject.commit, patterns, tuple(_names(patterns)))
 

@@ -11,6 +11,7 @@ from builder.bisect import state as bisect_state
 from builder.bisect.state import BuildFails, End, Question, QuestionError, State
 from builder.errors import FetchError, RecipeError
 from builder.images.session import BuildSession
+from builder.plan.resolver import one_of
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import GitSource, Recipe, checked_ref
 from builder.upstream import track
@@ -68,13 +69,15 @@ def state_of(
     Without ``restart`` an unfinished bisect continues.  With it the progress is discarded, and
     options that are not given keep their previous values, unless both ends are given.
     Raises ``QuestionError`` if a different bisect is unfinished, the recipe has changed since, or
-    the directory of the test is gone; ``FetchError`` for an end that does not exist.
+    the directory of the test is gone; ``RecipeError`` where the recipe has several images and none
+    is named; ``FetchError`` for an end that does not exist.
     """
     complete = request.good is not None and request.bad is not None
     known = (
         None if restart and complete else bisect_state.read(builds.settings.state_dir, entry.name)
     )
-    inputs = bisect_state.inputs_of(builds.catalog, entry)
+    one_of(entry.recipe, builds.options.platform)
+    inputs = bisect_state.inputs_of(builds.catalog, entry, builds.options.platform)
     if known is None:
         state = State(_question(sources, entry, url, request, inputs))
     elif restart:

@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from builder.errors import UsageError
 from builder.plan.resolve import resolve_patches
+from builder.platforms import Platform
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
 from builder.tools.files import write_json
@@ -170,12 +171,13 @@ def forget(state_dir: Path, recipe: str) -> None:
     path_of(state_dir, recipe).unlink(missing_ok=True)
 
 
-def inputs_of(catalog: Catalog, entry: Entry[Recipe]) -> str:
-    """sha256 of a recipe, its bases and its patches: evaluations hold for these inputs.
+def inputs_of(catalog: Catalog, entry: Entry[Recipe], platform: Platform | None) -> str:
+    """sha256 of a recipe, its bases and its patches, and of the platform if one is named:
+    evaluations hold for these inputs.
 
     Raises ``RecipeError`` if one of them cannot be read.
     """
     texts = [entry.text, *(catalog.base(n).text for n in catalog.chain(entry.recipe.base))]
     patches = [patch.inputs() for patch in resolve_patches(entry, catalog.root)]
-    inputs = json.dumps([texts, patches], sort_keys=True)
+    inputs = json.dumps([texts, patches, *([platform] if platform else [])], sort_keys=True)
     return hashlib.sha256(inputs.encode()).hexdigest()

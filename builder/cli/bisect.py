@@ -13,6 +13,7 @@ from builder.cli.options import (
     CatalogOption,
     JobsOption,
     JsonOption,
+    OnePlatformOption,
     RecipeName,
     build_options,
     build_session,
@@ -35,6 +36,7 @@ class BuildFails(StrEnum):
 def bisect(
     recipe: RecipeName,
     catalog: CatalogOption = None,
+    platform: OnePlatformOption = None,
     builder: BuilderOption = None,
     good: Annotated[
         str | None,
@@ -120,7 +122,7 @@ def bisect(
     from builder.smoke.gpu import GpuTest
 
     progress = reporter()
-    build = build_options(gpu_test=GpuTest(), jobs=jobs, builder=builder)
+    build = build_options(gpu_test=GpuTest(), jobs=jobs, builder=builder, platform=platform)
     builds = build_session(catalog, build, progress)
     if reset:
         bisect_run.reset(builds, recipe, keep=keep_images)

@@ -75,18 +75,19 @@ def build(
     from builder.smoke.gpu import GpuTest
 
     options = build_options(
-        gpu_test=GpuTest(), rebuild=rebuild, offline=offline, jobs=jobs, builder=builder
+        gpu_test=GpuTest(),
+        rebuild=rebuild,
+        offline=offline,
+        jobs=jobs,
+        builder=builder,
+        platform=platform,
     )
     with reporter(junit, summary) as progress:
         session = build_session(catalog, options, progress)
         wanted = session.catalog.engine(recipe).recipe
         artifact = export.require_artifact(wanted, output) if output is not None else None
         # The files of an artifact have the same names on each platform.
-        images = (
-            session.images(recipe, platform)
-            if artifact is None
-            else (session.resolve(recipe, platform),)
-        )
+        images = session.images(recipe) if artifact is None else (session.resolve(recipe),)
         results = pipeline.build_all(images, options, progress)
     good = [result for result in results if isinstance(result, pipeline.Outcome)]
     files: list[Path] = []

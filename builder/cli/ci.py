@@ -142,7 +142,7 @@ def save(
     from builder.tools.files import workspace
 
     session = build_session(catalog, build_options(builder=builder))
-    image = compiler_cache.compile_image(session.resolve(recipe), session)
+    image = compiler_cache.compile_image(session.images(recipe)[0], session)
     if image is None:
         _print_no_cache(recipe, as_json)
         return
@@ -177,7 +177,7 @@ def load(
     from builder.tools.files import workspace
 
     session = build_session(catalog, build_options(builder=builder))
-    image = compiler_cache.compile_image(session.resolve(recipe), session)
+    image = compiler_cache.compile_image(session.images(recipe)[0], session)
     if image is None:
         _print_no_cache(recipe, as_json)
         return

@@ -22,7 +22,7 @@ def doctor(as_json: JsonOption = False) -> None:
     from builder.images import way
 
     found = settings.load()
-    findings = [*doctor.examine(found), *way.finding(found)]
+    findings = [*doctor.examine(found), *way.findings(found)]
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli.options import CatalogOption, JsonOption, build_session
+from builder.cli.options import CatalogOption, JsonOption, build_options, build_session
 from builder.cli.tables import filled, pairs, table
 from builder.cli.terminal import line, log, print_json
 from builder.tools import sizes
@@ -108,7 +108,8 @@ def fit(
     if plot is not None:
         _require_chart(plot)
         extra.require("matplotlib", "fit --plot")
-    session = build_session(catalog)
+    # The simulated cards are those of a PC.
+    session = build_session(catalog, build_options(platform="linux/amd64"))
     found_cards = [cards.load(session.catalog.root, name) for name in card]
     wanted = fits.Wanted(
         model, draft, mmproj, found_cards, context, tuple(options or ()), search, seconds

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli.options import CatalogOption, JsonOption, build_session
+from builder.cli.options import (
+    CatalogOption,
+    JsonOption,
+    OnePlatformOption,
+    build_options,
+    build_session,
+)
 
 if TYPE_CHECKING:
     from builder.kernels.ledger import Ledger
@@ -37,6 +43,7 @@ def kernels(
         ),
     ] = None,
     catalog: CatalogOption = None,
+    platform: OnePlatformOption = None,
     card: Annotated[
         str,
         typer.Option(
@@ -107,7 +114,7 @@ def kernels(
     if other is not None and report is not None:
         raise typer.BadParameter("--report is for one image")
     launched = launches(report) if report else None
-    session = build_session(catalog)
+    session = build_session(catalog, build_options(platform=platform))
     first = _runnable(_only(ledger_of(session, image, chosen), library))
     if other is None:
         print_ledger(first, launched, as_json=as_json, everything=everything)

@@ -69,9 +69,17 @@ PlatformOption = Annotated[
     Platform | None,
     typer.Option(
         "--platform",
-        metavar="PLATFORM",
+        metavar="OS/ARCHITECTURE",
         help="Only the image for this platform: linux/amd64 or linux/arm64. Default: all images "
         "of the recipe.",
+    ),
+]
+OnePlatformOption = Annotated[
+    Platform | None,
+    typer.Option(
+        "--platform",
+        metavar="OS/ARCHITECTURE",
+        help="Which image of a recipe with several platforms: linux/amd64 or linux/arm64.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -225,6 +233,7 @@ def build_options(
     jobs: int | None = None,
     builder: str | None = None,
     card: str | None = None,
+    platform: Platform | None = None,
 ) -> BuildOptions:
     """The options of a build with the user's settings; raises ``WorldError`` for invalid ones."""
     from builder import settings
@@ -233,7 +242,7 @@ def build_options(
     given = {"jobs": jobs, "buildx": builder}
     update = {name: value for name, value in given.items() if value is not None}
     found = settings.load().model_copy(update=update)
-    return BuildOptions(found, gpu_test, card, rebuild, offline)
+    return BuildOptions(found, gpu_test, card, rebuild, platform, offline)
 
 
 def build_session(

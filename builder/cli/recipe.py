@@ -12,6 +12,7 @@ from builder.cli.options import (
     CatalogOption,
     DryRunOption,
     JsonOption,
+    OnePlatformOption,
     RecipeName,
     Reference,
     catalog_at,
@@ -109,7 +110,12 @@ def _require_valid(found: Mapping[str, Sequence[Checked]], *, strict: bool) -> N
 
 
 @group.command()
-def explain(recipe: RecipeName, catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
+def explain(
+    recipe: RecipeName,
+    catalog: CatalogOption = None,
+    platform: OnePlatformOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Explain what the image of a recipe contains, and why.
 
     Shows the source; each patch with its reason and when it can be dropped; each CMake definition
@@ -120,7 +126,7 @@ def explain(recipe: RecipeName, catalog: CatalogOption = None, as_json: JsonOpti
     from builder.presets import catalog as preset_files
 
     recipes = catalog_at(catalog)
-    found = explained(recipes, recipe)
+    found = explained(recipes, recipe, platform)
     presets = preset_files.load(recipes).of_recipe(found["name"])
     found["presets"] = [entry.name for entry in presets]
     if as_json:
@@ -132,6 +138,11 @@ def explain(recipe: RecipeName, catalog: CatalogOption = None, as_json: JsonOpti
 def _print_explanation(found: dict[str, Any]) -> None:
     """Print what an image is built from, in the order of the build."""
     line(f"{found['name']}: {found['summary']} ({found['license']})\n{found['url']}")
+    if len(found["platforms"]) > 1:
+        paragraph(
+            f"Platforms and their CUDA code; what follows is of {found['platform']}",
+            [f"{name}: {', '.join(code)}" for name, code in found["platforms"].items()],
+        )
     paragraph("Source", found["source"])
     for patch in found["patches"]:
         _print_patch(patch)

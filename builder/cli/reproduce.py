@@ -13,6 +13,7 @@ from builder.cli.options import (
     JobsOption,
     JsonOption,
     OfflineOption,
+    OnePlatformOption,
     build_options,
     build_session,
     reporter,
@@ -34,6 +35,7 @@ def reproduce(
         ),
     ],
     catalog: CatalogOption = None,
+    platform: OnePlatformOption = None,
     bases: Annotated[
         bool, typer.Option("--bases", help="Also build the bases of an engine again.")
     ] = False,
@@ -62,7 +64,7 @@ def reproduce(
     from builder.reproduce.attest import attestation
     from builder.reproduce.run import reproduce as build_again
 
-    options = build_options(offline=offline, jobs=jobs, builder=builder)
+    options = build_options(offline=offline, jobs=jobs, builder=builder, platform=platform)
     with reporter() as progress, ExitStack() as stack:
         session = build_session(catalog, options, progress)
         attested = stack.enter_context(attestation(session, target)) if attest else None

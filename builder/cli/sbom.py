@@ -10,13 +10,16 @@ import typer
 
 from builder.cli.options import (
     CatalogOption,
+    OnePlatformOption,
     RecipeName,
+    build_options,
     build_session,
     catalog_at,
     reference_option,
     repository_of,
 )
 from builder.errors import WorldError
+from builder.platforms import Platform
 
 
 class Format(StrEnum):
@@ -30,6 +33,7 @@ class Format(StrEnum):
 def sbom(
     recipe: RecipeName,
     catalog: CatalogOption = None,
+    platform: OnePlatformOption = None,
     form: Annotated[
         Format,
         typer.Option(
@@ -71,7 +75,7 @@ def sbom(
         Format.PROVENANCE: documents_of.PROVENANCE,
     }[form]
     if published is None:
-        text = _of_local_image(recipe, catalog, kind)
+        text = _of_local_image(recipe, catalog, platform, kind)
     else:
         text = _of_published_image(recipe, catalog, published, kind)
     if output_file is None:
@@ -80,12 +84,12 @@ def sbom(
         _write(output_file, text)
 
 
-def _of_local_image(recipe: str, catalog: Path | None, kind: str) -> str:
+def _of_local_image(recipe: str, catalog: Path | None, platform: Platform | None, kind: str) -> str:
     from builder.images.lookup import verified
     from builder.publish.attachments import documents
     from builder.tools.files import workspace
 
-    session = build_session(catalog)
+    session = build_session(catalog, build_options(platform=platform))
     image, record = verified(session, recipe)
     with workspace(session.settings.cache_dir) as work:
         return documents(image, record, work)[kind]

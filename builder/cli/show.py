@@ -11,13 +11,16 @@ from builder.cli import preset_tables
 from builder.cli.options import (
     CatalogOption,
     JsonOption,
+    PlatformOption,
     build_architecture,
+    build_options,
     build_session,
     catalog_at,
 )
 from builder.cli.tables import counted, pairs, table
 from builder.cli.terminal import line, log, print_json
 from builder.errors import FetchError, RecipeError
+from builder.platforms import PLATFORMS
 
 if TYPE_CHECKING:
     from builder.plan.rendered import BaseImage, EngineImage
@@ -30,7 +33,7 @@ def list_recipes(
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List all recipes: family, base, largest update, summary; with `--presets`, all presets.
+    """List all recipes: family, base, platforms, update, summary; with `--presets`, all presets.
 
     Problems of invalid recipes are printed to standard error; the exit code is then 3.
     """
@@ -64,13 +67,14 @@ def list_recipes(
                 name,
                 entry.recipe.family,
                 entry.recipe.base,
+                " ".join(PLATFORMS[platform] for platform in entry.recipe.platform),
                 f"{entry.recipe.budget.update} MB" if entry.recipe.budget.update else "",
                 entry.recipe.summary,
             )
             for name, entry in found.engines.items()
             if entry.recipe is not None
         ]
-        table(("recipe", "family", "base", "update", "summary"), rows)
+        table(("recipe", "family", "base", "for", "update", "summary"), rows)
     if found.problems():
         raise RecipeError("some recipes are invalid", problems=found.problems())
 
@@ -84,6 +88,7 @@ def show(
         ),
     ],
     catalog: CatalogOption = None,
+    platform: PlatformOption = None,
     dockerfile: Annotated[
         bool, typer.Option("--dockerfile", help="Print the rendered Dockerfile instead.")
     ] = False,
@@ -94,8 +99,9 @@ def show(
     Nothing is downloaded or built. If a Docker engine answers, the plan is made for its
     architecture and its Debian root image. Of a preset, its models, options and figures are shown.
     """
-    import platform
+    from platform import machine
 
+    from builder.plan.resolver import one_of
     from builder.presets import catalog as preset_files
 
     if preset_files.is_preset(recipe):
@@ -104,18 +110,24 @@ def show(
         recipes = catalog_at(catalog)
         preset_tables.print_one(preset_files.load(recipes).preset(recipe), recipes, as_json=as_json)
         return
-    session = build_session(catalog)
+    session = build_session(catalog, build_options(platform=platform))
     try:
-        image = session.resolve(recipe, build_architecture=build_architecture())
+        images = session.images(recipe, build_architecture())
     except FetchError as error:
         log(f"{error.what}: the plan is shown without that digest, so its key differs")
-        image = session.resolve(recipe, build_architecture=platform.machine())
+        images = session.images(recipe, machine())
     if dockerfile:
-        typer.echo(image.text, nl=False)
-    elif as_json:
-        print_json(_describe(image))
-    else:
-        _print_plan(_describe(image))
+        one_of(images[0].plan.recipe, platform)
+        typer.echo(images[0].text, nl=False)
+        return
+    described = [_describe(image) for image in images]
+    if as_json:
+        print_json({"images": described} if len(images) > 1 else described[0])
+        return
+    for number, each in enumerate(described):
+        if number:
+            line("")
+        _print_plan(each)
 
 
 def _describe(image: EngineImage | BaseImage) -> dict[str, Any]:

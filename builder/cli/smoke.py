@@ -11,13 +11,14 @@ from builder.cli.options import (
     CatalogOption,
     JsonOption,
     JunitOption,
+    PlatformOption,
     SummaryOption,
     build_options,
     build_session,
     reporter,
 )
 from builder.cli.tables import table
-from builder.cli.terminal import log, print_json
+from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
     from builder.smoke.verdict import Verdict
@@ -33,6 +34,7 @@ def smoke(
         ),
     ],
     catalog: CatalogOption = None,
+    platform: PlatformOption = None,
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -129,15 +131,21 @@ def smoke(
     gpu_test = GpuTest(model, draft, runs, warm_ups, gpu)
     if (model or draft) and not gpu_test.due():
         log("Docker offers no GPU: --model and --draft are not used")
-    options = build_options(gpu_test=gpu_test, card=card[0] if card else None)
+    options = build_options(gpu_test=gpu_test, card=card[0] if card else None, platform=platform)
     session = build_session(catalog, options, reporter(junit, summary))
     found = lookup.smoke_test(session, target, recipe)
     if as_json:
-        print_json(found.as_json())
+        described = [each.as_json() for each in found]
+        print_json({"images": described} if len(found) > 1 else described[0])
     else:
-        _print_verdict(found.verdict)
-    if not found.verdict.good:
-        raise smoke_error(found.name, found.reference, found.verdict)
+        for each in found:
+            if len(found) > 1:
+                line(each.name)
+            _print_verdict(each.verdict)
+    # A failed check comes before one that could not be run.
+    for each in sorted(found, key=lambda each: not each.verdict.failures):
+        if not each.verdict.good:
+            raise smoke_error(each.name, each.reference, each.verdict)
 
 
 def _print_verdict(verdict: Verdict) -> None:

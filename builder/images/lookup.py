@@ -13,7 +13,7 @@ from builder.images.names import ensure_tags, find_image
 from builder.images.session import BuildSession
 from builder.plan.rendered import EngineImage
 from builder.plan.resolve import complete
-from builder.platforms import Platform
+from builder.platforms import Platform, platform_of
 from builder.presets import catalog as preset_files
 from builder.recipes.parse import suggestion
 from builder.recipes.schema import Recipe
@@ -42,16 +42,19 @@ class CheckedImage:
         return {"reference": self.reference, "verdict": asdict(self.verdict)}
 
 
-def smoke_test(session: BuildSession, target: str, recipe: str | None = None) -> CheckedImage:
-    """Smoke-test the image of a recipe again, or any image of the engine.
+def smoke_test(
+    session: BuildSession, target: str, recipe: str | None = None
+) -> tuple[CheckedImage, ...]:
+    """Smoke-test the images of a recipe again, or any image of the engine.
 
     A ``target`` that is no recipe is an image, which is checked against ``recipe``, or the
     recipe that its label names; without one, only what holds for every image is checked.  Raises
-    ``WorldError`` where the engine does not have the image, ``RecipeError`` for a preset.
+    ``WorldError`` where the engine does not have an image, ``RecipeError`` for a preset.
     """
     session.settings.require_directories()
     if recipe is None and is_recipe(session, target):
-        return _smoke_test_recipe(session, target)
+        there = [(image, _built_image(image)[1]) for image in session.images(target)]
+        return tuple(_check_again(session, image, found) for image, found in there)
     found = _any_image(session, target)
     named = recipe or found.labels.get(LABEL_RECIPE, "")
     known = recipe is not None or named in session.catalog.engines
@@ -59,7 +62,7 @@ def smoke_test(session: BuildSession, target: str, recipe: str | None = None) ->
         subject = _subject_of_image(session, target, found, named if known else None)
         verdict = check_image(subject, work)
     session.reporter.on_verdict(target, verdict)
-    return CheckedImage(target, target, verdict)
+    return (CheckedImage(target, target, verdict),)
 
 
 def is_recipe(session: BuildSession, name: str) -> bool:
@@ -80,7 +83,7 @@ def _subject_of_image(
         session.log("no recipe describes this image: only the checks for every image are made")
         gpu_test, cache = session.options.gpu_test, session.settings.cache_dir
         return Subject(reference, found.digest, gpu_test=gpu_test, cache=cache)
-    image = session.resolve(recipe)
+    image = image_for(session, recipe, found)
     if found.labels.get(LABEL_KEY) != image.key:
         session.log(f"the image was not built from the current recipe {image.plan.name}")
     candidate = Candidate(reference, found.digest, found.labels)
@@ -99,7 +102,7 @@ def verified(session: BuildSession, name: str) -> tuple[EngineImage, Record]:
     kept = find_verified(image, found, session.settings)
     if found is None or kept is None:
         raise WorldError(
-            f"there is no verified image of the current recipe {image.plan.name}",
+            f"there is no verified image of the current recipe {image.title}",
             f"looked for {image.references[0]}, and for its record",
             f"build it: `builder build {image.plan.name}`",
         )
@@ -110,15 +113,29 @@ def verified(session: BuildSession, name: str) -> tuple[EngineImage, Record]:
 def served(session: BuildSession, target: str) -> tuple[str, docker.Image, Recipe]:
     """The image of a recipe, or one that names its recipe by its label, and that recipe.
 
-    Raises ``WorldError`` where there is no such image, ``RecipeError`` for a preset, and where no
-    recipe is named, or one that the catalog lacks.
+    Of several images of a recipe, the one for the engine's machine, unless the options name a
+    platform.  Raises ``WorldError`` where there is no such image, ``RecipeError`` for a preset, and
+    where no recipe is named, or one that the catalog lacks.
     """
     if is_recipe(session, target):
-        image = session.resolve(target)
+        platforms = session.catalog.engine(target).recipe.platform
+        own = platform_of(docker.engine().architecture)
+        several = session.options.platform is None and len(platforms) > 1 and own in platforms
+        image = session.resolve(target, own if several else None)
         return *_built_image(image), image.plan.recipe
     found = _any_image(session, target)
     named = _recipe_in_label(session, target, found)
-    return target, found, complete(session.catalog.engine(named).recipe)
+    return target, found, complete(session.catalog.engine(named).recipe.on(found.platform))
+
+
+def image_for(session: BuildSession, recipe: str, found: docker.Image) -> EngineImage:
+    """The image of a recipe, as it is now, for the platform of an image of the engine.
+
+    Where the recipe has none for it, the first one.  Raises like ``BuildSession.resolve``.
+    """
+    platforms = session.catalog.engine(recipe).recipe.platform
+    same = (platform for platform in platforms if platform == found.platform)
+    return session.resolve(recipe, next(same, platforms[0]))
 
 
 def _recipe_in_label(session: BuildSession, target: str, found: docker.Image) -> str:
@@ -158,7 +175,7 @@ def _built_image(image: EngineImage) -> tuple[str, docker.Image]:
     reference = image.references[0]
     if found is None:
         raise WorldError(
-            f"Docker has no image of the current recipe {image.plan.name}",
+            f"Docker has no image of the current recipe {image.title}",
             f"looked for {reference}",
             f"build it: `builder build {image.plan.name}`",
         )
@@ -188,9 +205,7 @@ def _any_image(session: BuildSession, reference: str) -> docker.Image:
     return found
 
 
-def _smoke_test_recipe(session: BuildSession, name: str) -> CheckedImage:
-    image = session.resolve(name)
-    _, found = _built_image(image)
+def _check_again(session: BuildSession, image: EngineImage, found: docker.Image) -> CheckedImage:
     with workspace(session.settings.cache_dir) as work:
         kept = check_again(image, found, session.options, session.reporter, work)
-    return CheckedImage(kept.recipe, kept.references[0], kept.verdict, kept)
+    return CheckedImage(image.title, kept.references[0], kept.verdict, kept)

@@ -13,7 +13,7 @@ from builder.images.log import Step
 from builder.plan.base_image import RootPolicy
 from builder.plan.rendered import BaseImage, EngineImage
 from builder.plan.resolver import Resolver
-from builder.platforms import Architecture, Platform, architecture
+from builder.platforms import PLATFORMS, Architecture, Platform, architecture
 from builder.recipes.catalog import Catalog
 from builder.settings import Settings
 from builder.smoke.gpu import GpuTest
@@ -45,6 +45,8 @@ class BuildOptions:
     """The simulated card of the checks on one; None: the smallest that runs the recipe's code."""
     rebuild: bool = False
     """Build an image that exists."""
+    platform: Platform | None = None
+    """The platform of the image of a recipe; None: of the only one, or of all images."""
     offline: bool = False
     """Fetch nothing: an input that is neither mirrored nor cached is an error."""
 
@@ -80,33 +82,37 @@ class BuildSession:
         """Report a line for the user."""
         self.reporter.log(line)
 
-    def images(
-        self, name: str, platform: Platform | None = None, build_architecture: str | None = None
-    ) -> tuple[EngineImage, ...]:
+    def images(self, name: str, build_architecture: str | None = None) -> tuple[EngineImage, ...]:
         """The images of a recipe, one for each of its platforms, in the recipe's order.
 
-        With ``platform`` only the one for that platform; with ``build_architecture`` neither engine
-        nor registry is asked.  Raises ``RecipeError``, ``WorldError`` or ``FetchError``.
+        Only the one for the platform of the options, if they name one.  With ``build_architecture``
+        neither engine nor registry is asked.  Raises ``RecipeError``, ``WorldError`` or
+        ``FetchError``.
         """
-        if platform is not None:
-            return (self.resolve(name, platform, build_architecture),)
+        if self.options.platform is not None:
+            return (self.resolve(name, build_architecture=build_architecture),)
         self.catalog.engine(name)  # reports a broken recipe also where no engine answers
         return self._resolver(build_architecture).images(name)
 
     def resolve(
         self, name: str, platform: Platform | None = None, build_architecture: str | None = None
     ) -> EngineImage:
-        """The image of a recipe for one of its platforms; None: for the only one.
+        """The image of a recipe for one of its platforms.
 
-        Raises like ``images``; ``RecipeError`` also where the recipe has no image for that
-        platform, or several images and none is named.
+        None: for the platform of the options, else for the only one.  Raises like ``images``;
+        ``RecipeError`` also where the recipe has no image for that platform, or several images and
+        none is named.
         """
         self.catalog.engine(name)
-        return self._resolver(build_architecture).resolve(name, platform)
+        return self._resolver(build_architecture).resolve(name, platform or self.options.platform)
 
     def resolve_base(self, name: str) -> BaseImage:
-        """The images of a base.  Raises like ``resolve``."""
-        return self._resolver(None).resolve_base(name)
+        """The images of a base, for the platform of the options, else for linux/amd64.
+
+        Raises like ``images``.
+        """
+        target = PLATFORMS[self.options.platform or "linux/amd64"]
+        return self._resolver(None).resolve_base(name, target)
 
     def _resolver(self, build_architecture: str | None) -> Resolver:
         options, settings = self.options, self.settings

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from builder.errors import WorldError
 from builder.host.doctor import Finding
 from builder.images.session import BuildOptions
-from builder.platforms import Architecture, Platforms, architecture
+from builder.platforms import PLATFORMS, Architecture, Platforms, architecture
 from builder.records import record
 from builder.settings import Settings
 from builder.tools.docker import buildx
@@ -96,21 +97,30 @@ def last_time(state: Path, way: Way, recipe: str = "*") -> str:
     return f"{kept.recipe}: {duration(seconds)}" if kept and seconds is not None else ""
 
 
-def finding(settings: Settings) -> Iterator[Finding]:
-    """The way of a build with these settings; nothing where Docker does not answer."""
+def findings(settings: Settings) -> Iterator[Finding]:
+    """The way of a build for each platform with these settings; nothing where Docker does not
+    answer."""
     try:
-        way = way_of(Platforms(BuildOptions(settings).compiles_on()), settings)
+        build = BuildOptions(settings).compiles_on()
+        ways = [way_of(Platforms(build, target), settings) for target in PLATFORMS.values()]
     except WorldError:
         return
+    yield from (_finding(way, settings) for way in ways)
+
+
+def _finding(way: Way, settings: Settings) -> Finding:
+    platform = way.platforms.image
+    # Most recipes have an image for linux/amd64 alone.
+    needed = platform == "linux/amd64"
+    what = "way" if needed else f"way to {platform}"
     last = last_time(settings.state_dir, way)
     found = way.text + (f"; last time {last}" if last else "")
     try:
         require_emulators(way, settings)
     except WorldError as error:
-        yield Finding("way", "missing", f"{found}; {error.what}", error.hint)
-        return
+        state: Literal["missing", "could"] = "missing" if needed else "could"
+        return Finding(what, state, f"{found}; {error.what}", error.hint)
     if way.emulated:
         advice = "the compiler itself is emulated: unset BUILDER_COMPILE_ON to avoid that"
-        yield Finding("way", "could", found, advice)
-        return
-    yield Finding("way", "has", found)
+        return Finding(what, "could", found, advice)
+    return Finding(what, "has", found)

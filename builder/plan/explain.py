@@ -9,7 +9,8 @@ from builder import families
 from builder.families.cmake_calls import definition_value
 from builder.plan.inputs import where
 from builder.plan.resolve import complete, resolve_patches
-from builder.platforms import Platforms
+from builder.plan.resolver import one_of
+from builder.platforms import PLATFORMS, Platform, Platforms
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import (
     AddPatch,
@@ -32,13 +33,15 @@ from builder.recipes.schema import (
 )
 
 
-def explained(catalog: Catalog, name: str) -> dict[str, Any]:
-    """The explanation of a recipe, as JSON data.
+def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> dict[str, Any]:
+    """The explanation of a recipe's image for ``platform``, else for its first one, as JSON data.
 
-    Raises ``RecipeError`` when there is no such recipe, or it is wrong.
+    Raises ``RecipeError`` when there is no such recipe, it is wrong, or has no such image.
     """
     entry = catalog.engine(name)
-    recipe = complete(entry.recipe)
+    platform = one_of(entry.recipe, platform or entry.recipe.platform[0])
+    target = PLATFORMS[platform]
+    recipe = complete(entry.recipe.on(platform))
     family = families.ENGINES[recipe.family]
     return {
         "name": recipe.name,
@@ -46,6 +49,8 @@ def explained(catalog: Catalog, name: str) -> dict[str, Any]:
         "license": recipe.license,
         "url": recipe.url or where(recipe.source),
         "notes": list(recipe.notes),
+        "platform": platform,
+        "platforms": {each: list(entry.recipe.on(each).cuda.arch) for each in recipe.platform},
         "source": _source(recipe),
         "patches": [
             {
@@ -80,7 +85,7 @@ def explained(catalog: Catalog, name: str) -> dict[str, Any]:
                 for layer in layers
                 for key, value in layer.definitions.items()
             ]
-            for layers in family.layers(recipe, Platforms("amd64"))
+            for layers in family.layers(recipe, Platforms(target, target))
         ],
         "image": {
             "runs": " ".join([*recipe.image.entrypoint, *recipe.image.command]),

@@ -46,7 +46,7 @@ class Resolver:
         platform, or several images and none is named.
         """
         entry = self.catalog.engine(name)
-        return self._image(entry, _one_of(entry.recipe, platform))
+        return self._image(entry, one_of(entry.recipe, platform))
 
     def resolve_base(self, name: str, target: Architecture = "amd64") -> BaseImage:
         """The images of a base.  Raises like ``images``."""
@@ -76,7 +76,7 @@ class Resolver:
         return plan_base(self.catalog, name, platforms, root)
 
 
-def _one_of(recipe: Recipe, platform: Platform | None) -> Platform:
+def one_of(recipe: Recipe, platform: Platform | None) -> Platform:
     """The platform of one image of a recipe; raises ``RecipeError`` where it is not clear."""
     first, *others = recipe.platform
     if platform is None and others:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from builder.compare.images import compare_images
 from builder.errors import WorldError
-from builder.images.compare import pulled_if_remote
+from builder.images.compare import AMD64, pulled_if_remote
 from builder.images.log import new_log
 from builder.images.lookup import is_recipe, located
 from builder.images.session import ActiveBuild, BuildSession
@@ -41,7 +41,8 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
         if target in session.catalog.bases and not is_recipe(session, target):
             image: EngineImage | BaseImage = session.resolve_base(target)
         else:
-            stack.enter_context(pulled_if_remote(session, target))
+            platform = session.options.platform or AMD64
+            stack.enter_context(pulled_if_remote(session, target, platform))
             image = _described(session, target, work)
         name = image.plan.name
         log = stack.enter_context(new_log(session.settings.state_dir, f"reproduce-{name}"))

@@ -222,7 +222,7 @@ class Build(Model):
     """GiB of free disk that the build requires."""
 
 
-def _on(patch: Patch, platform: Platform) -> Patch:
+def _on(patch: Patch, platform: str) -> Patch:
     """A patch without its probe, where that is for another platform."""
     if patch.probe is None or patch.probe.platform in (None, platform):
         return patch
@@ -295,7 +295,7 @@ class Recipe(Model):
             raise ValueError(f"a probe is for {others.pop()}, which platform does not name")
         return self
 
-    def on(self, platform: Platform) -> Recipe:
+    def on(self, platform: str) -> Recipe:
         """The recipe of the image for one platform: its CUDA code, and its probes."""
         update: dict[str, Any] = {
             "probe": [probe for probe in self.probe if probe.platform in (None, platform)],
