@@ -106,7 +106,8 @@ def _checked(subject: Subject, work: Path) -> Verdict:
     checks += timed(_static(subject, contents))
     use, uses = None, {}
     if subject.recipe is not None:
-        checks += timed(_dynamic(subject.recipe, subject, contents, work))
+        with containers.of_platform(contents.platform):
+            checks += timed(_dynamic(subject.recipe, subject, contents, work))
         tried = device.Tried(
             subject.reference, subject.recipe, contents, subject.devel, subject.extended
         )

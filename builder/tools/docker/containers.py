@@ -21,7 +21,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from builder.errors import UntriedError
-from builder.tools.docker.engine import client, executable
+from builder.platforms import PLATFORMS, architecture
+from builder.tools.docker.engine import client, engine, executable
 from builder.tools.pipes import output_of
 
 OWNER = "builder.owner"
@@ -151,6 +152,29 @@ def removed_together() -> Iterator[None]:
             remove(*ended)
 
 
+_platform: ContextVar[str] = ContextVar("_platform", default="")
+
+
+@contextmanager
+def of_platform(platform: str) -> Iterator[None]:
+    """Programs that the body runs are of an image for this platform: "linux/arm64".
+
+    Where that is not the engine's own platform and ``docker run`` does not name it, Docker prints a
+    warning into the program's output.
+    """
+    own = f"linux/{architecture(engine().architecture) or ''}"
+    foreign = platform in PLATFORMS and platform != own
+    token = _platform.set(platform if foreign else "")
+    try:
+        yield
+    finally:
+        _platform.reset(token)
+
+
+def _platform_options() -> list[str]:
+    return [f"--platform={_platform.get()}"] if _platform.get() else []
+
+
 def _stub_options(driver_stub: Path | None) -> list[str]:
     if driver_stub is None:
         return []
@@ -175,6 +199,7 @@ def run(
     """
     name = f"builder-{uuid4().hex[:12]}"
     options = ["--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
+    options += _platform_options()
     options += [f"--entrypoint={entrypoint}", *_stub_options(driver_stub), *extra]
     together = _ended.get()
     if together is None:
@@ -329,6 +354,7 @@ def started(reference: str, start: Start) -> Iterator[Container]:
     """
     name = f"builder-{uuid4().hex[:12]}"
     options = ["--detach", "--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
+    options += _platform_options()
     options += [f"--volume={file}:{place}:ro" for place, file in start.volumes.items()]
     options += [f"--volume={folder}:{place}:rw" for place, folder in start.writable.items()]
     options += [f"--env={variable}={value}" for variable, value in start.env.items()]

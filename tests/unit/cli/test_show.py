@@ -120,3 +120,20 @@ def test_show_has_no_dockerfile_of_a_preset(builder: Builder) -> None:
     done = builder("show", f"{PRESET}s")
     assert done.returncode == 3
     assert f"did you mean {PRESET}?" in done.stderr
+
+
+def test_show_has_a_plan_for_each_platform(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "mmdebstrap")
+    monkeypatch.setenv("BUILDER_COMPILE_ON", "amd64")
+    found = json.loads(builder("show", "hello-blackwell", "--json").stdout)["images"]
+    assert [plan["platforms"] for plan in found] == [["amd64", "amd64"], ["amd64", "arm64"]]
+    arguments = ("show", "hello-blackwell", "--platform", "linux/arm64")
+    assert json.loads(builder(*arguments, "--json").stdout) == found[1]
+    assert "CMAKE_CUDA_ARCHITECTURES=121" in builder(*arguments, "--dockerfile").stdout
+    several = builder("show", "hello-blackwell", "--dockerfile")
+    assert several.returncode == 3
+    assert "-> name one of them: --platform linux/amd64" in several.stderr
+    plans = builder("show", "hello-blackwell").stdout
+    assert plans.count("name        hello-blackwell-0.1.0\n") == 2

@@ -105,3 +105,15 @@ def test_a_build_without_an_emulator_is_refused_before_it_starts() -> None:
         way.require_emulators(Way(Platforms("amd64"), "arm64"), settings)
     assert "emulated on arm64" in str(emulated.value)
     assert "qemu-user-static" in str(emulated.value)
+
+
+@pytest.mark.usefixtures("listed")
+def test_doctor_shows_the_way_to_each_platform() -> None:
+    amd64, arm64 = way.findings(Settings(buildx="mac"))
+    assert (amd64.what, amd64.state) == ("way", "missing")
+    assert "remote cross: compiled on linux/arm64 for linux/amd64" in amd64.found
+    assert (arm64.what, arm64.state) == ("way to linux/arm64", "has")
+    assert arm64.found == "remote native: compiled on linux/arm64 by the builder mac"
+    # Most recipes need no image for arm64.
+    _, arm64 = way.findings(Settings(buildx="mac", compile_on="amd64"))
+    assert (arm64.state, "qemu-user-static" in arm64.advice) == ("could", True)

@@ -27,3 +27,14 @@ def test_explain_tells_what_must_be_printed_and_what_is_installed() -> None:
     assert patch["prints"] == ["Site A=applied", "Site B=applied"]
     checks = "\n".join(explained(load(REPOSITORY), "vllm-nightly")["checks"])
     assert "vllm/_C.abi3.so or vllm/_C_stable_libtorch.abi3.so is there" in checks
+
+
+def test_one_platform_of_several_is_explained() -> None:
+    amd64 = explained(load(REPOSITORY), "hello-blackwell")
+    arm64 = explained(load(REPOSITORY), "hello-blackwell", "linux/arm64")
+    assert (amd64["platform"], arm64["platform"]) == ("linux/amd64", "linux/arm64")
+    assert amd64["platforms"] == {"linux/amd64": ["120"], "linux/arm64": ["121"]}
+    for found, code in ((amd64, "120"), (arm64, "121")):
+        values = {each["name"]: each["value"] for each in found["definitions"][0]}
+        assert values["CMAKE_CUDA_ARCHITECTURES"] == code
+        assert [f"sm_{code}" in check for check in found["checks"]].count(True) == 1
