@@ -31,6 +31,7 @@ from builder.cli.terminal import line, log, print_json
 from builder.errors import FetchError, PatchError, RecipeError
 
 if TYPE_CHECKING:
+    from builder.platforms import Architecture
     from builder.recipes.catalog import Catalog
     from builder.recipes.edit import Target
     from builder.upstream.pins import PinStatus
@@ -238,15 +239,20 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
             with collected(failures, entry.name):
                 for mirrored in pins.mirror(session.patch_set(entry), entry):
                     line(f"{entry.name}: {mirrored}")
-                for mirrored in debian_pins.mirror(entry, session.settings, log):
+                for mirrored in debian_pins.mirror(
+                    entry, entry.recipe.targets, session.settings, log
+                ):
                     line(f"{entry.name}: {mirrored}")
-        bases = dict.fromkeys(base for entry in entries for base in found.chain(entry.recipe.base))
-        for name in bases:
+        bases: dict[str, dict[Architecture, None]] = {}
+        for entry in entries:
+            for name in found.chain(entry.recipe.base):
+                bases.setdefault(name, {}).update(dict.fromkeys(entry.recipe.targets))
+        for name, targets in bases.items():
             base = found.base(name)
             with collected(failures, name):
-                for mirrored in pins.mirror_base(base, session.settings.cache_dir, log):
+                for mirrored in pins.mirror_base(base, targets, session.settings.cache_dir, log):
                     line(f"{name}: {mirrored}")
-                for mirrored in debian_pins.mirror(base, session.settings, log):
+                for mirrored in debian_pins.mirror(base, targets, session.settings, log):
                     line(f"{name}: {mirrored}")
     raise_failures(failures, "pin mirror")
 

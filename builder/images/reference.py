@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from builder.families.layout import LABEL_RECIPE
 from builder.plan.published_image import PATIENCE
+from builder.platforms import platform_of
 from builder.recipes.schema import Recipe
 from builder.settings import Settings
 from builder.tools.docker import engine as docker
@@ -28,11 +29,18 @@ def published(recipe: Recipe, settings: Settings) -> str | None:
 def in_engine(recipe: Recipe, settings: Settings) -> str | None:
     """The image with its digest in the engine; None where the engine does not have it.
 
-    By tag alone where the engine has the classic store, which keeps no digests of manifests.
+    Of a recipe with several images, that for the engine's machine if it is there.  By tag alone
+    where the engine has the classic store, which keeps no digests of manifests.
     Raises ``WorldError`` where no engine answers.
     """
-    name = tagged(recipe, settings)
-    found = docker.image(name)
-    if found is None or found.labels.get(LABEL_RECIPE) != recipe.name:
-        return None
-    return f"{name}@{found.digest}" if docker.engine().containerd_store else name
+    engine, plain = docker.engine(), tagged(recipe, settings)
+    own = platform_of(engine.architecture)
+    wanted = own if own in recipe.platform else None  # None: any, which is emulated
+    suffix = recipe.tag_suffix(wanted) if wanted is not None else ""
+    for name in dict.fromkeys((plain + suffix, plain)):
+        found = docker.image(name)
+        if found is None or found.labels.get(LABEL_RECIPE) != recipe.name:
+            continue
+        if wanted in {None, found.platform}:
+            return f"{name}@{found.digest}" if engine.containerd_store else name
+    return None

@@ -130,13 +130,8 @@ class EngineImage(_Rendered[Plan]):
 
     @property
     def tag_suffix(self) -> str:
-        """What tags of the engine end in, besides the immutable one: "-arm64", or nothing.
-
-        A name of the engine is that of one image: of two platforms, linux/amd64 has the plain one.
-        """
-        platforms = self.plan.recipe.platform
-        plain = self.platform if len(platforms) == 1 else "linux/amd64"
-        return "" if self.platform == plain else f"-{self.plan.platforms.target}"
+        """What its tags end in but for the immutable one: see ``Recipe.tag_suffix``."""
+        return self.plan.recipe.tag_suffix(self.platform)
 
     @property
     def references(self) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from threading import Lock
 
 from builder.plan.debian import lock_file
-from builder.platforms import Platforms, architecture
+from builder.platforms import Architecture, Platforms, architecture
 from builder.recipes import debian_lock
 from builder.recipes.catalog import Catalog
 from builder.recipes.debian_lock import DebianFile, DebianLock
@@ -58,16 +58,19 @@ class Verifier:
                     self._known.add(file.sha256)
 
 
-def mirror(entry: AnyEntry, settings: Settings, log: Log) -> Iterator[str]:
-    """Fetch the locked packages that builds on this machine need; a line for each.
+def mirror(
+    entry: AnyEntry, targets: Iterable[Architecture], settings: Settings, log: Log
+) -> Iterator[str]:
+    """Fetch the locked packages that builds for these targets need here; a line for each.
 
     Raises ``FetchError``.
     """
     lock = lock_of(entry)
     if lock is None:
         return
-    platforms = Platforms(architecture() or "amd64")
-    keys = {each.key for each in wanted_on(entry.recipe, platforms)}
+    machine = architecture() or "amd64"
+    wanted = (wanted_on(entry.recipe, Platforms(machine, target)) for target in targets)
+    keys = {each.key for several in wanted for each in several}
     needed = [file for each in lock.install if each.key in keys for file in each.files]
     place = archive.archive_of(lock.suite, settings.debian_servers)
     archive.fetch(needed, lock.as_of, place, settings.cache_dir, log)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from builder import families
 from builder.errors import BuilderError, FetchError, GoneError
+from builder.families.family import Packages
 from builder.patches.series import pieces
 from builder.plan import published_image
 from builder.plan.inputs import (
@@ -25,7 +26,7 @@ from builder.plan.inputs import (
     SourceTree,
 )
 from builder.plan.resolve import resolve_patches, resolve_source
-from builder.platforms import Platforms
+from builder.platforms import Architecture, Platforms, architecture
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import AddPatch, BaseRecipe, PickPatch, PullPatch, Recipe, ScriptPatch
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 CONCURRENT = 8  # requests of `pin verify`, each to another location
 REGISTRY_PATIENCE = 30.0  # seconds
-PLATFORM = Platforms("amd64")
 Key = tuple[str, str]  # of a pin: its name and its location
 
 
@@ -103,19 +103,18 @@ def verify(catalog: Catalog, names: list[str], work: Path, servers: Servers) -> 
 
 
 def _pins(catalog: Catalog, names: list[str], kinds: _Kinds) -> Iterator[_Pin]:
-    bases: dict[str, None] = {}
+    bases: dict[str, dict[Architecture, None]] = {}
     for name in names:
         entry = catalog.engine(name)
         yield from kinds.source(name, resolve_source(entry.recipe, catalog.root))
         for planned in resolve_patches(entry, catalog.root):
             yield from kinds.patch(name, planned)
-        family = families.ENGINES[entry.recipe.family]
-        for files in family.packages(entry.recipe, entry.file.parent, PLATFORM).values():
-            yield from kinds.files(name, files)
+        yield from kinds.files(name, packages_of(entry, entry.recipe.targets))
         yield from kinds.debian(entry)
-        bases |= dict.fromkeys(catalog.chain(entry.recipe.base))
-    for name in bases:
-        yield from kinds.base(catalog.base(name))
+        for base in catalog.chain(entry.recipe.base):
+            bases.setdefault(base, {}).update(dict.fromkeys(entry.recipe.targets))
+    for name, targets in bases.items():
+        yield from kinds.base(catalog.base(name), targets)
 
 
 def _answers(
@@ -257,12 +256,10 @@ class _Kinds:
             where = str(entry.recipe.debian.lock) if entry.recipe.debian else ""
             yield _Pin(entry.name, "debian", what, where, partial(self.debian_files.check, lock))
 
-    def base(self, entry: Entry[BaseRecipe]) -> Iterator[_Pin]:
-        """The files of a base, and the image that it starts from, pinned or not."""
+    def base(self, entry: Entry[BaseRecipe], targets: Iterable[Architecture]) -> Iterator[_Pin]:
+        """The files of a base for these targets, and the image that it starts from."""
         base = entry.recipe
-        family = families.BASES[base.family]
-        for files in family.packages(base, entry.file.parent, PLATFORM).values():
-            yield from self.files(base.name, files)
+        yield from self.files(base.name, packages_of(entry, targets))
         yield from self.debian(entry)
         published, root = base.published, base.root
         if published is not None:
@@ -322,21 +319,42 @@ def mirror(patch_set: PatchSet, entry: Entry[Recipe]) -> Iterator[str]:
             for _ in pieces(patch_set.context, planned, ""):
                 pass
         yield f"{planned.name} of {planned.url or 'this repository'}"
-    family = families.ENGINES[entry.recipe.family]
-    files = [*family.packages(entry.recipe, entry.file.parent, PLATFORM).values()]
-    files += [(source.file,)] if isinstance(source, PypiFile) else []
-    for several in files:
-        pypi.fetch(several, repositories.cache, repositories.log)
-        yield from (f"{file.name} {file.version}" for file in several)
+    files = packages_of(entry, entry.recipe.targets)
+    files += [source.file] if isinstance(source, PypiFile) else []
+    pypi.fetch(files, repositories.cache, repositories.log)
+    yield from (f"{file.name} {file.version}" for file in files)
 
 
-def mirror_base(entry: Entry[BaseRecipe], cache: Path, log: Log) -> Iterator[str]:
-    """Mirror the wheels and the published image of a base; like ``mirror``."""
+def packages_of(
+    entry: Entry[Recipe] | Entry[BaseRecipe], targets: Iterable[Architecture]
+) -> list[PinnedFile]:
+    """The files of the package index that builds for these targets need on this machine.
+
+    Those of native builds: a cross build takes its compiler from those of this machine, and the
+    libraries from those of the target.
+    """
+    machine = architecture() or "amd64"
+    found: dict[PinnedFile, None] = {}
+    for target in dict.fromkeys((machine, *targets)):
+        for files in _packages(entry.recipe, entry.file.parent, Platforms(target, target)).values():
+            found.update(dict.fromkeys(files))
+    return [*found]
+
+
+def _packages(recipe: Recipe | BaseRecipe, folder: Path, platforms: Platforms) -> Packages:
+    if isinstance(recipe, BaseRecipe):
+        return families.BASES[recipe.family].packages(recipe, folder, platforms)
+    return families.ENGINES[recipe.family].packages(recipe, folder, platforms)
+
+
+def mirror_base(
+    entry: Entry[BaseRecipe], targets: Iterable[Architecture], cache: Path, log: Log
+) -> Iterator[str]:
+    """Mirror the wheels and the published image of a base for these targets; like ``mirror``."""
     base = entry.recipe
-    family = families.BASES[base.family]
-    for files in family.packages(base, entry.file.parent, PLATFORM).values():
-        pypi.fetch(files, cache, log)
-        yield from (f"{file.name} {file.version}" for file in files)
+    files = packages_of(entry, targets)
+    pypi.fetch(files, cache, log)
+    yield from (f"{file.name} {file.version}" for file in files)
     published = base.published
     if published is not None and published.digest is not None:
         local = published_image.fetch(base.name, published, published.digest, log).reference

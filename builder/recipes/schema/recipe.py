@@ -11,7 +11,7 @@ from pydantic import (
     model_validator,
 )
 
-from builder.platforms import Platform
+from builder.platforms import PLATFORMS, Architecture, Platform
 from builder.recipes.schema.fields import (
     CMAKE_TARGET,
     CUDA_ARCH,
@@ -305,6 +305,19 @@ class Recipe(Model):
             arch = self.cuda.arm64.arch if platform == "linux/arm64" else self.cuda.arch
             update["cuda"] = self.cuda.model_copy(update={"arch": arch, "arm64": None})
         return self.model_copy(update=update)
+
+    @property
+    def targets(self) -> tuple[Architecture, ...]:
+        """The architectures of its platforms."""
+        return tuple(PLATFORMS[platform] for platform in self.platform)
+
+    def tag_suffix(self, platform: Platform) -> str:
+        """What the engine's tags of the image for a platform end in: "-arm64", or nothing.
+
+        A name of the engine is that of one image: of two platforms, linux/amd64 has the plain one.
+        """
+        plain = platform == "linux/amd64" or len(self.platform) == 1
+        return "" if plain else f"-{PLATFORMS[platform]}"
 
     @property
     def name(self) -> str:
