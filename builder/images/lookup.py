@@ -6,14 +6,14 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from builder.errors import RecipeError, WorldError
+from builder.errors import BuilderError, RecipeError, WorldError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.images.check import Candidate, check_again, find_verified, subject_of
 from builder.images.names import ensure_tags, find_image
 from builder.images.session import BuildSession
 from builder.plan.rendered import EngineImage
 from builder.plan.resolve import complete
-from builder.platforms import Platform, platform_of
+from builder.platforms import GNU_TRIPLETS, Architecture, Platform, platform_of
 from builder.presets import catalog as preset_files
 from builder.recipes.parse import suggestion
 from builder.recipes.schema import Recipe
@@ -84,12 +84,32 @@ def _subject_of_image(
         gpu_test, cache = session.options.gpu_test, session.settings.cache_dir
         return Subject(reference, found.digest, gpu_test=gpu_test, cache=cache)
     image = image_for(session, recipe, found)
-    if found.labels.get(LABEL_KEY) != image.key:
-        session.log(f"the image was not built from the current recipe {image.plan.name}")
+    key = found.labels.get(LABEL_KEY, "")
+    if key != image.key:
+        other = compiled_on(session, image, key)
+        session.log(
+            f"the image was compiled on {other}, not on {image.plan.platforms.build}"
+            if other
+            else f"the image was not built from the current recipe {image.plan.name}"
+        )
     candidate = Candidate(reference, found.digest, found.labels)
     subject = subject_of(image, session.options, candidate, session.log)
-    key = {LABEL_KEY: found.labels.get(LABEL_KEY, "")}
-    return replace(subject, labels={**subject.labels, **key})
+    return replace(subject, labels={**subject.labels, LABEL_KEY: key})
+
+
+def compiled_on(session: BuildSession, image: EngineImage, key: str) -> Architecture | None:
+    """The architecture that an image of the recipe with this ``key`` was compiled on.
+
+    None where the key differs for another reason.
+    """
+    (other,) = {*GNU_TRIPLETS} - {image.plan.platforms.build}
+    settings = session.settings.model_copy(update={"compile_on": other})
+    there = replace(session, options=replace(session.options, settings=settings))
+    try:
+        found = there.resolve(image.plan.name, image.platform)
+    except BuilderError:  # a family that is not cross-compiled
+        return None
+    return other if found.key == key else None
 
 
 def verified(session: BuildSession, name: str) -> tuple[EngineImage, Record]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from builder.errors import FetchError, RecipeError, RegistryError, UsageError
 from builder.families import load_catalog
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
+from builder.images.lookup import compiled_on
 from builder.images.session import BuildSession
 from builder.plan.rendered import EngineImage
 from builder.publish.attachments import RECIPE, attached, recipe_texts
@@ -24,7 +25,8 @@ def image_of(session: BuildSession, target: str, found: docker.Image, work: Path
     From the catalog's recipe; else from the recipe that is attached to the image in its registry,
     such as that of a nightly run.  ``work`` is a directory for a catalog that contains it.
 
-    Raises ``RecipeError`` where the image names no recipe, or neither recipe has the image's key.
+    Raises ``RecipeError`` where the image names no recipe, neither recipe has its key, or it was
+    compiled on another platform than this build would be.
     """
     recipe, key = found.labels.get(LABEL_RECIPE), found.labels.get(LABEL_KEY)
     if not recipe or not key:
@@ -33,7 +35,7 @@ def image_of(session: BuildSession, target: str, found: docker.Image, work: Path
             f"it lacks the label {LABEL_RECIPE} or {LABEL_KEY}: builder did not build it",
             "name a recipe, or an image that builder built",
         )
-    image, why = _planned(session, recipe, key)
+    image, why = _planned(session, recipe, key, target)
     if image is not None:
         return image
     session.log(f"{why}; looking for the recipe that is attached to {target}")
@@ -42,7 +44,7 @@ def image_of(session: BuildSession, target: str, found: docker.Image, work: Path
     except (FetchError, RegistryError, UsageError) as error:
         why += f"\nthe recipe attached to the image cannot be read: {error.what}"
     else:
-        image, again = _planned(replace(session, catalog=catalog), recipe, key)
+        image, again = _planned(replace(session, catalog=catalog), recipe, key, target)
         if image is not None:
             return image
         why += f"\nwith the recipe attached to the image: {again}"
@@ -54,15 +56,26 @@ def image_of(session: BuildSession, target: str, found: docker.Image, work: Path
     )
 
 
-def _planned(session: BuildSession, recipe: str, key: str) -> tuple[EngineImage | None, str]:
+def _planned(
+    session: BuildSession, recipe: str, key: str, target: str
+) -> tuple[EngineImage | None, str]:
     """The image of a recipe that has this key, or why there is none."""
     try:
         images = session.images(recipe)
     except RecipeError as error:
         return None, error.what
+    for image in images:
+        if image.key == key:
+            return image, ""
+        if (other := compiled_on(session, image, key)) is not None:
+            build = image.plan.platforms.build
+            raise RecipeError(
+                f"{target} was compiled on linux/{other}, and this build would be on linux/{build}",
+                "the platform that compiles is part of the key of an image",
+                f"set BUILDER_COMPILE_ON={other}, or name a builder of that platform: --builder",
+            )
     keys = " and ".join(each.short_key for each in images)
-    why = f"the key of the image is {key[:12]}, that of the recipe {recipe} is {keys}"
-    return next((each for each in images if each.key == key), None), why
+    return None, f"the key of the image is {key[:12]}, that of the recipe {recipe} is {keys}"
 
 
 def _with_attached_recipe(session: BuildSession, target: str, folder: Path) -> Catalog:

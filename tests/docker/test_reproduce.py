@@ -127,3 +127,22 @@ def test_a_statement_needs_a_key_and_a_registry(one_file: Path, builder: Builder
     done = builder("reproduce", "variant", "--attest", "--catalog", one_file)
     assert done.returncode == 4
     assert "there is no key that signs the statement" in done.stderr
+
+
+def test_an_image_that_was_compiled_on_another_platform(
+    builder: Builder, made: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No compile: an image that has the labels of one, but for a build on arm64."""
+    monkeypatch.setenv("BUILDER_COMPILE_ON", "arm64")
+    key = json.loads(builder("show", "hello-sm120", "--json").stdout)["key"]
+    monkeypatch.delenv("BUILDER_COMPILE_ON")
+    name = "builder-test/compiled-on:arm64"
+    made.add(name)
+    labels = f"builder.recipe=hello-sm120-0.1.0 builder.key={key}"
+    docker("buildx", "build", f"--tag={name}", "-", text=f"FROM scratch\nLABEL {labels}\n")
+    done = builder("reproduce", name)
+    assert done.returncode == 3
+    assert f"{name} was compiled on linux/arm64, and this build would be on" in done.stderr
+    assert "set BUILDER_COMPILE_ON=arm64" in done.stderr
+    smoked = builder("smoke", name)
+    assert "the image was compiled on arm64, not on amd64" in smoked.stderr
