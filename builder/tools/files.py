@@ -219,13 +219,35 @@ def nearest_existing(path: Path) -> Path:
 
 
 def require_writable(folder: Path, hint: str = "") -> None:
-    """Raise ``WorldError`` where ``folder``, whether it exists or not, cannot be written."""
+    """Raise ``WorldError`` where ``folder``, whether it exists or not, cannot be written.
+
+    It is tried: a file in it, and directories that do not exist, are created and removed.
+    """
     there = nearest_existing(folder)
     why = "" if there.is_dir() else f"{there} is not a directory"
     if not why and not os.access(there, os.W_OK):
         why = f"this user may not write to {there}, or its disk is read-only"
+    if not why:
+        why = _why_not_writable(folder, there)
     if why:
         raise WorldError(f"cannot write to the directory {folder}", why, hint)
+
+
+def _why_not_writable(folder: Path, there: Path) -> str:
+    """Why no file can be created in ``folder``; empty where one can.  ``there`` exists above it."""
+    missing = [each for each in (folder, *folder.parents) if there in each.parents]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        return f"{error.filename or folder}: {error.strerror or error}"
+    finally:
+        for each in missing:
+            with suppress(OSError):  # it was not created, or another run uses it
+                each.rmdir()
 
 
 def require_space(folder: Path, gib: float, what: str) -> None:

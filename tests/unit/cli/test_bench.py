@@ -157,6 +157,19 @@ def test_the_output_file_is_checked_before_the_first_run(
     assert answers.asked == []
 
 
+@pytest.mark.parametrize("option", ["--output-file", "--receipt"])
+def test_a_directory_that_cannot_be_created_is_found_before_the_first_run(
+    server: tuple[str, type[Handler]], builder: Builder, tmp_path: Path, option: str
+) -> None:
+    url, answers = server
+    (tmp_path / "link").symlink_to("nowhere/at/all")
+    done = builder("bench", url, option, tmp_path / "link" / "found.json")
+    assert done.returncode == 4, done.stderr
+    assert f"cannot write to the directory {tmp_path / 'link'}" in done.stderr
+    assert f"name another file: {option} FILE" in done.stderr
+    assert answers.asked == []
+
+
 def test_a_comparison_of_unlike_machines_is_shown_and_refused(
     builder: Builder, tmp_path: Path
 ) -> None:

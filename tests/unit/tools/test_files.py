@@ -18,7 +18,14 @@ from builder.errors import BusyError, SpaceError, WorldError
 from builder.records import record
 from builder.records.record import Record
 from builder.smoke.verdict import Check, Verdict
-from builder.tools.files import file_lock, named_lock, require_space, workspace, write_json
+from builder.tools.files import (
+    file_lock,
+    named_lock,
+    require_space,
+    require_writable,
+    workspace,
+    write_json,
+)
 
 VERDICT = Verdict("sha256:1", (Check("runs", "x", "0", "0", True, 0.5),), 10, 20)
 RECORD = Record(
@@ -248,6 +255,20 @@ def test_a_read_only_directory_is_told_before_anything_is_done(tmp_path: Path, n
     said = with_a_disk("ro", disk, program)
     assert f"WorldError: cannot write to the directory {disk}" in said
     assert f"set BUILDER_{name.upper()} to a directory that you can write to" in said
+
+
+def test_the_trial_of_a_directory_leaves_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    require_writable(place / "a" / "b")
+    require_writable(place)
+    assert list(place.iterdir()) == []
+    link = place / "link"
+    link.symlink_to("nowhere/at/all")
+    for folder in (link, link / "below"):
+        with pytest.raises(WorldError, match=f"cannot write to the directory {folder}"):
+            require_writable(folder)
+    assert list(place.iterdir()) == [link]
 
 
 def test_a_write_that_fails_leaves_the_record_that_was_there(tmp_path: Path) -> None:
