@@ -129,7 +129,7 @@ def _update(
     update exceeds its budget, and there is no reason for that.
     """
     new = image.read()
-    found = update_of(image.repository, tags, before, new)
+    found = update_of(image.repository, tags, before, new, how.log)
     if found is None:
         return None
     how.log(f"download: {found.text}")

@@ -143,7 +143,7 @@ def move(
     if now == wanted.digest:
         return Move(tag, wanted.digest, now, "", "the tag points there already")
     before = now if before is None else before
-    update = update_of(repository, (tag,), before, wanted)
+    update = update_of(repository, (tag,), before, wanted, repository.log)
     if update is not None:
         approve(update, wanted)
     # The note comes first, so that no move lacks one: it counts when the tag points there.

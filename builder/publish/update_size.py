@@ -20,6 +20,7 @@ from builder.publish.remote_image import (
 )
 from builder.tools import sizes
 from builder.tools.layers import created_by
+from builder.tools.log import Log
 from builder.tools.registry.client import Manifest, Repository
 
 MB = 1_000_000
@@ -49,16 +50,26 @@ class Update:
 
 
 def update_of(
-    repository: Repository, tags: Sequence[str], before: str, new: Manifest
+    repository: Repository,
+    tags: Sequence[str],
+    before: str,
+    new: Manifest,
+    log: Log = lambda _: None,
 ) -> Update | None:
     """The update from the image ``before`` (a digest; empty: none) of some tags to a new one.
 
     None where there is no image to compare with: a tag can be moved away from one that cannot be
-    read.  Of an index, the image for linux/amd64 counts.  Raises ``RegistryError`` where the new
-    image cannot be read, ``FetchError``.
+    read, and the log says so.  Of an index, the image for linux/amd64 counts.  Raises
+    ``RegistryError`` where the new image cannot be read, ``FetchError``.
     """
-    known = _layers_before(repository, before) if before else None
+    if not before:
+        return None
+    known = _layers_before(repository, before)
     if known is None:
+        log(
+            f"the update of {' and '.join(tags)} cannot be measured, so no [budget] limits it: the "
+            f"image before, {before}, is gone or cannot be read"
+        )
         return None
     layers = layer_sizes(image_manifest(repository, new))
     size = sum(size for digest, size in layers.items() if digest not in known)

@@ -76,7 +76,7 @@ class Repository:
     ) -> None:
         self.name = name
         self.registry, self.path = split(name)
-        self._log = log
+        self.log = log
         self._http = Transport(name, log, token_hosts)
         self._seen: set[str] = set()
         """Digests of blobs that the registry is known to have."""
@@ -222,10 +222,10 @@ class Repository:
         size = file.stat().st_size
         name = f"{digest[:19]} ({sizes.shown(size)})"
         if not new and self._has(digest):
-            self._log(f"{name}: exists")
+            self.log(f"{name}: exists")
             return False
-        self._log(f"{name}: uploading")
-        progress = on_progress or progress_lines(self._log, name, size)
+        self.log(f"{name}: uploading")
+        progress = on_progress or progress_lines(self.log, name, size)
         with file.open("rb") as stream:
 
             def content() -> Any:
@@ -235,7 +235,7 @@ class Repository:
 
             uploaded = self._upload(digest, content, new=new)
         if not uploaded:
-            self._log(f"{name}: exists")
+            self.log(f"{name}: exists")
         return uploaded
 
     def put_bytes(self, content: bytes, *, new: bool = False) -> bool:

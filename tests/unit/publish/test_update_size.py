@@ -47,6 +47,7 @@ def update(repository: Repository, before: Manifest, after: Manifest) -> Update:
 
 
 def test_only_layers_that_the_image_before_lacks_are_downloaded(repository: Repository) -> None:
+    said: list[str] = []
     first, second = image(repository, day=1), image(repository, day=2, layers=[BIG])
     found = update(repository, first, second)
     assert (found.size, found.download) == (sum(sizes(second)[1:]), sum(sizes(second)))
@@ -54,14 +55,20 @@ def test_only_layers_that_the_image_before_lacks_are_downloaded(repository: Repo
     assert found.text == "2.0 MB for somebody who has the image of latest, 2.1 MB anew"
     assert update(repository, second, second).size == 0
     assert update_of(repository, ("latest",), "", second) is None
-    assert update_of(repository, ("latest",), f"sha256:{'0' * 64}", second) is None
+    assert update_of(repository, ("latest",), f"sha256:{'0' * 64}", second, said.append) is None
+    assert said == [
+        "the update of latest cannot be measured, so no [budget] limits it: the image before, "
+        f"sha256:{'0' * 64}, is gone or cannot be read"
+    ]
     # Of an index the image for linux/amd64 counts; a layer that is there twice is got once.
     twice = image(repository, day=3, layers=[BIG, BIG, BASE])
     found = update(repository, index(repository, "i", of=[first]), twice)
     assert (found.size, found.download) == (sum(sizes(twice)[1:3]), sum(sizes(twice)[:3]))
 
 
-def test_a_tag_moves_away_from_an_image_that_cannot_be_read(repository: Repository) -> None:
+def test_a_tag_moves_away_from_an_image_that_cannot_be_read(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
     nested = image(repository, day=1)
     for _ in range(DEEPEST):
         nested = index(repository, "latest", of=[nested])
@@ -70,6 +77,8 @@ def test_a_tag_moves_away_from_an_image_that_cannot_be_read(repository: Reposito
     second = image(repository, day=2)
     done = tags.move(repository, "latest", second.digest, "an image again")
     assert (done.before, done.update) == (nested.digest, None)
+    told = "the update of latest cannot be measured, so no [budget] limits it: the image before, "
+    assert f"{told}{nested.digest}, is gone" in capsys.readouterr().out
     assert repository.resolve("latest") == second.digest
 
 
