@@ -141,6 +141,10 @@ def test_images_of_the_engine_and_of_a_registry(
     gone = builder("compare", first, f"{registry}/compare:2")
     assert gone.returncode == 5
     assert f"cannot pull {registry}/compare:2" in gone.stderr
+    assert "check the name and the tag" in gone.stderr
+    away = builder("compare", first, "127.0.0.1:9/compare:2")
+    assert away.returncode == 5
+    assert "check the network and the login" in away.stderr
 
 
 INDEX = """

@@ -31,6 +31,10 @@ GONE = re.compile(
     r"not found|manifest unknown|no match for platform|pull access denied|does not exist",
     re.IGNORECASE,
 )
+GONE_HINT = "check the name and the tag; a private image needs a login: `docker login REGISTRY`"
+UNREACHED_HINT = (
+    "check the network and the login (`docker login REGISTRY`), then run the same command again"
+)
 INSTALL_HINT = (
     "on Debian or Ubuntu as root, ./farm installs it; elsewhere install Docker with buildx"
 )
@@ -278,8 +282,10 @@ def pull(reference: str, platform: str) -> None:
     try:
         client().image.pull(reference, quiet=True, platform=platform)
     except DockerException as error:
-        kind = GoneError if GONE.search(reason(error)) else FetchError
-        raise kind(f"cannot pull {reference}", reason(error)) from error
+        what, why = f"cannot pull {reference}", reason(error)
+        if GONE.search(why):
+            raise GoneError(what, why, GONE_HINT) from error
+        raise FetchError(what, why, UNREACHED_HINT) from error
 
 
 def tag(reference: str, new: str) -> None:
