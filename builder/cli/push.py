@@ -95,7 +95,7 @@ def push(
         image,
         record,
         tags,
-        {entry.file.name: entry.text},
+        entry.texts(),
         replace=reason if replace else None,
         over_budget=reason if over_budget else None,
     )

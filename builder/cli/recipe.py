@@ -222,9 +222,9 @@ def export(
 ) -> None:
     """Write the recipe that a published image was built from, so that it can be built again.
 
-    For an image of a channel, the recipe has the pins of that nightly run; its first lines name the
-    commit of the catalog whose bases, lock files and patches were used. An existing file with
-    different contents is not overwritten; the exit code is then 4.
+    Its lock files are written with it. For an image of a channel, the recipe has the pins of that
+    nightly run; its first lines name the commit of the catalog whose bases and patches were used.
+    An existing file with different contents is not overwritten; the exit code is then 4.
     """
     from builder.publish import attachments
     from builder.recipes.edit import write

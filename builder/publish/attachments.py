@@ -20,7 +20,8 @@ from builder.sbom.provenance import platform
 from builder.tools.docker import engine as docker
 from builder.tools.registry.client import Repository
 
-RECIPE_FILE = re.compile(r"(?:bases/(?:locks/)?)?[A-Za-z0-9][A-Za-z0-9._-]*\.toml")
+NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
+RECIPE_FILE = re.compile(rf"(?:{NAME}/)*{NAME}\.toml")
 RECIPE = "application/vnd.builder.recipe.v1+toml"
 NAMES = {sbom.CYCLONEDX: "bom.cdx.json", sbom.SPDX: "bom.spdx.json", sbom.PROVENANCE: "slsa.json"}
 
@@ -77,7 +78,7 @@ def recipe_texts(files: Sequence[File]) -> dict[str, str]:
         if not RECIPE_FILE.fullmatch(file.name):
             raise RegistryError(
                 f"the attached recipe has a file with the path {file.name!r}",
-                "a recipe's files are NAME.toml, bases/NAME.toml and bases/locks/NAME.toml",
+                "a recipe's files are NAME.toml, locks/NAME.toml, bases/NAME.toml and the like",
                 "nothing is written",
             )
         try:

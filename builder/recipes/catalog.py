@@ -39,6 +39,17 @@ class Entry(CatalogFile, Generic[R]):
 
     recipe: R
 
+    def texts(self) -> dict[str, str]:
+        """The texts of the file and of the locks that it names, by their paths in its directory.
+
+        Raises ``RecipeError`` where one cannot be read.
+        """
+        tables = (self.recipe.debian, self.recipe.python)
+        locks = [table.lock for table in tables if table is not None and table.lock]
+        return {self.file.name: self.text} | {
+            name: read_text(self.file.parent / name) for name in locks
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class BrokenEntry(CatalogFile, Generic[R]):

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from builder.errors import RecipeError
 from builder.families import ENGINES
-from builder.plan.debian import lock_file
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog, Entry, R
 from builder.recipes.edit import Target
-from builder.recipes.parse import parse, read_text
+from builder.recipes.parse import parse
 from builder.recipes.schema import BaseRecipe, PickPatch, Recipe
 from builder.tools.git import command as git
 from builder.tools.git.errors import GitError
@@ -51,16 +50,14 @@ class FrozenRecipe:
 
     @property
     def files(self) -> dict[str, str]:
-        """The texts of the recipe, of its base, and of the base that the entrypoint is compiled in
-        with its lock, if the family names one; by their paths below ``recipes/``."""
-        found = {self.entry.file.name: self.entry.text}
-        if self.base is not None:
-            found[f"bases/{self.base.file.name}"] = self.base.text
-        for name in self.catalog.chain(ENGINES[self.entry.recipe.family].tools):
-            below = self.catalog.base(name)
-            found[f"bases/{below.file.name}"] = below.text
-            if (lock := lock_file(below)) is not None:
-                found[f"bases/{lock.relative_to(below.file.parent)}"] = read_text(lock)
+        """The texts of the recipe with its locks, of its base if that is frozen, and of the base
+        that the entrypoint is compiled in with its locks, if the family names one; by their paths
+        below ``recipes/``."""
+        bases = [self.base] if self.base is not None else []
+        tools = self.catalog.chain(ENGINES[self.entry.recipe.family].tools)
+        found = self.entry.texts()
+        for base in (*bases, *map(self.catalog.base, tools)):
+            found |= {f"bases/{name}": text for name, text in base.texts().items()}
         return found
 
     def write(self, folder: Path) -> Path:

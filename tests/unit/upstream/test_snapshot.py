@@ -88,6 +88,20 @@ def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:
         snapshot.at_image(found, of_git, target, "x")
 
 
+def test_the_locks_of_a_recipe_are_kept_with_it() -> None:
+    found = catalogs.load(REPOSITORY)
+    entry = found.engine("lucebox-f12a87c")
+    target = Target("main", COMMIT, "branch")
+    files = snapshot.at_commit(found, entry, target, 1, "nightly-x").files
+    assert set(files) == {
+        "lucebox-nightly-x.toml",
+        "locks/lucebox-f12a87c.toml",
+        "locks/lucebox-f12a87c.debian.toml",
+    }
+    lock = REPOSITORY / "recipes/locks/lucebox-f12a87c.debian.toml"
+    assert files["locks/lucebox-f12a87c.debian.toml"] == lock.read_text()
+
+
 def test_a_patch_that_goes_leaves_its_probe() -> None:
     found = catalogs.load(REPOSITORY)
     entry = found.engine("atomic-b8995")
