@@ -115,9 +115,7 @@ def disk_of(catalog: Catalog, recipe: Recipe) -> float:
 
     The sum is an upper bound, because building a base takes more disk than the base itself.
     """
-    tools = families.ENGINES[recipe.family].tools
-    names = [*catalog.chain(recipe.base), *([tools] if tools else [])]
-    bases = [catalog.base(name).recipe for name in names]
+    bases = [catalog.base(name).recipe for name in families.bases_of(catalog, recipe)]
     of_bases = [base.build.disk for base in bases]
     return (sum(of_bases) + recipe.build.disk) * len(recipe.platform) + WORK_SPACE + JOB_DISK
 

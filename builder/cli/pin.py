@@ -229,6 +229,7 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
     and all wheels, sdists, archives and locked Debian packages. With it, `builder build --offline`
     and `builder patch check --offline` need no network.
     """
+    from builder.families import bases_of
     from builder.upstream import debian_pins, pins
 
     found = catalog_at(catalog)
@@ -245,7 +246,7 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
                     line(f"{entry.name}: {mirrored}")
         bases: dict[str, dict[Architecture, None]] = {}
         for entry in entries:
-            for name in found.chain(entry.recipe.base):
+            for name in bases_of(found, entry.recipe):
                 bases.setdefault(name, {}).update(dict.fromkeys(entry.recipe.targets))
         for name, targets in bases.items():
             base = found.base(name)

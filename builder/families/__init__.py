@@ -22,8 +22,9 @@ from builder.families import (
 from builder.families.family import BaseFamily, EngineFamily
 from builder.recipes import catalog
 from builder.recipes.catalog import Catalog
+from builder.recipes.schema import BaseRecipe, Recipe
 
-__all__ = ["BASES", "ENGINES", "BaseFamily", "EngineFamily", "load_catalog"]
+__all__ = ["BASES", "ENGINES", "BaseFamily", "EngineFamily", "bases_of", "load_catalog"]
 
 ENGINES: dict[str, EngineFamily] = {
     family.name: family
@@ -46,6 +47,12 @@ BASES: dict[str, BaseFamily] = {
         python_wheels.FAMILY,
     )
 }
+
+
+def bases_of(catalog: Catalog, recipe: Recipe | BaseRecipe) -> list[str]:
+    """The bases below a recipe or a base, and those that its family compiles the entrypoint in."""
+    tools = None if isinstance(recipe, BaseRecipe) else ENGINES[recipe.family].tools
+    return list(dict.fromkeys([*catalog.chain(recipe.base), *catalog.chain(tools)]))
 
 
 def load_catalog(root: Path) -> Catalog:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from threading import Lock
 
+from builder.families import bases_of
 from builder.plan.debian import lock_file
 from builder.platforms import Architecture, Platforms, architecture
 from builder.recipes import debian_lock
@@ -26,7 +27,7 @@ def lock_of(entry: AnyEntry) -> DebianLock | None:
 
 def locked(catalog: Catalog, entries: Sequence[AnyEntry]) -> Iterator[tuple[AnyEntry, datetime]]:
     """The bases of ``entries`` and the entries themselves that have a lock, with its date."""
-    names = dict.fromkeys(base for entry in entries for base in catalog.chain(entry.recipe.base))
+    names = dict.fromkeys(base for entry in entries for base in bases_of(catalog, entry.recipe))
     bases = sorted(names, key=lambda name: len(catalog.chain(name)))
     for entry in [*(catalog.base(name) for name in bases), *entries]:
         lock = lock_of(entry)

@@ -111,7 +111,7 @@ def _pins(catalog: Catalog, names: list[str], kinds: _Kinds) -> Iterator[_Pin]:
             yield from kinds.patch(name, planned)
         yield from kinds.files(name, packages_of(entry, entry.recipe.targets))
         yield from kinds.debian(entry)
-        for base in catalog.chain(entry.recipe.base):
+        for base in families.bases_of(catalog, entry.recipe):
             bases.setdefault(base, {}).update(dict.fromkeys(entry.recipe.targets))
     for name, targets in bases.items():
         yield from kinds.base(catalog.base(name), targets)

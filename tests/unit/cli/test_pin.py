@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from builder.upstream.debian_pins import locked
+from support.catalogs import load
+from support.commands import Builder
+from support.debian_archive import served
 from support.farms import Farm
+from support.overlaid import write_catalog
 from support.upstreams import Upstream
 
 
@@ -149,3 +154,19 @@ def test_an_index_that_does_not_answer_is_asked_for_one_file(
     assert (len(files), {pin["state"] for pin in files}) == (9, {"unknown"})
     assert len(asked) == 1
     assert sum("the package index does not answer" in pin["why"] for pin in files) == 8
+
+
+def test_the_base_that_compiles_the_entrypoint_is_mirrored_too(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_catalog(tmp_path, "", "127.0.0.1:9/nowhere:1")
+    monkeypatch.setenv("BUILDER_CACHE_DIR", str(tmp_path / "cache"))
+    with served(tmp_path / "debian") as archive:  # it has no package
+        for name in ("MIRROR", "SNAPSHOT"):
+            monkeypatch.setenv(f"BUILDER_DEBIAN_{name}", archive.mirror)
+        done = builder("pin", "mirror", "--catalog", tmp_path)
+    assert done.returncode == 5
+    assert "debian-trixie-gcc: no server has the Debian package" in done.stderr
+    found = load(tmp_path)
+    names = [entry.name for entry, _ in locked(found, [found.engine("overlaid-1")])]
+    assert names == ["debian-trixie-gcc"]  # also for `pin outdated --debian`
