@@ -24,10 +24,9 @@ from builder.servers.client import Client
 from builder.servers.server import Server
 from builder.tools.docker.containers import Container
 from builder.tools.docker.engine import executable
-from support.services import BASE, HOSTILE, catalog, free_port, published, services
+from support.services import BASE, HOSTILE, SERVICES, free_port, services
 
 pytestmark = pytest.mark.docker
-SERVICES = published(catalog())
 QUADLET = f"/usr/libexec/podman:/usr/local/libexec/podman:{os.environ['PATH']}"
 WORD = re.compile(r'"(?:[^"\\]|\\.)*"|[^ "]+')
 ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)")

@@ -19,7 +19,7 @@ from builder.exports import helm, kubernetes
 from builder.presets.schema import Container
 from builder.presets.service import Mount, Option, Service, Variable
 from support.environment import REPOSITORY
-from support.services import BASE, HOSTILE, catalog, published
+from support.services import BASE, HOSTILE, SERVICES
 
 pytestmark = [
     pytest.mark.network,
@@ -28,7 +28,6 @@ pytestmark = [
         platform.machine() != "x86_64", reason="helm-python-sdk has a library for x86-64 alone"
     ),
 ]
-SERVICES = published(catalog())
 NEWEST = ".".join(kubernetes_validate.latest_version().split(".")[:2])
 REQUIREMENTS = REPOSITORY / "tests" / "data" / "helm" / "requirements.txt"
 # A process of its own: the library is a program in Go, with its own signal handlers.

@@ -7,12 +7,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from builder.families import load_catalog
-from builder.presets import catalog as presets
 from builder.presets import model_files
 from builder.presets.service import HOST, Mount, Option, Run, Service, Variable, service
-from builder.recipes.catalog import Catalog
-from support.environment import REPOSITORY
+from support.shipped import PRESETS, RECIPES
 
 HOSTILE = (
     *("", " ", "'", '"', "\\", "$", "$$", "$(id)", "${HOME}", "%n", "%%", "{{ .Values }}", "{%"),
@@ -59,17 +56,15 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def catalog() -> Catalog:
-    """The recipes of the repository."""
-    return load_catalog(REPOSITORY)
-
-
-def published(found: Catalog) -> dict[str, Service]:
-    """The service of each preset of the repository, by its name."""
+def _published() -> dict[str, Service]:
     services = {}
-    for entry in presets.load(found).valid():
-        recipe = found.engine(entry.preset.recipe).recipe
+    for entry in PRESETS.valid():
+        recipe = RECIPES.engine(entry.preset.recipe).recipe
         files = model_files.mounted(model_files.of_preset(entry.preset), "/srv/models", {})
         run = Run(entry.name, recipe, entry.preset)
         services[entry.name] = service(run, f"me/image:1@sha256:{'0' * 64}", files)
     return services
+
+
+SERVICES = _published()
+"""The service of each preset of the repository, by its name."""

@@ -10,7 +10,6 @@ import pytest
 from builder.choose import machine
 from builder.choose.choice import Choice, Question, choose, matching
 from builder.choose.needs import MemoryNeed
-from builder.families import load_catalog
 from builder.families.device_code import runs_on
 from builder.kernels.selection import Capability
 from builder.presets.catalog import PresetEntry
@@ -18,8 +17,8 @@ from builder.presets.schema import Preset
 from builder.simulator import cards
 from builder.tools import sizes
 from support.environment import REPOSITORY
+from support.shipped import RECIPES
 
-RECIPES = load_catalog(REPOSITORY)
 MEMORY = {name: cards.load(REPOSITORY, name).memory for name in cards.names(REPOSITORY)}
 HERE = f"here are {MEMORY['5080'] / 1e9:.2f} GB"
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.families import load_catalog
 from builder.presets.catalog import load
 from support import receipts
 from support.commands import Builder
-from support.environment import REPOSITORY
+from support.shipped import RECIPES
 
 
 def test_choose_lists_what_runs_and_what_does_not(builder: Builder) -> None:
@@ -44,7 +43,7 @@ def test_a_receipt_decides_and_is_attributed(builder: Builder, farm_copy: Path) 
     assert "1 receipt left out as invalid: `builder receipts`" in before.stderr
     name = "qwen3.6-27b-dflash@5090-laptop"
     assert not before.stdout.splitlines()[2].startswith(name)
-    preset = load(load_catalog(REPOSITORY)).preset(name).preset
+    preset = load(RECIPES).preset(name).preset
     runs = receipts.measured(receipts.run(900.0, 1), receipts.run(910.0, 2))
     (folder / "c.json").write_text(json.dumps(receipts.of_dflash(preset, measured=[runs])))
     done = builder(*words)

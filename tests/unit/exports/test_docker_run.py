@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from builder.exports import docker_run
 from builder.presets.schema import Container
 from builder.presets.service import Service
-from support.services import BASE, catalog, published, services
-
-SERVICES = published(catalog())
+from support.services import BASE, SERVICES, services
 
 
 def shell_words(script: str) -> list[str]:

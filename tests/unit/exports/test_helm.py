@@ -12,9 +12,7 @@ import yaml
 
 from builder.exports import helm, kubernetes
 from builder.presets.service import Option, Service
-from support.services import BASE, catalog, published
-
-SERVICES = published(catalog())
+from support.services import BASE, SERVICES
 
 
 def files(service: Service) -> dict[str, str]:

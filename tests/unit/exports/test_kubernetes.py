@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from builder.exports import kubernetes
 from builder.presets.schema import Container
 from builder.presets.service import Mount, Option, Service, Variable
-from support.services import BASE, HOSTILE, catalog, published, services
+from support.services import BASE, HOSTILE, SERVICES, services
 
-SERVICES = published(catalog())
 NEWEST = ".".join(kubernetes_validate.latest_version().split(".")[:2])
 
 

@@ -14,9 +14,7 @@ from hypothesis import given, settings
 from builder.errors import RecipeError
 from builder.exports import llama_swap
 from builder.presets.service import Option, Service
-from support.services import BASE, HOSTILE, catalog, published, services
-
-SERVICES = published(catalog())
+from support.services import BASE, HOSTILE, SERVICES, services
 
 
 def model_of(service: Service) -> dict[str, Any]:

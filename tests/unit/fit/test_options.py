@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from builder.families import load_catalog
 from builder.fit.options import OptionError, given, require_free
 from builder.plan.resolve import complete
 from builder.recipes.schema import Recipe
-from support.environment import REPOSITORY
+from support.shipped import RECIPES
 
 
 def recipe_of(name: str) -> Recipe:
-    return complete(load_catalog(REPOSITORY).engine(name).recipe)
+    return complete(RECIPES.engine(name).recipe)
 
 
 @pytest.mark.parametrize(

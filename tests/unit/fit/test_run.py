@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from builder.errors import RecipeError
-from builder.families import load_catalog
 from builder.fit.run import require_code, require_one_capability
 from builder.simulator import cards
 from support.environment import REPOSITORY
+from support.shipped import RECIPES
 
 
 def test_cards_that_take_different_code_are_refused() -> None:
@@ -21,7 +21,7 @@ def test_cards_that_take_different_code_are_refused() -> None:
 
 def test_a_card_that_is_older_than_all_code_of_a_recipe_is_refused() -> None:
     new, old = (cards.load(REPOSITORY, name) for name in ("5090", "3090"))
-    recipe = load_catalog(REPOSITORY).engine("llama-cpp-b9261").recipe
+    recipe = RECIPES.engine("llama-cpp-b9261").recipe
     require_code([new], recipe)
     with pytest.raises(RecipeError, match="RTX 3090 does not run the code of llama-cpp-b9261"):
         require_code([new, old], recipe)

@@ -13,9 +13,9 @@ from builder.errors import WorldError
 from builder.launch.check import Asked, Chosen, Fault, chosen_of, port_faults, require
 from builder.launch.described import Wanted, find_entry, find_run
 from support.environment import REPOSITORY
-from support.services import BASE, catalog
+from support.services import BASE
+from support.shipped import RECIPES
 
-CATALOG = catalog()
 PRESET = "qwen3.6-35b-a3b-mtp@5090-laptop"
 TWO = "qwen3.6-35b-a3b-awq-mtp@2x3090"
 
@@ -30,8 +30,8 @@ def chosen(
 ) -> Chosen:
     wanted = Wanted(target, context=context)
     here = machine.named(REPOSITORY, cards, driver)
-    run, entry = find_run(CATALOG, wanted), find_entry(CATALOG, wanted)
-    return chosen_of(here, run, entry, card, Asked(CATALOG, lambda _: trial))
+    run, entry = find_run(RECIPES, wanted), find_entry(RECIPES, wanted)
+    return chosen_of(here, run, entry, card, Asked(RECIPES, lambda _: trial))
 
 
 def why(found: Chosen) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FetchError
-from builder.families import load_catalog
 from builder.launch.described import Wanted
 from builder.launch.download import download
 from builder.launch.files import located
@@ -19,11 +18,10 @@ from builder.presets.schema import Preset
 from builder.presets.service import Files, Mount, Run
 from builder.settings import Settings
 from support import model_hub
-from support.environment import REPOSITORY
 from support.model_hub import Hub
+from support.shipped import RECIPES
 
-CATALOG = load_catalog(REPOSITORY)
-RECIPE = CATALOG.engine("llama-cpp-b9261").recipe
+RECIPE = RECIPES.engine("llama-cpp-b9261").recipe
 
 
 @pytest.fixture
@@ -185,5 +183,5 @@ def test_the_models_directory_of_the_settings_may_begin_with_the_home(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     wanted = Settings(models_dir=Path("~/models"))
-    job = Launch(CATALOG, Wanted("hello-sm120"), wanted, print)
+    job = Launch(RECIPES, Wanted("hello-sm120"), wanted, print)
     assert job.models_dir == tmp_path / "models"

@@ -8,24 +8,20 @@ from pathlib import Path
 import pytest
 
 from builder.errors import RecipeError
-from builder.families import load_catalog
 from builder.presets import catalog
 from builder.presets.catalog import BrokenPreset, is_preset
-from support.environment import REPOSITORY
-
-RECIPES = load_catalog(REPOSITORY)
-SHIPPED = catalog.load(RECIPES)
+from support.shipped import PRESETS, RECIPES
 
 
-@pytest.mark.parametrize("name", SHIPPED.entries)
+@pytest.mark.parametrize("name", PRESETS.entries)
 def test_a_shipped_preset_is_valid(name: str) -> None:
-    preset = SHIPPED.preset(name).preset
+    preset = PRESETS.preset(name).preset
     assert preset.published is not None
     assert preset.published.tokens_per_second.middle > 10
 
 
 def test_every_engine_that_published_a_run_has_a_preset() -> None:
-    recipes = {entry.preset.recipe for entry in SHIPPED.valid()}
+    recipes = {entry.preset.recipe for entry in PRESETS.valid()}
     assert {
         *("atomic-b8995", "beellama-0.1.1", "buun-b9304", "lucebox-f12a87c"),
         *("llama-cpp-b8863", "llama-cpp-b9261", "llama-cpp-b9397", "llama-cpp-b9831"),
@@ -37,10 +33,10 @@ def test_every_engine_that_published_a_run_has_a_preset() -> None:
 def test_a_preset_that_is_published_as_a_warning_is_slower_than_the_one_it_names() -> None:
     speeds = {
         entry.name: entry.preset.published.tokens_per_second.middle
-        for entry in SHIPPED.valid()
+        for entry in PRESETS.valid()
         if entry.preset.published is not None
     }
-    losing = [entry for entry in SHIPPED.valid() if entry.preset.loses_to is not None]
+    losing = [entry for entry in PRESETS.valid() if entry.preset.loses_to is not None]
     assert len(losing) == 4
     for entry in losing:
         assert speeds[entry.name] < speeds[str(entry.preset.loses_to)]
@@ -48,13 +44,13 @@ def test_a_preset_that_is_published_as_a_warning_is_slower_than_the_one_it_names
 
 def test_an_unknown_preset_is_named_with_the_nearest() -> None:
     with pytest.raises(RecipeError, match=r"did you mean gemma-4-e4b-mtp@5090-laptop\?"):
-        SHIPPED.preset("gemma-4-e4b-mtp@5090")
+        PRESETS.preset("gemma-4-e4b-mtp@5090")
 
 
 def test_presets_are_found_by_their_recipe() -> None:
-    names = [entry.name for entry in SHIPPED.of_recipe("atomic-b8995")]
+    names = [entry.name for entry in PRESETS.of_recipe("atomic-b8995")]
     assert names == ["gemma-4-26b-a4b-mtp@5090-laptop", "gemma-4-e2b-mtp@5090-laptop"]
-    assert SHIPPED.of_recipe("hello-sm120-0.1.0") == []
+    assert PRESETS.of_recipe("hello-sm120-0.1.0") == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +66,7 @@ def test_names_of_presets_have_their_card(name: str, preset: bool) -> None:
 
 
 def test_a_broken_file_breaks_no_other(tmp_path: Path) -> None:
-    good = SHIPPED.preset("qwen3.6-27b-awq@3090")
+    good = PRESETS.preset("qwen3.6-27b-awq@3090")
     folder = tmp_path / "presets"
     folder.mkdir()
     (folder / f"{good.name}.toml").write_text(good.text)

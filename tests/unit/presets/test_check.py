@@ -11,8 +11,8 @@ from builder.errors import Problem
 from builder.families import load_catalog
 from builder.presets import catalog
 from support.environment import REPOSITORY
+from support.shipped import RECIPES
 
-RECIPES = load_catalog(REPOSITORY)
 DFLASH = "qwen3.6-27b-dflash@5090-laptop"
 MTP = "qwen3.6-35b-a3b-mtp@5090-laptop"
 ATOMIC = "gemma-4-26b-a4b-mtp@5090-laptop"

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from builder.families import load_catalog
-from builder.presets import catalog, command
+from builder.presets import command
 from builder.presets.schema import Preset
 from builder.recipes.schema import Recipe
-from support.environment import REPOSITORY
+from support.shipped import PRESETS, RECIPES
 
-RECIPES = load_catalog(REPOSITORY)
-SHIPPED = catalog.load(RECIPES)
 PLACES = {"model": "/models/m", "draft": "/models/d"}
 
 
 def shipped(name: str) -> tuple[Preset, Recipe]:
-    preset = SHIPPED.preset(name).preset
+    preset = PRESETS.preset(name).preset
     return preset, RECIPES.engine(preset.recipe).recipe
 
 
@@ -67,7 +64,7 @@ def test_a_projector_has_the_option_of_its_server() -> None:
 
 
 def test_no_placeholder_is_left_in_any_shipped_preset() -> None:
-    for entry in SHIPPED.valid():
+    for entry in PRESETS.valid():
         places = {"model": "M"} | ({"draft": "D"} if entry.preset.drafter else {})
         recipe = RECIPES.engine(entry.preset.recipe).recipe
         for word in command.arguments(entry.preset, recipe, places):

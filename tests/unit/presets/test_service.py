@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from builder.errors import RecipeError
-from builder.presets import catalog as presets
 from builder.presets import command
 from builder.presets import service as module
 from builder.presets.schema import Preset
 from builder.presets.service import Files, Mount, Run, container_name, service
-from support.services import catalog, published
+from support.services import SERVICES
+from support.shipped import PRESETS, RECIPES
 
-CATALOG = catalog()
-SERVICES = published(CATALOG)
 IMAGE = "me/image:1"
 
 
@@ -30,8 +28,8 @@ def preset_of(recipe: str, **keys: object) -> Preset:
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_service_of_a_published_preset(name: str) -> None:
     found = SERVICES[name]
-    preset = presets.load(CATALOG).preset(name).preset
-    recipe = CATALOG.engine(preset.recipe).recipe
+    preset = PRESETS.preset(name).preset
+    recipe = RECIPES.engine(preset.recipe).recipe
     model = next(word for word in found.words if word.startswith("/models/"))
     assert found.mounts == (Mount("/srv/models", "/models"),)
     places = {"model": model}
@@ -59,7 +57,7 @@ def test_an_option_has_its_meaning_and_the_caveats_that_name_it() -> None:
         caveat=[{"text": "On WSL --mlock fails.", "thread": "me/engine#1"}],
         container={"memlock": True, "capabilities": ["IPC_LOCK"], "ipc": "host", "shm_size": "1g"},
     )
-    run = Run("a@5090", CATALOG.engine(preset.recipe).recipe, preset)
+    run = Run("a@5090", RECIPES.engine(preset.recipe).recipe, preset)
     found = service(run, IMAGE, Files({"model": "/m"}))
     why = {option.words[0]: option.why for option in found.arguments}
     assert why["--mlock"].endswith("swapped out nor compressed; On WSL --mlock fails.")
@@ -77,14 +75,14 @@ def test_an_option_has_its_meaning_and_the_caveats_that_name_it() -> None:
 
 def test_the_context_and_the_port_can_be_chosen() -> None:
     preset = preset_of("llama-cpp-b9261", serve={"context": 512})
-    run = Run("a@5090", CATALOG.engine(preset.recipe).recipe, preset, context=1024)
+    run = Run("a@5090", RECIPES.engine(preset.recipe).recipe, preset, context=1024)
     found = service(run, IMAGE, Files({"model": "/m"}), published=9000)
     assert found.words == ["--model", "/m", "--ctx-size", "1024"]
     assert (found.port, found.published, found.url) == (8080, 9000, "http://127.0.0.1:9000")
 
 
 def test_a_recipe_without_preset_gets_its_own_options_for_a_gpu() -> None:
-    recipe = CATALOG.engine("llama-cpp-b9261").recipe
+    recipe = RECIPES.engine("llama-cpp-b9261").recipe
     found = service(Run(recipe.name, recipe, None, 512), IMAGE, Files({"model": "/m"}))
     assert found.words == ["--model", "/m", "--ctx-size", "512", "--n-gpu-layers", "99"]
     assert found.health_check == ["/usr/local/bin/healthcheck", "8080", "health"]
@@ -93,7 +91,7 @@ def test_a_recipe_without_preset_gets_its_own_options_for_a_gpu() -> None:
 
 
 def test_a_recipe_that_takes_no_model() -> None:
-    recipe = CATALOG.engine("hello-sm120").recipe
+    recipe = RECIPES.engine("hello-sm120").recipe
     with pytest.raises(RecipeError, match="takes no --model"):
         service(Run(recipe.name, recipe), IMAGE, Files({"model": "/m"}))
     with pytest.raises(RecipeError, match="takes no --context"):
@@ -102,13 +100,13 @@ def test_a_recipe_that_takes_no_model() -> None:
 
 def test_a_preset_gets_no_file_that_its_engine_ignores() -> None:
     preset = preset_of("vllm-0.21.0")
-    run = Run("a@5090", CATALOG.engine(preset.recipe).recipe, preset)
+    run = Run("a@5090", RECIPES.engine(preset.recipe).recipe, preset)
     with pytest.raises(RecipeError, match="takes no --mmproj"):
         service(run, IMAGE, Files({"model": "/m", "mmproj": "/p"}))
 
 
 def test_a_server_without_a_model() -> None:
-    recipe = CATALOG.engine("vllm-0.21.0").recipe
+    recipe = RECIPES.engine("vllm-0.21.0").recipe
     with pytest.raises(RecipeError, match="needs a model"):
         service(Run(recipe.name, recipe), IMAGE, Files({}))
     own = Run(recipe.name, recipe, options=("OWNER/NAME",))
@@ -116,7 +114,7 @@ def test_a_server_without_a_model() -> None:
 
 
 def test_a_recipe_that_is_no_server() -> None:
-    recipe = CATALOG.engine("hami-core").recipe
+    recipe = RECIPES.engine("hami-core").recipe
     with pytest.raises(RecipeError, match="is no server"):
         service(Run(recipe.name, recipe), IMAGE, Files({}))
 

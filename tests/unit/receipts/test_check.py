@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from builder.errors import ReceiptError, RecipeError
-from builder.families import load_catalog
 from builder.publish.remote_image import RemoteImage
 from builder.receipts.catalog import ReceiptEntry
 from builder.receipts.check import checked, require_valid
 from builder.receipts.schema import parse
-from support.environment import REPOSITORY
 from support.receipts import CARD, DIGEST, KEY, measured, receipt, run
+from support.shipped import RECIPES
 
-RECIPES = load_catalog(REPOSITORY)
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 LABELS = {"builder.recipe": "llama-cpp-b9831", "builder.key": KEY}
 

@@ -8,17 +8,16 @@ import pytest
 
 from builder.choose import machine
 from builder.choose.choice import Question, choose
-from builder.families import load_catalog
-from builder.presets.catalog import PresetEntry, load
+from builder.presets.catalog import PresetEntry
 from builder.presets.schema import Preset
 from builder.receipts.catalog import ReceiptEntry
 from builder.receipts.of_preset import is_file, is_run_of, lookup
 from builder.receipts.schema import ModelFile
 from support.environment import REPOSITORY
 from support.receipts import CARD, measured, of_dflash, receipt, run
+from support.shipped import PRESETS, RECIPES
 
-CATALOG = load_catalog(REPOSITORY)
-PRESET = load(CATALOG).preset("qwen3.6-27b-dflash@5090-laptop")
+PRESET = PRESETS.preset("qwen3.6-27b-dflash@5090-laptop")
 GIVEN = of_dflash(PRESET.preset)
 FLAGS, MODEL, DRAFT = GIVEN["arguments"], GIVEN["model"], GIVEN["draft"]
 
@@ -29,7 +28,7 @@ def entry(name: str = "a", **more: Any) -> ReceiptEntry:
 
 def found(*entries: ReceiptEntry, cards: tuple[str, ...] = ("5090",), context: int = 0) -> Any:
     here = machine.named(REPOSITORY, cards).cards
-    return lookup(entries, CATALOG)(PRESET, here, context)
+    return lookup(entries, RECIPES)(PRESET, here, context)
 
 
 def test_the_same_run_on_such_a_card_has_its_figure() -> None:
@@ -90,14 +89,14 @@ def test_a_receipt_comes_before_the_published_figure() -> None:
     here = machine.named(REPOSITORY, ["5090"])
     memories = machine.memories(REPOSITORY)
     fast = entry(draft=None, measured=[measured(run(300.0, 1), run(310.0, 2))])
-    question = Question(here, CATALOG, memories, receipts=lookup([fast], CATALOG))
+    question = Question(here, RECIPES, memories, receipts=lookup([fast], RECIPES))
     first, second = choose([PRESET, slow], question).fits
     assert (first.preset, first.measured and first.measured.tokens_per_second) == ("slow", 305)
     assert (second.preset, second.measured) == (PRESET.name, None)
 
 
 def test_a_preset_with_what_no_receipt_tells_has_none() -> None:
-    recipe, preset = CATALOG.engine(PRESET.preset.recipe).recipe, PRESET.preset
+    recipe, preset = RECIPES.engine(PRESET.preset.recipe).recipe, PRESET.preset
     given = entry().receipt
     assert is_run_of(given, preset, recipe)
     serve = preset.serve.model_copy(update={"environment": {"A": "1"}})

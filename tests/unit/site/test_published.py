@@ -13,9 +13,7 @@ import yaml
 
 from builder import sbom
 from builder.errors import FetchError
-from builder.families import load_catalog
 from builder.nightly import history
-from builder.presets import catalog as presets
 from builder.publish.referrers import attach
 from builder.publish.reproductions import REPRODUCTION
 from builder.publish.tag_history import attach_note
@@ -29,11 +27,11 @@ from builder.site.published import published
 from builder.site.write import write
 from builder.smoke.verdict import PresetUse
 from builder.tools.registry.client import Manifest, Repository
-from support.environment import REPOSITORY
 from support.nights import night
 from support.prunes import image
 from support.registries import put_image
 from support.reproductions import statement
+from support.shipped import PRESETS, RECIPES
 from support.verdicts import GOOD, verdict
 
 pytestmark = pytest.mark.usefixtures("docker_config")
@@ -69,7 +67,7 @@ def moved(registry: str) -> tuple[Repository, Manifest, Manifest]:
 
 def test_a_tag_with_its_history(moved: tuple[Repository, Manifest, Manifest]) -> None:
     repository, first, second = moved
-    recipe = load_catalog(REPOSITORY).engine("llama-cpp-b9261").recipe
+    recipe = RECIPES.engine("llama-cpp-b9261").recipe
     (tag,) = published(repository, recipe, Settings()).tags
     assert (tag.tag, tag.digest, tag.created[:10]) == ("b9261", second.digest, "2026-11-02")
     sizes = [layer.size for layer in second.body.layers or ()]
@@ -93,7 +91,7 @@ def test_the_pages_of_a_published_image(
     )
     for day, signs in ((4, key), (5, None)):
         attach(repository, second, REPRODUCTION, statement(second.digest, day, signs))
-    facts = collect(load_catalog(REPOSITORY), settings, print)
+    facts = collect(RECIPES, settings, print)
     write(facts, tmp_path / "site")
     page = (tmp_path / "site" / "images" / "llama-cpp-b9261.html").read_text()
     html5lib.HTMLParser(strict=True).parse(page)
@@ -119,7 +117,7 @@ def test_the_pages_of_a_published_image(
 def test_a_tag_with_the_image_of_another_recipe_is_left_out(registry: str) -> None:
     repository = Repository(f"{registry}/me/llama-cpp", print)
     put_image(repository, "k", "b9261", builder_recipe="llama-cpp-b9397")
-    recipe = load_catalog(REPOSITORY).engine("llama-cpp-b9261").recipe
+    recipe = RECIPES.engine("llama-cpp-b9261").recipe
     others = ("llama-cpp-b9261", "llama-cpp-b9397")
     assert published(repository, recipe, Settings(), others).tags == ()
     (tag,) = published(repository, recipe, Settings(), ("llama-cpp-b9261",)).tags
@@ -127,8 +125,7 @@ def test_a_tag_with_the_image_of_another_recipe_is_left_out(registry: str) -> No
 
 
 def test_a_preset_that_was_tried_has_the_memory_of_its_trial(tmp_path: Path) -> None:
-    catalog = load_catalog(REPOSITORY)
-    entry = presets.load(catalog).preset(PRESET)
+    entry = PRESETS.preset(PRESET)
     use = PresetUse(
         *(entry.preset.identity, 262144, "5090-laptop", 1, 25_000_000_000, 20_000_000_000),
         *(500_000_000, {"weights": 19_500_000_000}),
@@ -146,7 +143,7 @@ def test_a_preset_that_was_tried_has_the_memory_of_its_trial(tmp_path: Path) -> 
         seconds={},
     )
     record.write(tmp_path, kept)
-    facts = collect(catalog, Settings(state_dir=tmp_path), print)
+    facts = collect(RECIPES, Settings(state_dir=tmp_path), print)
     laptop = next(each for each in facts.cards if each.card == "5090-laptop")
     option = next(each for each in laptop.fits if each.preset == PRESET)
     assert option.memory_by == "trial"
@@ -161,8 +158,7 @@ def test_an_image_of_another_machine_has_not_the_figures_of_this_one(
     moved: tuple[Repository, Manifest, Manifest],
 ) -> None:
     repository, _, second = moved
-    catalog = load_catalog(REPOSITORY)
-    recipe = catalog.engine("llama-cpp-b9261").recipe
+    recipe = RECIPES.engine("llama-cpp-b9261").recipe
     there = published(repository, recipe, Settings())
     ours = Record(
         recipe="llama-cpp-b9261",
@@ -174,7 +170,7 @@ def test_an_image_of_another_machine_has_not_the_figures_of_this_one(
         created="2026-11-20T02:00:00+00:00",
         seconds={},
     )
-    found = image_fact(catalog, "llama-cpp-b9261", repository.name, [], ours, there)
+    found = image_fact(RECIPES, "llama-cpp-b9261", repository.name, [], ours, there)
     assert (found.digest, found.unpacked_size) == (second.digest, None)
     assert found.checks == {"help": 12, "libraries": 3}
 
@@ -185,8 +181,8 @@ def test_a_registry_that_does_not_answer_is_an_error(
     monkeypatch.setattr(tenacity.nap.time, "sleep", lambda _: None)
     settings = Settings(namespace="127.0.0.1:1/me", state_dir=tmp_path)
     with pytest.raises(FetchError, match="does not answer"):
-        collect(load_catalog(REPOSITORY), settings, print)
-    assert collect(load_catalog(REPOSITORY), settings, print, offline=True).images
+        collect(RECIPES, settings, print)
+    assert collect(RECIPES, settings, print, offline=True).images
 
 
 def test_every_night_is_shown_and_why_it_failed(registry: str, tmp_path: Path) -> None:
@@ -194,7 +190,7 @@ def test_every_night_is_shown_and_why_it_failed(registry: str, tmp_path: Path) -
     history.write(repository, night(channel="master", outcome="moved"))
     history.write(repository, night(channel="master", outcome="failed", reason=LOST))
     settings = Settings(namespace=f"{registry}/me", state_dir=tmp_path / "state")
-    facts = collect(load_catalog(REPOSITORY), settings, print)
+    facts = collect(RECIPES, settings, print)
     assert [each.recipe for each in facts.images if each.nights] == ["llama-cpp-master"]
     write(facts, tmp_path / "site")
     page = (tmp_path / "site" / "nights.html").read_text()

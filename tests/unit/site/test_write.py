@@ -37,6 +37,7 @@ from support import receipts
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.receipts import DIGEST, receipt
+from support.shipped import RECIPES
 
 HOSTILE = "'\"><script>alert(1)</script><img src=x onerror=alert(1)>"
 LOADING = {"src", "srcset", "data", "poster", "action", "background"}
@@ -46,7 +47,7 @@ LOADING = {"src", "srcset", "data", "poster", "action", "background"}
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Site:
     state = tmp_path_factory.mktemp("state")
-    return collect(load_catalog(REPOSITORY), Settings(namespace="", state_dir=state), print)
+    return collect(RECIPES, Settings(namespace="", state_dir=state), print)
 
 
 @pytest.fixture(scope="module")
