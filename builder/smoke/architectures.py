@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from builder.families.layout import LAYOUT
+from builder.kernels.selection import Capability, runs
 from builder.recipes.schema import LibraryProbe
 from builder.smoke.contents import Contents, File
 from builder.smoke.rules import Rules
@@ -39,6 +40,12 @@ def satisfied(expected: str, found: set[str]) -> bool:
     return bool(found & {expected, f"{expected}a", f"{expected}f"})
 
 
+def _run_by(code: ElfFile, name: str) -> bool:
+    """Whether the card of an architecture, such as sm_121, runs some machine code of a file."""
+    card = Capability.of_arch(name.removeprefix("sm_"))
+    return any(entry.kind == "elf" and runs(entry, card) for entry in code.code)
+
+
 def expected_of(architectures: Sequence[str]) -> list[str]:
     """``sm_120`` and so on: the entries of ``[cuda] arch`` that ask for machine code."""
     wanted = [arch for arch in architectures if not arch.endswith("-virtual")]
@@ -48,8 +55,9 @@ def expected_of(architectures: Sequence[str]) -> list[str]:
 def check(architectures: Sequence[str], contents: Contents, rules: Rules) -> Iterator[Check]:
     """Every ELF file of the image with GPU code has the architectures that the recipe asks for.
 
-    The engine's own files need exactly that variant; for a library of the base any variant is
-    enough (cuBLAS has sm_120 where an engine has sm_120a).
+    The engine's own files need exactly that variant.  For a library of the base any machine code is
+    enough that the card runs: cuBLAS has sm_120, for an engine with sm_120a, and for compute
+    capability 12.1.
     """
     expected = expected_of(architectures)
     with_code = [(file, parsed) for file, parsed in contents.elves() if parsed.code]
@@ -62,7 +70,11 @@ def check(architectures: Sequence[str], contents: Contents, rules: Rules) -> Ite
         of_engine = file.path.startswith(ENGINE)
         names = expected if of_engine else [name.rstrip("af") for name in expected]
         summary = _summary(parsed)
-        complete = all(satisfied(name, found) for name in names)
+        complete = (
+            all(satisfied(name, found) for name in names)
+            if of_engine
+            else all(_run_by(parsed, name) for name in names)
+        )
         offenders = [] if complete else [(file.path, summary)]
         yield rules.check("architectures", file.path, " ".join(names), offenders, summary)
     for file in contents.files.values():

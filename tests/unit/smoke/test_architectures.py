@@ -1,0 +1,48 @@
+"""Machine code for the cards of a recipe: the engine's own, and that of libraries of the base."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.smoke.architectures import check
+from builder.smoke.contents import Contents, File
+from builder.smoke.rules import Rules
+from builder.tools.elf import ElfFile
+from builder.tools.fatbin import Code
+
+
+def file_with(path: str, *code: Code) -> File:
+    return File(path, "file", elf=ElfFile("x86-64", "dyn", path, (), (), (), None, code))
+
+
+@pytest.mark.parametrize(
+    ("arch", "cublas", "good"),
+    [
+        ("120a", Code("elf", 120), True),
+        ("121", Code("elf", 120), True),
+        ("121", Code("elf", 121), True),
+        ("121", Code("elf", 120, "f"), True),
+        ("121", Code("elf", 120, "a"), False),
+        ("121", Code("ptx", 120), False),
+        ("121", Code("elf", 100), False),
+        ("120", Code("elf", 121), False),
+    ],
+)
+def test_a_library_of_the_base_needs_code_that_the_card_runs(
+    arch: str, cublas: Code, good: bool
+) -> None:
+    digits = arch.rstrip("a")
+    own = Code("elf", int(digits), arch.removeprefix(digits))
+    files = [
+        file_with("/opt/engine/lib/libx.so", own),
+        file_with("/usr/local/cuda/lib/libcublas.so.13", cublas),
+    ]
+    contents = Contents({file.path: file for file in files}, {}, (), 0)
+    engine, base = check([arch], contents, Rules(()))
+    assert (engine.passed, base.passed) == (True, good)
+
+
+def test_the_engine_needs_code_of_its_own() -> None:
+    file = file_with("/opt/engine/lib/libx.so", Code("elf", 120))
+    (found,) = check(["121"], Contents({file.path: file}, {}, (), 0), Rules(()))
+    assert found.passed is False
