@@ -17,6 +17,7 @@ from builder.tools.docker import containers
 KIND = "entrypoint"
 TIMEOUT = 60.0  # seconds
 LINES = 3  # what is missing, what to do, how to use the CPU
+(CPU,) = (f"{name}={value}" for name, value in entrypoint.CPU.items())
 # Where NVIDIA's runtime is the engine's default, "void" makes it leave the container alone
 # (NVIDIA Container Toolkit, "Specialized Configurations with Docker").
 NO_GPU = "--env=NVIDIA_VISIBLE_DEVICES=void"
@@ -58,41 +59,50 @@ def check_static(contents: Contents) -> Check:
 
 
 def check(recipe: Recipe, reference: str, contents: Contents) -> Iterator[Check]:
-    """Start the image without a GPU, and let it print what it found.  Raises ``UntriedError``."""
+    """Start the image without a GPU, and let it print what it found.  Raises ``UntriedError``.
+
+    It decides on a card with ``--check`` as it does before it starts the engine, except where
+    BUILDER_CPU is set: one container answers both questions.
+    """
     words = contents.config.get("Entrypoint") or []
     if words[:1] != [LAYOUT.entrypoint]:
         expected = f"starts with {LAYOUT.entrypoint}"
         yield Check(KIND, "the image", expected, " ".join(words) or "no entrypoint", False)
         return
-    done = _run(reference, words)
-    lines = done.output.strip().splitlines()
-    passed = done.status == entrypoint.NO_CARD and len(lines) == LINES
-    expected = f"exit status {entrypoint.NO_CARD} and {LINES} lines"
-    found = f"exit status {done.status}: {' | '.join(lines[: LINES + 1])}"
-    yield Check(KIND, "a start without a card", expected, found, passed)
-    yield _reported(recipe, _run(reference, [*words, "--check", "--json"]))
-
-
-def _run(reference: str, words: Sequence[str]) -> containers.Finished:
-    program, *arguments = words
-    return containers.run(reference, arguments, entrypoint=program, timeout=TIMEOUT, extra=[NO_GPU])
-
-
-def _reported(recipe: Recipe, done: containers.Finished) -> Check:
-    """The report is that of the recipe, and says that the engine cannot run."""
-    code = tuple(ENGINES[recipe.family].machine_code(recipe))
-    expected = _needs(recipe.name, code, recipe.cuda.driver)
+    program, *engine = words
+    arguments = [*engine, "--check", "--json"]
+    done = containers.run(reference, arguments, entrypoint=program, timeout=TIMEOUT, extra=[NO_GPU])
     try:
         report = _Report.model_validate_json(done.output)
     except ValidationError as error:
         why = f"{error.error_count()} faults in: {done.output.strip()[:200]}"
-        return Check(KIND, "--check --json", expected, why, False)
+        yield Check(KIND, "--check --json", "a report of the entrypoint", why, False)
+        return
+    yield _refused(report, done.status, contents)
+    yield _reported(recipe, report)
+
+
+def _refused(report: _Report, status: int, contents: Contents) -> Check:
+    """The engine is not started without a card, and the reason is printed."""
+    found = f"exit status {status}: {' | '.join(report.lines)}"
+    if report.usable:
+        found += "; it claims that a card is there"
+    cpu = CPU in (contents.config.get("Env") or [])
+    if cpu:
+        found += f"; the image sets {CPU}"
+    lines = len(report.lines) == LINES
+    passed = status == entrypoint.NO_CARD and lines and not report.usable and not cpu
+    expected = f"exit status {entrypoint.NO_CARD} and {LINES} lines"
+    return Check(KIND, "a start without a card", expected, found, passed)
+
+
+def _reported(recipe: Recipe, report: _Report) -> Check:
+    """The report is that of the recipe."""
+    code = tuple(ENGINES[recipe.family].machine_code(recipe))
+    expected = _needs(recipe.name, code, recipe.cuda.driver)
     image = report.image
     driver = image.driver if recipe.cuda.driver else None
     found = _needs(image.recipe or "no recipe", image.code, driver)
-    refused = not report.usable and len(report.lines) == LINES
-    if not refused:
-        found += "; it claims that a card is there"
     return Check(KIND, "--check --json", expected, found, found == expected)
 
 

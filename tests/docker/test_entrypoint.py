@@ -130,3 +130,13 @@ def test_needs_that_are_not_the_recipes_fail(
     refused, reported = entry.check(hello_recipe(), name, contents)
     assert refused.passed
     assert (reported.passed, reported.found) == (False, found)
+
+
+def test_an_image_that_asks_for_the_cpu_itself_fails(image: str) -> None:
+    words = entrypoint.command(["/opt/engine/bin/hello-server"])
+    config = {"Entrypoint": words, "Env": ["PATH=/usr/bin", "BUILDER_CPU=1"]}
+    refused, reported = entry.check(hello_recipe(), image, Contents({}, {"config": config}, (), 0))
+    assert reported.passed
+    assert not refused.passed
+    assert refused.found.startswith("exit status 78: this container has no GPU")
+    assert refused.found.endswith("; the image sets BUILDER_CPU=1")
