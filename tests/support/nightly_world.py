@@ -16,7 +16,7 @@ import requests
 from builder.tools.registry.client import MANIFESTS
 from support import upstreams
 from support.commands import ForkServer
-from support.overlaid import PACKAGE, StandIn, write_catalog
+from support.overlaid import PACKAGE, SITE, StandIn, write_catalog
 from support.publishing import PUSHED, digest_of
 from support.registries import Proxy, proxied
 from support.smoke_tests import images_at
@@ -36,8 +36,8 @@ base  = "{base}"
 head  = "{head}"
 why   = "it is for older GPUs"
 [patch.probe]
-run = ["python3", "-c", "import vllm.ops as o; print(o.CAPABILITY)"]
-contains = ["12"]
+file = "{site}/vllm/ops.py"
+has  = ["CAPABILITY = 12"]
 """
 
 
@@ -121,7 +121,7 @@ def world(
     with proxied(registry) as proxy:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
         source = f'[source]\ngit = "{upstream.url}"\ncommit = "{base}"'
-        parts = PARTS.format(track='tag     = "b*"', base=base, head=head)
+        parts = PARTS.format(track='tag     = "b*"', base=base, head=head, site=SITE)
         write_catalog(catalog, parts, published.build(), source=source, more='moving = ["nightly"]')
         found = World(catalog, upstream, proxy, registry, published, fork_server)
         found.on(0)
