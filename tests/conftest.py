@@ -16,6 +16,7 @@ pytest_plugins = [
     "support.registries",
     "support.overlaid",
     "support.publishing",
+    "support.platforms",
     "support.prunes",
     "support.hub_login",
     "support.farms",

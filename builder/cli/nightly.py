@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -178,6 +178,21 @@ def _first(reason: str) -> str:
     return reason.partition("\n")[0]
 
 
+def _downloads(status: Status) -> Iterator[str]:
+    """The download of the last update, and of each image of an index."""
+    if status.image is None:
+        return
+    before = "for somebody who has the image before"
+    platforms = status.image.platforms
+    if len(platforms) < 2 and status.update is not None:
+        update, anew = map(sizes.shown, (status.update, status.image.download_size))
+        yield f"download: {update} {before}, {anew} anew"
+    for name, found in platforms.items() if len(platforms) > 1 else ():
+        size = status.updates.get(name)
+        known = f"{sizes.shown(size)} {before}, " if size is not None else ""
+        yield f"download for {name}: {known}{sizes.shown(found.download_size)} anew"
+
+
 def _reproduced(found: Reproduced) -> str:
     text = f"reproduced {found.created[:10]} on {found.architecture}"
     if found.key:
@@ -193,10 +208,7 @@ def _notes(status: Status) -> list[str]:
         ended = f"last nightly run {minute(last.started)}: {last.outcome}"
         notes.append(f"{status.recipe}: {ended}{'' if last.good else f'; last good one: {good}'}")
         notes += [] if last.good else [f"{status.recipe}: {_first(last.reason)}"]
-    if status.update is not None and status.image is not None:
-        update, anew = map(sizes.shown, (status.update, status.image.download_size))
-        text = f"download: {update} for somebody who has the image before, {anew} anew"
-        notes.append(f"{status.recipe}: {text}")
+    notes += [f"{status.recipe}: {text}" for text in _downloads(status)]
     if status.reproduced is not None:
         notes.append(f"{status.recipe}: {_reproduced(status.reproduced)}")
     notes += [f"{status.recipe}: {text}" for text in status.problem.splitlines()]

@@ -11,20 +11,34 @@ from builder.cli.options import (
     CatalogOption,
     JsonOption,
     RecipeName,
+    build_options,
     build_session,
     reason_option,
     repository_of,
 )
 from builder.cli.tag import only_run_with_tags
 from builder.cli.terminal import line, print_json
+from builder.platforms import Platform
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from builder.images.session import BuildSession
+    from builder.publish.push import Published
 
 
 def push(
     recipe: RecipeName,
     catalog: CatalogOption = None,
+    platform: Annotated[
+        Platform | None,
+        typer.Option(
+            "--platform",
+            metavar="OS/ARCHITECTURE",
+            help="Push only the image for this platform, under its immutable tag. Default: the "
+            "images of all platforms and their index.",
+        ),
+    ] = None,
     replace: Annotated[
         bool,
         typer.Option(
@@ -63,6 +77,10 @@ def push(
     been verified on this machine, or its verdict must be signed by BUILDER_COSIGN_KEY or one of
     BUILDER_TRUSTED_KEYS; otherwise it is pulled and smoke-tested first.
 
+    For a recipe with several platforms the image of each is pushed under its immutable tag, then an
+    index of them, which gets the other tags. If a platform has no verified image, neither here nor
+    in the registry, nothing is pushed: push it from the machine that has it with --platform.
+
     A version tag that points to another image is an error (see --replace). Moving tags are moved,
     except channels, which only `builder nightly` moves. Before that, the download of an update is
     shown: the layers that the image lacks to which the tag points now. If it exceeds the recipe's
@@ -75,44 +93,56 @@ def push(
     registry refuses the push, a tag is taken, or an update exceeds its budget. The error lists the
     tags that were already pushed.
     """
-    from builder.images.lookup import verified
-    from builder.images.release import Release, release
     from builder.nightly.channels import tag_of
-    from builder.publish.tags import tags_of
     from builder.tools.files import workspace
 
     if (replace or over_budget) != (reason is not None):
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
-    session = build_session(catalog)
+    session = build_session(catalog, build_options(platform=platform))
     if check:
         _check(recipe, session, as_json=as_json)
         return
     repository_of(session.catalog, recipe)  # without a namespace, a build would not help
-    image, record = verified(session, recipe)
-    entry = session.catalog.engine(recipe)
-    tags = tags_of(record, entry.recipe)
-    wanted = Release(
-        image,
-        record,
-        tags,
-        entry.texts(),
-        replace=reason if replace else None,
-        over_budget=reason if over_budget else None,
-    )
+    reasons = (reason if replace else None, reason if over_budget else None)
     with only_run_with_tags(), workspace(session.settings.cache_dir) as work:
-        done = release(session, wanted, work)
+        done = _pushed(session, recipe, reasons, work)
     if as_json:
         print_json(asdict(done))
         return
     line(f"pushed   {done.repository}@{done.digest}  ({done.uploaded} blobs uploaded)")
+    for name, digest in done.platforms.items():
+        line(f"         {name} is {digest}")
     line(f"tags     {', '.join(done.tags)}")
     for update in done.updates:
         line(f"download {update.text}")
-    channel = tag_of(entry)
+    channel = tag_of(session.catalog.engine(recipe))
     if channel:
         line(f"channel  {channel} is only moved by `builder nightly {recipe}`")
     for tag, before in done.replaced.items():
         line(f"replaced {tag}, which was {before}")
+
+
+def _pushed(
+    session: BuildSession,
+    recipe: str,
+    reasons: tuple[str | None, str | None],
+    work: Path,
+) -> Published:
+    """Push the images of a recipe; ``reasons`` are those to replace tags, and for the budget."""
+    from builder.images.lookup import verified
+    from builder.images.release import Release, release
+    from builder.images.release_index import index_release, release_index
+    from builder.publish.tags import Tags, tags_of
+
+    entry = session.catalog.engine(recipe)
+    texts = entry.texts()
+    several = len(entry.recipe.platform) > 1
+    if several and session.options.platform is None:
+        wanted = index_release(session.images(recipe), texts, *reasons)
+        return release_index(session, wanted, work)
+    image, record = verified(session, recipe)
+    tags = Tags(image.immutable_tag, (), ()) if several else tags_of(record, entry.recipe)
+    return release(session, Release(image, record, tags, texts, *reasons), work)
 
 
 def _check(recipe: str, session: BuildSession, *, as_json: bool) -> None:

@@ -77,7 +77,7 @@ def sbom(
     if published is None:
         text = _of_local_image(recipe, catalog, platform, kind)
     else:
-        text = _of_published_image(recipe, catalog, published, kind)
+        text = _of_published_image(recipe, catalog, published, platform, kind)
     if output_file is None:
         typer.echo(text, nl=False)
     else:
@@ -95,10 +95,12 @@ def _of_local_image(recipe: str, catalog: Path | None, platform: Platform | None
         return documents(image, record, work)[kind]
 
 
-def _of_published_image(recipe: str, catalog: Path | None, reference: str, kind: str) -> str:
+def _of_published_image(
+    recipe: str, catalog: Path | None, reference: str, platform: Platform | None, kind: str
+) -> str:
     from builder.publish.attachments import attached
 
-    files = attached(repository_of(catalog_at(catalog), recipe), reference, kind)
+    files = attached(repository_of(catalog_at(catalog), recipe), reference, kind, platform)
     return files[0].content.decode("utf-8", "replace")
 
 

@@ -72,15 +72,21 @@ def promote(
 
 
 def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> str:
-    """The digest of the recipe's verified image in the registry, else its immutable tag."""
+    """The digest of the recipe's verified image in the registry, else its immutable tag.
+
+    For several platforms, that of the index of their images.
+    """
+    from builder.images.release_index import published_index
     from builder.images.verified import find_published
     from builder.tools.files import workspace
 
     session = build_session(catalog)
-    image = session.resolve(recipe)
+    images = session.images(recipe)
     with workspace(session.settings.cache_dir) as work:
-        found = find_published(session, image, repository, work)
-    return found.digest if found else image.immutable_tag
+        if len(images) > 1:
+            return published_index(session, images, repository, work)
+        found = find_published(session, images[0], repository, work)
+    return found.digest if found else images[0].immutable_tag
 
 
 @group.command()
@@ -141,7 +147,7 @@ def history(
             minute(move.created),
             move.version,
             move.digest,
-            sizes.shown(move.update) if move.update is not None else "",
+            _update(move),
             move.reason,
         )
         for move in found
@@ -196,7 +202,15 @@ def _print_move(move: Move, as_json: bool) -> None:
         before = f", which was {move.before}" if move.before else ""
         line(f"{move.tag} is {move.digest}{before}")
         if move.update is not None:
-            line(f"download {sizes.shown(move.update)} for somebody who has the image before")
+            line(f"download {_update(move)} for somebody who has the image before")
+
+
+def _update(move: Move) -> str:
+    """The size of the update of a move, for each platform of an index; empty where not known."""
+    if move.updates:
+        found = [f"{sizes.shown(size)} ({name})" for name, size in move.updates.items()]
+        return ", ".join(found)
+    return sizes.shown(move.update) if move.update is not None else ""
 
 
 @group.command()

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from builder.errors import TagMovedError
 from builder.images.session import BuildSession
-from builder.images.verified import find_published
+from builder.images.verified import Verified, find_published
 from builder.plan.rendered import EngineImage
 from builder.publish import push
 from builder.publish.attachments import attachments_of
 from builder.publish.push import Published, Pushing
 from builder.publish.tags import Tags, open_repository
+from builder.publish.upload import LocalImage
 from builder.publish.verdicts import require_signing, trust_of
 from builder.records.record import Record
 from builder.tools.registry.client import Repository
@@ -61,18 +62,33 @@ def _push(session: BuildSession, repository: Repository, wanted: Release, work: 
     found = None
     if wanted.replace is None and tags.immutable in known:
         found = find_published(session, image, repository, work)
+    how = pushing(session, wanted, found, known, work)
+    return push.push(repository, wanted.record, tags, how)
 
+
+def pushing(
+    session: BuildSession,
+    wanted: Release,
+    found: Verified | None,
+    known: frozenset[str],
+    work: Path,
+    local: LocalImage | None = None,
+) -> Pushing:
+    """How an image is pushed; ``found`` is the registry's verified image of its key.
+
+    ``known`` are the tags of the repository, ``local`` the engine's image where it has been read.
+    """
     there, verified = (found.digest, found.record) if found else ("", wanted.record)
-    how = Pushing(
+    return Pushing(
         work,
         session.log,
         trust_of(session.settings, work),
-        attachments_of(image, verified or wanted.record, wanted.recipe, work),
+        attachments_of(wanted.image, verified or wanted.record, wanted.recipe, work),
         wanted.replace,
         there,
         verified,
         known,
-        image.plan.recipe.budget.update,
+        wanted.image.plan.recipe.budget.update,
         wanted.over_budget,
+        local,
     )
-    return push.push(repository, wanted.record, tags, how)

@@ -84,13 +84,13 @@ def _is_signed(
 
 
 def _require_single(repository: Repository, immutable: str, digest: str) -> None:
-    """Raise ``RegistryError`` where an image is an index: builder pushes single images only, and
-    which image of an index is run depends on the machine."""
+    """Raise ``RegistryError`` where an index stands under the immutable tag of one image: which
+    image of an index is run depends on the machine."""
     there = repository.manifest(digest)
     if there is not None and there.body.manifests is not None:
         raise RegistryError(
-            f"{repository.name}:{immutable} is an index of images, which builder never pushes",
-            f"it is {digest}",
+            f"{repository.name}:{immutable} is an index of images",
+            f"it is {digest}; builder gives that tag to the image of one platform",
             "nothing was pulled, tagged or signed. Delete that tag in the registry, or replace it: "
             "`builder push --replace --reason TEXT`",
         )
@@ -116,7 +116,7 @@ def _pulled(session: BuildSession, image: EngineImage, reference: str, work: Pat
     """
     folder = work / "pulled"
     folder.mkdir()
-    with pulled(reference):
+    with pulled(reference, image.platform):
         kept = check_pulled(image, reference, session.options, session.reporter, folder)
     require_good(kept, reference)
     return kept

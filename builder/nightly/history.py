@@ -54,10 +54,11 @@ class NightlyRun(BaseModel):
     reason: str = ""
     """Why it failed or was held; or what is worth knowing of a run that did not."""
     update: int | None = None
-    """Bytes to download for somebody who has the image before, where the channel moved."""
+    """Bytes to download for somebody who has the image before, where the channel moved; of several
+    platforms the most."""
     kernels: KernelSummary | None = None
     """The kernels of the image that the channel pointed to afterwards, where they are known; of
-    those that spill, the worst."""
+    those that spill, the worst.  Of several platforms, those of the recipe's first one."""
 
     @property
     def good(self) -> bool:

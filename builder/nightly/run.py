@@ -24,7 +24,7 @@ from builder.nightly.channels import Channel
 from builder.nightly.history import NightlyRun, Outcome
 from builder.publish import push, tags
 from builder.publish.attachments import attachments_of
-from builder.publish.remote_image import CREATED, configuration
+from builder.publish.remote_image import CREATED, PlatformImage
 from builder.publish.survey import is_nightly
 from builder.publish.tag_history import moves
 from builder.publish.update_size import Update, over_budget
@@ -35,7 +35,7 @@ from builder.records import crashes, record
 from builder.records.record import Record
 from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, workspace
-from builder.tools.registry.client import Manifest, Repository
+from builder.tools.registry.client import Repository
 from builder.upstream import snapshot
 from builder.upstream.patch_state import Finding
 from builder.upstream.session import SourceSession, open_session
@@ -201,7 +201,7 @@ def _update_channel(
             f"nightly run of {frozen.name}",
             "night",
             before,
-            approve=lambda update, new: _approve(session, channel, repository, update, new),
+            approve=lambda *found: _approve(session, channel, repository, digest, *found),
         )
     # It is unchanged where another machine has moved it to the same image in the meantime.
     progress.outcome = "moved" if done.before != digest else "unchanged"
@@ -212,18 +212,23 @@ def _approve(
     session: BuildSession,
     channel: Channel,
     repository: Repository,
-    update: Update,
-    new: Manifest,
+    digest: str,
+    updates: Sequence[Update],
+    images: Sequence[PlatformImage],
 ) -> None:
-    """Log the size of an update; raise ``RegistryError`` where it exceeds the recipe's budget."""
-    session.log(f"download: {update.text}")
+    """Log the size of updates; raise ``RegistryError`` where one exceeds the recipe's budget.
+
+    ``digest`` is what the channel would move to, with its ``images``.
+    """
+    for each in updates:
+        session.log(f"download: {each.text}")
     name, budget = channel.entry.name, channel.entry.recipe.budget.update
-    if why := over_budget(repository, update, budget, new, lambda: configuration(repository, new)):
+    if why := over_budget(repository, updates, budget, images):
         raise RegistryError(
             f"{channel.tag} is not moved: the update has more than the {budget} MB of [budget]",
             why,
             "make the update smaller, or move the tag all the same: "
-            f"`builder tag promote {name} {channel.tag} --to {new.digest} --reason TEXT`",
+            f"`builder tag promote {name} {channel.tag} --to {digest} --reason TEXT`",
         )
 
 

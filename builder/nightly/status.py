@@ -5,8 +5,8 @@ The registry is the state: any machine that has the recipes and a login gives th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from builder.nightly.channels import Channel
 from builder.nightly.history import NightlyRun
 from builder.publish.referrers import referrers
 from builder.publish.remote_image import REVISION, RemoteImage, remote_image
-from builder.publish.reproductions import Reproduced, reproduced
+from builder.publish.reproductions import Reproduced, of_all, reproduced
 from builder.publish.tag_history import last_move
 from builder.publish.tags import open_repository
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry
@@ -57,7 +57,10 @@ class Status:
     limit: int | None = None
     """Days that the channel may be behind."""
     update: int | None = None
-    """Bytes to download for somebody who has the image before; None: not known."""
+    """Bytes to download for somebody who has the image before, of several platforms the most; None:
+    not known."""
+    updates: Mapping[str, int] = field(default_factory=dict)
+    """The same by platform ("linux/amd64"), where the image is an index."""
     reproduced: Reproduced | None = None
     """The statement that the image was built again; None: it has none."""
     good: NightlyRun | None = None
@@ -155,8 +158,15 @@ def _served(status: Status, repository: Repository, settings: Settings) -> Statu
     if image is None:
         return status
     last = last_move(repository, status.tag, image.digest)
-    again = reproduced(referrers(repository, image.digest), image.digest, settings)
-    return replace(status, image=image, update=last.update if last else None, reproduced=again)
+    digests = [each.digest for each in image.platforms.values()] or [image.digest]
+    again = of_all([reproduced(referrers(repository, each), each, settings) for each in digests])
+    return replace(
+        status,
+        image=image,
+        update=last.update if last else None,
+        updates=last.updates if last else {},
+        reproduced=again,
+    )
 
 
 def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Repositories) -> Status:

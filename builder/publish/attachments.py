@@ -64,7 +64,7 @@ def _documents_of(image: EngineImage, record: Record, work: Path) -> dict[str, s
     if docker.image(record.digest) is not None:
         return documents(image, record, work)
     repository = record.references[0].rpartition(":")[0]
-    with pulled(f"{repository}@{record.digest}"):
+    with pulled(f"{repository}@{record.digest}", image.platform):
         return sbom.documents(image, record, installed(record.digest, work))
 
 
@@ -90,14 +90,16 @@ def recipe_texts(files: Sequence[File]) -> dict[str, str]:
     return found
 
 
-def attached(repository: Repository, reference: str, kind: str) -> list[File]:
+def attached(
+    repository: Repository, reference: str, kind: str, platform: str | None = None
+) -> list[File]:
     """The files of one type that are attached to the image of a tag or a digest.
 
-    Raises ``RegistryError`` where there is no such image, or no attachment of that type.
+    Of an index, to its image for ``platform`` ("linux/amd64"); None: that must not matter, or there
+    must be one image only.  Raises ``RegistryError`` where there is no such image, or no attachment
+    of that type.
     """
-    digest = repository.resolve(reference)
-    if not digest:
-        raise no_image(repository, reference)
+    digest = _image_of(repository, reference, kind, platform)
     found = [each for each in referrers(repository, digest) if each.get("artifactType") == kind]
     artifact = repository.manifest(found[-1]["digest"]) if found else None
     if artifact is None:
@@ -107,3 +109,27 @@ def attached(repository: Repository, reference: str, kind: str) -> list[File]:
             "builder did not push it, or the attachment was deleted",
         )
     return files_of(repository, artifact)
+
+
+def _image_of(repository: Repository, reference: str, kind: str, platform: str | None) -> str:
+    """The digest of an image; of an index, of its image for a platform.
+
+    All images of an index have the same recipe.
+    """
+    manifest = repository.manifest(reference)
+    if manifest is None:
+        raise no_image(repository, reference)
+    entries = manifest.body.manifests or ()
+    listed = {each.platform.name: each.digest for each in entries if each.platform}
+    if not listed:
+        return manifest.digest
+    if kind == RECIPE and platform is None:
+        return next(iter(listed.values()))
+    if platform not in listed:
+        what = f"has no image for {platform}" if platform else "is an index of several images"
+        raise RegistryError(
+            f"{repository.name}:{reference} {what}",
+            f"its platforms are {' and '.join(listed)}",
+            f"name one of them: --platform {next(iter(listed))}",
+        )
+    return listed[platform]

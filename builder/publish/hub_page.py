@@ -31,7 +31,7 @@ from builder.tools.registry.hub import FULL, SHORT
 from builder.tools.web.github import ADDRESS
 from builder.upstream.track import version_order
 
-GPUS = {"12.0": "GeForce RTX 50xx"}
+GPUS = {"12.0": "GeForce RTX 50xx", "12.1": "GB10"}
 MODEL = "/models/model.gguf"
 CONTEXT = "8192"  # tokens
 WIDE = 80  # characters of a command in one line
@@ -231,10 +231,18 @@ def _age(version: str) -> tuple[object, ...]:
     return bool(NUMBERED.fullmatch(version)), numbers, release, not rest, rest
 
 
-def _gpus(versions: Sequence[_Version]) -> list[str]:
-    archs = {arch for each in versions for arch in each.recipe.cuda.arch}
+def _gpus(versions: Sequence[_Version]) -> str:
+    """The compute capabilities of the images on each platform."""
+    archs: dict[str, set[str]] = {}
+    for recipe in (each.recipe for each in versions):
+        for platform in recipe.platform:
+            archs.setdefault(platform, set()).update(recipe.on(platform).cuda.arch)
+    return ", and ".join(f"{_capabilities(found)}, on {on}" for on, found in archs.items())
+
+
+def _capabilities(archs: Collection[str]) -> str:
     found = [str(each) for each in sorted({Capability.of_arch(arch) for arch in archs})]
-    return [f"{each} ({GPUS[each]})" if each in GPUS else each for each in found]
+    return " or ".join(f"{each} ({GPUS[each]})" if each in GPUS else each for each in found)
 
 
 def _commands(recipe: Recipe, reference: str) -> list[str]:

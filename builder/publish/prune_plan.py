@@ -45,8 +45,9 @@ class Plan:
 
     @property
     def deletions(self) -> tuple[Image, ...]:
-        """The images to delete, the oldest first."""
-        return tuple(each.image for each in reversed(self.candidates) if not each.kept_because)
+        """The images to delete, the oldest first; indexes before the images that they list."""
+        found = [each.image for each in reversed(self.candidates) if not each.kept_because]
+        return tuple(sorted(found, key=lambda image: len(image.manifests) == 1))
 
 
 def _nightlies(tags: Collection[str], channel: str, names: Collection[str]) -> set[str]:
@@ -64,8 +65,9 @@ def plan(
 ) -> Plan:
     """Decide about the nightlies of a channel: the newest ``keep`` stay, and those in use.
 
-    An image is in use where another tag or manifest refers to it, or ``rollback`` of a tag would
-    go to it.  ``names`` are the channels and versions that are known to be in the repository.
+    An index and the images that it lists are one nightly: they stay or go with it.  An image is in
+    use where another tag or manifest refers to it, or ``rollback`` of a tag would go to it.
+    ``names`` are the channels and versions that are known to be in the repository.
     ``signed``: signed images are deleted, too.
     """
     tags = [tag for image in images for tag in image.tags]
@@ -74,13 +76,16 @@ def plan(
     candidates = sorted(
         (image for image in images if not nightly.isdisjoint(image.tags)), key=_age, reverse=True
     )
-    aged = [image for image in candidates if image.created is not None]
+    listed = {
+        digest for image in candidates for digest in image.manifests if digest != image.digest
+    }
+    aged = [each for each in candidates if each.created is not None and each.digest not in listed]
     newest = {image.digest for image in aged[:keep]}
     stays = {image.digest: image.tags[0] for image in images if nightly.isdisjoint(image.tags)}
     reasons: dict[str, str] = {}
     targets = rollback_targets(images)
     for image in candidates:
-        reason = _reason(image, nightly, keep, newest=newest, signed=signed)
+        reason = _reason(image, nightly, keep, newest=newest, listed=listed, signed=signed)
         tag = targets.get(image.digest, "")
         reasons[image.digest] = reason or (f"{tag} would be rolled back to it" if tag else "")
         if reasons[image.digest]:
@@ -103,7 +108,10 @@ def rollback_targets(images: Sequence[Image]) -> dict[str, str]:
 
     def notes_of(tag: str, digest: str) -> list[Move] | None:
         image = by_digest.get(digest)
-        return [note for note in image.notes if note.tag == tag] if image else None
+        if image is None:
+            return None
+        # The notes of an index's images are among its own.
+        return [each for each in image.notes if (each.tag, each.digest) == (tag, digest)]
 
     found = {}
     for image in images:
@@ -119,13 +127,19 @@ def _age(image: Image) -> tuple[bool, datetime, str]:
 
 
 def _reason(
-    image: Image, nightly: Collection[str], keep: int, *, newest: Collection[str], signed: bool
+    image: Image,
+    nightly: Collection[str],
+    keep: int,
+    *,
+    newest: Collection[str],
+    listed: Collection[str],
+    signed: bool,
 ) -> str:
     """Why an image stays, apart from what refers to it; empty where it does not."""
     also = [tag for tag in image.tags if tag not in nightly]
     if also:
         return f"it is tagged {', '.join(also)}"
-    if image.created is None:
+    if image.created is None and image.digest not in listed:
         return f"its age is not known: no label {CREATED}"
     if image.digest in newest:
         return f"one of the newest {keep}"

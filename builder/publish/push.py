@@ -8,18 +8,17 @@ are taken from another image.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BuilderError, RegistryError
+from builder.errors import RegistryError
+from builder.publish.push_tags import push_tags
 from builder.publish.referrers import Attachment, attach_all, referrers
-from builder.publish.remote_image import configuration
-from builder.publish.tag_history import attach_note
-from builder.publish.tags import Tags, require_points_to
-from builder.publish.update_size import Update, over_budget, update_of
+from builder.publish.remote_image import PlatformImage, configuration, platform_of
+from builder.publish.tags import Tags
+from builder.publish.update_size import Update
 from builder.publish.upload import LocalImage, local_image, upload
 from builder.publish.verdicts import VERDICT, Trust, attached_verdicts, statement_of
 from builder.records.record import Record
@@ -43,7 +42,9 @@ class Published:
     replaced: dict[str, str]
     """The digests that immutable and version tags pointed to before, by tag."""
     updates: tuple[Update, ...] = ()
-    """One for each image that other tags pointed to before."""
+    """One for each image that other tags pointed to before, and each platform of an index."""
+    platforms: dict[str, str] = field(default_factory=dict)
+    """Of an index, the digests of its images by platform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class Pushing:
     """Megabytes that an update may have; None: any number."""
     over_budget: str | None = None
     """The reason why an update may exceed its budget."""
+    local: LocalImage | None = None
+    """The image of the engine, where it has been read."""
 
 
 def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Published:
@@ -83,65 +86,33 @@ def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Pu
     machine's clock is wrong.
     """
     digest = how.there or record.digest
-    order = (tags.immutable, *tags.versions, *tags.moving)
-    before = {tag: _digest_of(repository, tag, tags, how) for tag in order}
-    repository.require_clock()
-    others = {tag: there for tag, there in before.items() if there not in {"", digest}}
-    replaced = {tag: there for tag, there in others.items() if tag not in tags.moving}
-    _require_free(record, repository.name, digest, replaced, how.replace)
+    order = push_tags(repository, record.recipe, tags, digest, how.known, how.there)
+    order.require_free(how.replace)
     if how.there and how.there != record.digest:
         how.log(f"the registry has {tags.immutable} already: {digest} gets the tags")
     image = _Image(repository, digest)
     local = None
     # An interrupted push may have left the image without a tag.
     if not (how.there or (how.known and image.is_there())):
-        local = local_image(record, how.work)
+        local = how.local or local_image(record, how.work)
         image.manifest = local.manifest
-    followed: dict[str, list[str]] = {}
-    for tag, there in others.items():
-        if tag != tags.immutable:
-            followed.setdefault(there, []).append(tag)
-    updates = {was: _update(image, was, each, local, record, how) for was, each in followed.items()}
+    updates: dict[str, tuple[Update, ...]] = {}
+    if order.followed:
+        budget = how.budget if how.over_budget is None else None
+        updates = order.updates([_platform_image(image, local)], budget, how.log)
     uploaded = upload(repository, local, new=not how.known) if local else 0
     _complete(repository, record, image, how, new=local is not None)
     reason = how.replace or how.over_budget or f"push of {record.recipe} {record.key[:12]}"
-    given: list[str] = []
-    with _naming_given_tags(given):
-        for tag, was in before.items():
-            if was != digest:
-                _give(repository, image.read(), tag, was, reason, tags, updates.get(was))
-            given.append(tag)
-    compared = tuple(each for each in updates.values() if each)
-    return Published(repository.name, digest, tuple(given), uploaded, replaced, compared)
+    given = order.give(image.read, reason, updates)
+    compared = tuple(each for found in updates.values() for each in found)
+    return Published(repository.name, digest, given, uploaded, order.replaced, compared)
 
 
-def _update(
-    image: _Image,
-    before: str,
-    tags: Sequence[str],
-    local: LocalImage | None,
-    record: Record,
-    how: Pushing,
-) -> Update | None:
-    """The update of tags from the image ``before``; None where that is gone.
-
-    ``local`` is the image if it is not in the registry yet.  Raises ``RegistryError`` where the
-    update exceeds its budget, and there is no reason for that.
-    """
-    new = image.read()
-    found = update_of(image.repository, tags, before, new, how.log)
-    if found is None:
-        return None
-    how.log(f"download: {found.text}")
-    config = local.config if local else lambda: configuration(image.repository, new)
-    budget = how.budget if how.over_budget is None else None
-    if why := over_budget(image.repository, found, budget, new, config):
-        raise RegistryError(
-            f"{record.recipe} is not pushed: the update has more than the {budget} MB of [budget]",
-            why,
-            "make the update smaller, or push it all the same: --over-budget --reason TEXT",
-        )
-    return found
+def _platform_image(image: _Image, local: LocalImage | None) -> PlatformImage:
+    """The image with its configuration; ``local`` if it is not in the registry yet."""
+    manifest = image.read()
+    config = local.config() if local else configuration(image.repository, manifest)
+    return PlatformImage(platform_of(config), manifest, config)
 
 
 @dataclass(slots=True)
@@ -166,13 +137,6 @@ class _Image:
         return self.manifest
 
 
-def _digest_of(repository: Repository, tag: str, tags: Tags, how: Pushing) -> str:
-    """The digest that a tag points to; the registry is asked only for tags that it has."""
-    if tag == tags.immutable and how.there:
-        return how.there
-    return repository.head_digest(tag) if tag in how.known else ""
-
-
 def _complete(
     repository: Repository, record: Record, image: _Image, how: Pushing, *, new: bool
 ) -> None:
@@ -185,7 +149,7 @@ def _complete(
     if how.verified is not None or image.digest == record.digest:
         missing += how.attachments(_kinds(entries))
     if how.verified is None:
-        _sign(repository, image.digest, how.trust, how.log)
+        sign(repository, image.digest, how.trust, how.log)
     else:
         missing += _vouched(repository, how.verified, entries, how.trust, how.log)
     if missing:
@@ -228,53 +192,14 @@ def _vouched(
     verdicts = attached_verdicts(entries, record.digest, record.key, record.contract)
     if any(map(trust.is_signed_by_us, verdicts)):
         return []
-    _sign(repository, record.digest, trust, log)
+    sign(repository, record.digest, trust, log)
     return [Attachment(VERDICT, annotations=trust.annotations(statement_of(record)))]
 
 
-def _sign(repository: Repository, digest: str, trust: Trust, log: Log) -> None:
+def sign(repository: Repository, digest: str, trust: Trust, log: Log) -> None:
+    """Sign an image or an index with this run's key, if there is one and it is not signed.
+
+    Raises ``RegistryError``, ``WorldError``.
+    """
     if trust.signing and cosign.sign(repository.name, digest, trust.signing, trust.work):
         log(f"signed {repository.name}@{digest[:19]}")
-
-
-@contextmanager
-def _naming_given_tags(given: Sequence[str]) -> Iterator[None]:
-    """Add the tags that were given before it to an error."""
-    try:
-        yield
-    except BuilderError as error:
-        if not given:
-            raise
-        note = f"these tags were already pushed: {', '.join(given)}"
-        raise type(error)(error.what, f"{error.why}\n{note}", error.hint) from error
-
-
-def _require_free(
-    record: Record, repository: str, digest: str, taken: Mapping[str, str], replace: str | None
-) -> None:
-    """Raise ``RegistryError`` where tags are taken and there is no reason to replace them."""
-    if taken and replace is None:
-        raise RegistryError(
-            f"{record.recipe} is not pushed: its tags are taken",
-            "\n".join(f"{repository}:{tag} is {there}" for tag, there in taken.items())
-            + f"\nthe image to push is {digest}",
-            "give the recipe another version, or replace the image: --replace --reason TEXT",
-        )
-
-
-def _give(
-    repository: Repository,
-    image: Manifest,
-    tag: str,
-    before: str,
-    reason: str,
-    tags: Tags,
-    update: Update | None,
-) -> None:
-    """Give an image a tag; a new immutable or version tag needs no note of the move."""
-    version = tags.immutable.rpartition("-")[0]
-    if before or tag in tags.moving:
-        size = update.size if update else None
-        attach_note(repository, image, tag, before, reason, version=version, update=size)
-    repository.put_tag(tag, image, before)
-    require_points_to(repository, tag, image.digest, by_content=tag == tags.immutable)

@@ -11,27 +11,52 @@ from builder.errors import RegistryError
 from builder.tools.docker import engine as docker
 from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, Repository
-from builder.tools.registry.responses import Anything, Configuration, Descriptor
+from builder.tools.registry.responses import Anything, Configuration
 
 CREATED = "org.opencontainers.image.created"
 REVISION = "org.opencontainers.image.revision"
 VERSION = "org.opencontainers.image.version"
 BASE_NAME = "org.opencontainers.image.base.name"
 BASE_DIGEST = "org.opencontainers.image.base.digest"
-PLATFORM = ("linux", "amd64")
+PLATFORM = "linux/amd64"
+"""The platform whose image speaks for an index: its labels are those of the index."""
 DEEPEST = 4  # indexes within each other
 
 
 @dataclass(frozen=True, slots=True)
+class PlatformImage:
+    """The image of one platform."""
+
+    platform: str
+    """``linux/amd64``; empty where its configuration does not name it."""
+    manifest: Manifest
+    config: Mapping[str, Any]
+    """Unchecked (OCI image specification, "Image Configuration")."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePlatform:
+    """The image of one platform, by its digest."""
+
+    digest: str
+    download_size: int
+    """Bytes of its compressed layers, each once."""
+
+
+@dataclass(frozen=True, slots=True)
 class RemoteImage:
-    """An image of a registry."""
+    """An image of a registry, or an index of images for several platforms."""
 
     digest: str
     created: str
     """RFC 3339; empty where the image has no date."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Of an index, those of its image for linux/amd64, else of its first one."""
     download_size: int = 0
-    """Bytes of the compressed layers, each once; 0: not known."""
+    """Bytes of the compressed layers, each once, of the image whose labels these are; 0: not
+    known."""
+    platforms: Mapping[str, RemotePlatform] = field(default_factory=dict)
+    """The image of each platform ("linux/amd64"), in the order of the index."""
 
     @property
     def revision(self) -> str:
@@ -45,93 +70,110 @@ class RemoteImage:
 
 
 def remote_image(repository: Repository, reference: str) -> RemoteImage | None:
-    """The image that a tag or a digest points to, or None; of an index, that for linux/amd64.
+    """The image or the index that a tag or a digest points to, or None.
 
     Raises ``RegistryError`` where it is not an image, ``FetchError``.
     """
     found = repository.manifest(reference)
-    if found is None:
-        return None
-    image = image_manifest(repository, found)
-    return described(repository, found, _configuration(repository, image), image)
+    return described(repository, found) if found is not None else None
 
 
-def described(
-    repository: Repository,
-    manifest: Manifest,
-    config: dict[str, Any],
-    image: Manifest | None = None,
-) -> RemoteImage:
-    """The image of a manifest and its ``configuration``; ``image`` is its ``image_manifest``.
-
-    Raises ``RegistryError``.
-    """
-    what = f"the configuration of {repository.name}@{manifest.digest}"
-    known = responses.checked(Configuration, config, what)
+def described(repository: Repository, manifest: Manifest) -> RemoteImage:
+    """The image or the index of a manifest.  Raises like ``remote_image``."""
+    images = images_in(repository, manifest)
+    if not images:
+        return RemoteImage(manifest.digest, "")
+    image = next((each for each in images if each.platform == PLATFORM), images[0])
+    what = f"the configuration of {repository.name}@{image.manifest.digest}"
+    known = responses.checked(Configuration, dict(image.config), what)
     labels = (known.config.Labels if known.config else None) or {}
     created = labels.get(CREATED) or known.created or ""
-    return RemoteImage(manifest.digest, created, labels, sum(layer_sizes(image).values()))
+    found = {
+        each.platform: RemotePlatform(
+            each.manifest.digest, sum(layer_sizes(each.manifest).values())
+        )
+        for each in images
+    }
+    named = {platform: each for platform, each in found.items() if platform}
+    size = found[image.platform].download_size
+    return RemoteImage(manifest.digest, created, labels, size, named)
 
 
-def configuration(repository: Repository, manifest: Manifest) -> dict[str, Any]:
-    """The configuration of an image, unchecked (OCI image specification, "Image Configuration").
+def images_in(repository: Repository, manifest: Manifest) -> tuple[PlatformImage, ...]:
+    """The image of a manifest; of an index, the first one for each platform, in its order.
 
-    Of an index, that of the image for linux/amd64; empty where there is none.  Raises
-    ``RegistryError`` where it cannot be read.
+    Those that the registry lacks, and manifests that are no images, are left out.  Raises
+    ``RegistryError`` where one cannot be read, ``FetchError``.
     """
-    return _configuration(repository, image_manifest(repository, manifest))
+    if manifest.body.manifests is None:
+        config = configuration(repository, manifest)
+        return (PlatformImage(platform_of(config), manifest, config),)
+    found: dict[str, Manifest] = {}
+    for entry in manifest.body.manifests:
+        platform = entry.platform.name if entry.platform else ""
+        there = _innermost(repository, entry.digest) if platform not in {"", *found} else None
+        if there is not None:
+            found[platform] = there
+    return tuple(
+        PlatformImage(platform, image, configuration(repository, image))
+        for platform, image in found.items()
+    )
 
 
-def _configuration(repository: Repository, image: Manifest | None) -> dict[str, Any]:
-    body = image.body if image is not None else None
-    if image is None or body is None or body.config is None:
-        return {}
-    what = f"the configuration of {repository.name}@{image.digest}"
-    return responses.json_object(repository.blob(body.config.digest), Anything, what)
+def _innermost(repository: Repository, digest: str) -> Manifest | None:
+    """A manifest that an index lists; where that is an index, too, the first one that it lists.
 
-
-def image_manifest(repository: Repository, manifest: Manifest) -> Manifest | None:
-    """The manifest of an image; of an index, that of the image for linux/amd64.
-
-    None where the registry lacks it.  Raises ``RegistryError`` where it cannot be read.
+    None where the registry lacks it.  Raises ``RegistryError``.
     """
-    inner: Manifest | None = manifest
-    for _ in range(DEEPEST):
-        if inner is None:
-            return None
-        wanted = next(filter(_fits, inner.body.manifests or ()), None)
-        if wanted is None:
-            return inner
-        inner = repository.manifest(wanted.digest)
+    inner = digest
+    for _ in range(DEEPEST - 1):
+        there = repository.manifest(inner)
+        if there is None or not there.body.manifests:
+            return there
+        inner = there.body.manifests[0].digest
     raise RegistryError(
-        f"{repository.name}@{manifest.digest} cannot be read as an image",
+        f"{repository.name}@{digest} cannot be read as an image",
         f"it is an index of an index, {DEEPEST} times",
         "push it again",
     )
 
 
-def layer_sizes(image: Manifest | None) -> dict[str, int]:
-    """Bytes of an image's layers by digest, the lowest first; none where there is no image.
+def configuration(repository: Repository, image: Manifest) -> dict[str, Any]:
+    """The configuration of an image, unchecked; empty where its manifest names none.
+
+    Raises ``RegistryError`` where it cannot be read.
+    """
+    config = image.body.config
+    if config is None:
+        return {}
+    what = f"the configuration of {repository.name}@{image.digest}"
+    return responses.json_object(repository.blob(config.digest), Anything, what)
+
+
+def platform_of(config: Mapping[str, Any]) -> str:
+    """The platform that an image's configuration names: ``linux/amd64``; empty: it does not."""
+    system, architecture = config.get("os"), config.get("architecture")
+    return f"{system}/{architecture}" if system and architecture else ""
+
+
+def layer_sizes(image: Manifest) -> dict[str, int]:
+    """Bytes of an image's layers by digest, the lowest first.
 
     A layer that an image has twice is downloaded once.
     """
-    return {each.digest: each.size for each in image.body.layers or ()} if image else {}
-
-
-def _fits(entry: Descriptor) -> bool:
-    found = entry.platform
-    return found is not None and (found.os, found.architecture) == PLATFORM
+    return {each.digest: each.size for each in image.body.layers or ()}
 
 
 @contextmanager
-def pulled(reference: str) -> Iterator[None]:
+def pulled(reference: str, platform: str = PLATFORM) -> Iterator[None]:
     """Keep an image of a registry in the engine; one that was not there is removed afterwards.
 
-    Raises ``FetchError`` where it cannot be pulled.
+    ``platform`` is that of the image: "linux/amd64".  Raises ``FetchError`` where it cannot be
+    pulled.
     """
     was_there = docker.image(reference) is not None
     if not was_there:
-        docker.pull(reference, "/".join(PLATFORM))
+        docker.pull(reference, platform)
     try:
         yield
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +71,17 @@ def reproduced(
     except WorldError as error:
         return Reproduced(newest.created, newest.architecture, problem=error.what)
     return newest
+
+
+def of_all(found: Sequence[Reproduced | None]) -> Reproduced | None:
+    """What holds for all images of an index: None where one was not built again.
+
+    Else the statement of the image that was built again first; one without a key comes before.
+    """
+    known = [each for each in found if each is not None]
+    if not known or len(known) < len(found):
+        return None
+    return min(known, key=lambda each: (bool(each.key), each.created))
 
 
 def _statements(

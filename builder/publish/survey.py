@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -83,11 +83,13 @@ def survey(repository: Repository, channel: str) -> list[Image]:
             by_subject.setdefault(f"sha256:{attached[1]}", []).append(tag)
     attachments = _Attachments(repository, by_subject)
     images = []
-    for digest, (manifest, named) in _tagged(repository, tags, channel).items():
+    tagged = _tagged(repository, tags, channel)
+    known = {digest: manifest for digest, (manifest, _) in tagged.items()}
+    for digest, (manifest, named) in tagged.items():
         aged = any(is_nightly(tag, channel, ()) for tag in named)
-        manifests = _with_parts(repository, manifest, named[0])
+        manifests = _with_parts(repository, manifest, named[0], known)
         *_, built = found = attachments.of(manifests)
-        created = (built or _created(repository, manifest)) if aged else None
+        created = (built or _created(repository, manifests.values())) if aged else None
         images.append(Image(digest, tuple(named), created, manifests, *found[:-1]))
     return images
 
@@ -111,6 +113,9 @@ def _tagged(
     return {digest: (there, sorted(named)) for digest, (there, named) in found.items()}
 
 
+_Direct = tuple[dict[str, Manifest | None], list[dict[str, Any]]]
+
+
 @dataclass(slots=True)
 class _Attachments:
     """Finds the attachments of images; ``by_subject`` are the tags named after their digests."""
@@ -121,6 +126,8 @@ class _Attachments:
     """Whether the registry has the referrers API; None: not known yet."""
     unlisted: str = ""
     """A manifest whose referrers neither the registry nor a tag lists."""
+    known: dict[str, _Direct] = field(default_factory=dict)
+    """What was found: images of an index have tags of their own."""
 
     def of(
         self, manifests: Collection[str]
@@ -146,8 +153,13 @@ class _Attachments:
         kinds += [kind for manifest in attached.values() if manifest for kind in _kinds(manifest)]
         return attached, tuple(tags), _signed(tags, kinds), tuple(notes), min(built, default=None)
 
-    def _direct(self, subject: str) -> tuple[dict[str, Manifest | None], list[dict[str, Any]]]:
+    def _direct(self, subject: str) -> _Direct:
         """The attachments of one manifest, by digest, and their descriptors."""
+        if subject not in self.known:
+            self.known[subject] = self._found(subject)
+        return self.known[subject]
+
+    def _found(self, subject: str) -> _Direct:
         listed = self._listed(subject)
         found: dict[str, Manifest | None] = {}
         entries = list(listed or ())
@@ -192,16 +204,20 @@ class _Attachments:
         return listed
 
 
-def _with_parts(repository: Repository, manifest: Manifest, tag: str) -> dict[str, Manifest]:
+def _with_parts(
+    repository: Repository, manifest: Manifest, tag: str, known: Mapping[str, Manifest]
+) -> dict[str, Manifest]:
     """A manifest and, of an index, the manifests that it lists and the registry has, by digest.
 
-    Raises ``RegistryError`` where indexes list indexes more than ``DEEPEST`` times.
+    Those ``known`` are not fetched again.  Raises ``RegistryError`` where indexes list indexes more
+    than ``DEEPEST`` times.
     """
     found = {manifest.digest: manifest}
     level = [manifest]
     for _ in range(DEEPEST):
         named = dict.fromkeys(each["digest"] for within in level for each in entries_of(within))
-        parts = [repository.manifest(digest) for digest in named if digest not in found]
+        new = [digest for digest in named if digest not in found]
+        parts = [known.get(digest) or repository.manifest(digest) for digest in new]
         level = [part for part in parts if part is not None]
         if not level:
             return found
@@ -218,8 +234,16 @@ def entries_of(manifest: Manifest) -> list[dict[str, Any]]:
     return list(manifest.parsed().get("manifests") or [])
 
 
-def _created(repository: Repository, manifest: Manifest) -> datetime | None:
-    """When an image was created, by its label; None where it has none, or is no image."""
+def _created(repository: Repository, manifests: Iterable[Manifest]) -> datetime | None:
+    """When an image was created, by its label, of an index the earliest of its images.
+
+    None where it has no such label, or is no image.
+    """
+    found = [_created_by_label(repository, each) for each in manifests]
+    return min(filter(None, found), default=None)
+
+
+def _created_by_label(repository: Repository, manifest: Manifest) -> datetime | None:
     try:
         config: Any = configuration(repository, manifest)
         labels = (config.get("config") or {}).get("Labels") or {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -14,10 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from builder.errors import RegistryError
 from builder.publish.referrers import attach, referrers
 from builder.publish.remote_image import CREATED
+from builder.publish.update_size import Update
 from builder.tools.registry.client import Manifest, Repository
 from builder.tools.registry.responses import TAG, Digest
 
 MOVE = "application/vnd.builder.move.v1"
+UPDATES = r"^([a-z0-9]+/[a-z0-9]+=[0-9]{1,15}(,|$))*$"
+"""Bytes by platform: ``linux/amd64=1,linux/arm64=2``."""
 By = Literal["", "night", "rollback"]
 """What moved a tag: a nightly run or a rollback; empty: a push or a promotion."""
 
@@ -44,7 +47,10 @@ class Move:
     earlier: tuple[str, ...] = ()
     """The numbers of earlier moves of the tag to this image; other notes on it never came true."""
     update: int | None = None
-    """Bytes to download for somebody who had the image before; None: the note does not have it."""
+    """Bytes to download for somebody who had the image before, of several platforms the most; None:
+    the note does not have it."""
+    updates: Mapping[str, int] = field(default_factory=dict)
+    """The same by platform ("linux/amd64"), where the image is an index."""
 
 
 class _Note(BaseModel):
@@ -61,6 +67,7 @@ class _Note(BaseModel):
     version: str = Field("", alias="builder.move.version")
     earlier: str = Field("", alias="builder.move.earlier")
     update: Annotated[str, Field(pattern="^[0-9]{0,15}$")] = Field("", alias="builder.move.update")
+    updates: Annotated[str, Field(pattern=UPDATES)] = Field("", alias="builder.move.updates")
 
     def move(self, digest: str) -> Move:
         """The move to an image that it describes."""
@@ -76,6 +83,11 @@ class _Note(BaseModel):
             version=self.version,
             earlier=tuple(filter(None, self.earlier.split(","))),
             update=int(self.update) if self.update else None,
+            updates={
+                platform: int(size)
+                for platform, _, size in (each.partition("=") for each in self.updates.split(","))
+                if platform
+            },
         )
 
 
@@ -87,12 +99,12 @@ def attach_note(
     reason: str,
     by: By = "",
     version: str = "",
-    update: int | None = None,
+    updates: Sequence[Update] = (),
 ) -> Move:
     """Attach a note of a move to an image, right before the tag is moved to it.
 
-    ``update`` are the bytes to download for somebody who has the image ``before``.  The note does
-    not count until the tag points there.  Raises ``RegistryError``, ``FetchError``.
+    ``updates`` are those of somebody who has the image ``before``.  The note does not count until
+    the tag points there.  Raises ``RegistryError``, ``FetchError``.
     """
     created = datetime.now(UTC).isoformat(timespec="microseconds")
     known = moves(repository, tag)
@@ -108,7 +120,10 @@ def attach_note(
             "builder.move.earlier": ",".join(
                 str(each.number) for each in known if each.digest == image.digest
             ),
-            "builder.move.update": "" if update is None else str(update),
+            "builder.move.update": str(max(each.size for each in updates)) if updates else "",
+            "builder.move.updates": ",".join(
+                f"{each.platform}={each.size}" for each in updates if each.platform
+            ),
             CREATED: created,
         }
     )

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from builder import settings
 from builder.errors import RegistryError
 from builder.families.layout import LABEL_KEY
-from builder.publish.remote_image import remote_image
+from builder.publish.remote_image import PlatformImage, described, images_in, remote_image
 from builder.publish.tag_history import By, Move, attach_note, no_image
-from builder.publish.update_size import Update, update_of
+from builder.publish.update_size import Update, updates_of
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
 from builder.tools.log import Log
-from builder.tools.registry.client import Manifest, Repository
+from builder.tools.registry.client import Repository
 from builder.tools.registry.credentials import HUB
 
 NIGHTLY, TAGS = "nightly", "tags"
 """Locks on this machine: of a nightly run, and of moving tags; deleting takes both."""
 IMMUTABLE = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
 """Immutable tags, and tags under which builder and others keep attachments."""
+
+Approve = Callable[[Sequence[Update], Sequence[PlatformImage]], None]
+"""Gets the updates of a move and the images that it leads to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,19 @@ def tags_of(record: Record, recipe: Recipe) -> Tags:
     of the recipe's pin.
     """
     immutable, *named = (reference.rpartition(":")[2] for reference in record.references)
+    return Tags(immutable, *_named(named, recipe))
+
+
+def tags_of_key(recipe: Recipe, key: str) -> Tags:
+    """The tags of the index of that key; its images have only their own immutable tags."""
+    return Tags(f"{recipe.version}-{key[:12]}", *_named(recipe.image.tags, recipe))
+
+
+def _named(names: Iterable[str], recipe: Recipe) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The version tags among the names of an image, and the moving tags but the channel."""
     channel = recipe.track.channel if recipe.track else None
-    versions = tuple(tag for tag in named if tag not in recipe.image.moving)
-    moving = tuple(tag for tag in recipe.image.moving if tag != channel)
-    return Tags(immutable, versions, moving)
+    versions = tuple(tag for tag in names if tag not in recipe.image.moving)
+    return versions, tuple(tag for tag in recipe.image.moving if tag != channel)
 
 
 def require_moving(recipes: Iterable[Recipe], repository: Repository, name: str, tag: str) -> None:
@@ -111,13 +123,13 @@ def move(
     by: By = "",
     before: str | None = None,
     *,
-    approve: Callable[[Update, Manifest], None] = lambda *_: None,
+    approve: Approve = lambda *_: None,
 ) -> Move:
     """Move a tag to the image ``to``, a tag or a digest, and attach the reason to that image.
 
     ``before`` is the digest that the tag pointed to when the move was decided; None: it is looked
-    up.  ``approve`` gets the size of the update and the new image, unless the tag is new; where it
-    raises an error, the tag does not move.  A tag that points to the image already is not moved.
+    up.  ``approve`` gets the updates and the new images, unless the tag is new; where it raises an
+    error, the tag does not move.  A tag that points to the image already is not moved.
     Raises ``RegistryError`` where the tag does not move, there is no such image, or it has no label
     with a build key (any user with push access can write it); ``TagMovedError`` where another
     machine moves the tag at the same time.
@@ -132,7 +144,7 @@ def move(
     repository.require_clock()
     if wanted is None:
         raise no_image(repository, to)
-    image = None if "artifactType" in wanted.parsed() else remote_image(repository, wanted.digest)
+    image = None if "artifactType" in wanted.parsed() else described(repository, wanted)
     if image is None or LABEL_KEY not in image.labels:
         raise RegistryError(
             f"{repository.name}:{to} is not an image that builder made",
@@ -143,12 +155,12 @@ def move(
     if now == wanted.digest:
         return Move(tag, wanted.digest, now, "", "the tag points there already")
     before = now if before is None else before
-    update = update_of(repository, (tag,), before, wanted, repository.log)
-    if update is not None:
-        approve(update, wanted)
+    images = images_in(repository, wanted) if before else ()
+    updates = updates_of(repository, (tag,), before, images, repository.log)
+    if updates:
+        approve(updates, images)
     # The note comes first, so that no move lacks one: it counts when the tag points there.
-    size = update.size if update else None
-    done = attach_note(repository, wanted, tag, before, reason, by, image.version, size)
+    done = attach_note(repository, wanted, tag, before, reason, by, image.version, updates)
     repository.put_tag(tag, wanted, before)
     require_points_to(repository, tag, wanted.digest)
     return done

@@ -6,16 +6,16 @@ the digest of their compressed bytes (OCI image specification, "Content Descript
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from builder.errors import RegistryError
+from builder.errors import GoneError, RegistryError
 from builder.publish.remote_image import (
     BASE_DIGEST,
     BASE_NAME,
-    configuration,
-    image_manifest,
+    PlatformImage,
+    images_in,
     layer_sizes,
 )
 from builder.tools import sizes
@@ -36,98 +36,106 @@ class Update:
 
     tags: tuple[str, ...]
     before: str
-    """Digest of the image that the tags point to."""
+    """Digest of the image, or the index, that the tags point to."""
     size: int
     """Of the new image's layers that the other image lacks."""
     download: int
     """Of all its layers."""
+    platform: str = ""
+    """``linux/amd64``, where the new image is one of several of an index; else empty."""
 
     @property
     def text(self) -> str:
         """The sizes in one line."""
-        who = f"for somebody who has the image of {' and '.join(self.tags)}"
+        platform = f" for {self.platform}" if self.platform else ""
+        who = f"for somebody who has the image of {' and '.join(self.tags)}{platform}"
         return f"{sizes.shown(self.size)} {who}, {sizes.shown(self.download)} anew"
 
 
-def update_of(
+def updates_of(
     repository: Repository,
     tags: Sequence[str],
     before: str,
-    new: Manifest,
+    new: Sequence[PlatformImage],
     log: Log = lambda _: None,
-) -> Update | None:
-    """The update from the image ``before`` (a digest; empty: none) of some tags to a new one.
+) -> tuple[Update, ...]:
+    """The updates from the image or index ``before`` (a digest; empty: none) of some tags.
 
-    None where there is no image to compare with: a tag can be moved away from one that cannot be
-    read, and the log says so.  Of an index, the image for linux/amd64 counts.  Raises
-    ``RegistryError`` where the new image cannot be read, ``FetchError``.
+    One for each of the new images; none for a platform without an image before: a tag can also be
+    moved away from an image that cannot be read, and the log says so.  Raises ``FetchError``.
     """
-    if not before:
-        return None
-    known = _layers_before(repository, before)
-    if known is None:
+    known = _images_before(repository, before) if before else ()
+    if before and not known:
         log(
             f"the update of {' and '.join(tags)} cannot be measured, so no [budget] limits it: the "
             f"image before, {before}, is gone or cannot be read"
         )
-        return None
-    layers = layer_sizes(image_manifest(repository, new))
-    size = sum(size for digest, size in layers.items() if digest not in known)
-    return Update(tuple(tags), before, size, sum(layers.values()))
+    found = []
+    for image in new:
+        old = _of_platform(known, image)
+        if old is not None:
+            here, there = layer_sizes(image.manifest), layer_sizes(old.manifest)
+            size = sum(size for digest, size in here.items() if digest not in there)
+            platform = image.platform if len(new) > 1 else ""
+            found.append(Update(tuple(tags), before, size, sum(here.values()), platform))
+    return tuple(found)
 
 
-def _layers_before(repository: Repository, digest: str) -> Mapping[str, int] | None:
-    """The layers of the image that tags point to; None where it is gone or cannot be read."""
+def _images_before(repository: Repository, digest: str) -> tuple[PlatformImage, ...]:
+    """The images that tags point to; none where they are gone or cannot be read."""
     try:
         there = repository.manifest(digest)
-        return layer_sizes(image_manifest(repository, there)) if there else None
-    except RegistryError:
-        return None
+        return images_in(repository, there) if there else ()
+    except (RegistryError, GoneError):
+        return ()
+
+
+def _of_platform(known: Sequence[PlatformImage], new: PlatformImage) -> PlatformImage | None:
+    """The image before of the platform of a new one; an image may not name its platform."""
+    names = {"", new.platform}
+    return next((each for each in known if not new.platform or each.platform in names), None)
 
 
 def over_budget(
     repository: Repository,
-    update: Update,
+    updates: Sequence[Update],
     budget: int | None,
-    new: Manifest,
-    config: Callable[[], Mapping[str, Any]],
+    new: Sequence[PlatformImage],
 ) -> str:
-    """Why an update has more than ``budget`` megabytes, in lines; empty where it does not.
+    """Why updates have more than ``budget`` megabytes, in lines; empty where none does.
 
-    ``config`` gives the new image's configuration.  Raises ``RegistryError``, ``FetchError``.
+    ``new`` are the images that they lead to.  Raises ``FetchError``.
     """
-    if budget is None or update.size <= budget * MB:
-        return ""
-    return "\n".join([f"download: {update.text}", *_reasons(repository, update, new, config())])
+    lines: list[str] = []
+    for each in updates:
+        if budget is not None and each.size > budget * MB:
+            image = next(one for one in new if each.platform in {"", one.platform})
+            lines += [f"download: {each.text}", *_reasons(repository, each, image)]
+    return "\n".join(lines)
 
 
-def _reasons(
-    repository: Repository, update: Update, new: Manifest, config: Mapping[str, Any]
-) -> Iterator[str]:
+def _reasons(repository: Repository, update: Update, new: PlatformImage) -> Iterator[str]:
     """The new layers of an image, and how it differs from the image before below the engine."""
-    there = repository.manifest(update.before)
-    if there is None:
+    before = _of_platform(_images_before(repository, update.before), new)
+    if before is None:
         return
-    before, image = (image_manifest(repository, each) for each in (there, new))
-    yield from _new_layers(before, image, config)
-    old, now = _labels(configuration(repository, there)), _labels(config)
+    yield from _new_layers(before.manifest, new)
+    old, now = _labels(before.config), _labels(new.config)
     if old.get(BASE_NAME) != now.get(BASE_NAME):
         names = (labels.get(BASE_NAME, "unknown") for labels in (old, now))
         yield f"its base is another one: {' before, now '.join(names)}"
     elif old.get(BASE_DIGEST) != now.get(BASE_DIGEST):
         yield f"its base {now.get(BASE_NAME)} was built again, with other bytes"
-    kinds = [_compressions(each) for each in (before, image)]
+    kinds = [_compressions(each.manifest) for each in (before, new)]
     if kinds[0] != kinds[1]:
         yield f"its layers are {kinds[1]}, before {kinds[0]}"
 
 
-def _new_layers(
-    before: Manifest | None, image: Manifest | None, config: Mapping[str, Any]
-) -> Iterator[str]:
+def _new_layers(before: Manifest, new: PlatformImage) -> Iterator[str]:
     """The layers that an image has and the one before lacks, the largest first."""
-    layers = (image.body.layers or []) if image else []
+    layers = new.manifest.body.layers or []
     known = layer_sizes(before)
-    made = zip(layers, created_by(config, len(layers)), strict=True)
+    made = zip(layers, created_by(new.config, len(layers)), strict=True)
     added = {each.digest: (each.size, how) for each, how in made if each.digest not in known}
     found = sorted(added.items(), key=lambda item: item[1][0], reverse=True)
     for digest, (size, how) in found[:MOST_LAYERS]:
@@ -142,8 +150,8 @@ def _labels(config: Mapping[str, Any]) -> Mapping[str, str]:
     return found
 
 
-def _compressions(image: Manifest | None) -> str:
+def _compressions(image: Manifest) -> str:
     """The compressions of an image's layers, by their media types: "gzip", "gzip and zstd"."""
-    layers = (image.body.layers or []) if image else []
+    layers = image.body.layers or []
     found = {layer.mediaType.rpartition(".")[2].rpartition("+")[2] for layer in layers}
     return " and ".join(sorted(found))

@@ -38,7 +38,7 @@ def image_fact(
     details = explained(catalog, name)
     tag = _main_tag(recipe, published)
     # The registry's image is the one that people get; the record counts where it is the same one.
-    same = record if tag is None or (record and record.digest == tag.digest) else None
+    same = record if tag is None or (record and _has(tag, record.digest)) else None
     digest, created, size = _image(tag, same)
     return ImageFact(
         recipe=name,
@@ -64,6 +64,11 @@ def image_fact(
         tags=published.tags,
         nights=published.nights,
     )
+
+
+def _has(tag: PublishedTag, digest: str) -> bool:
+    """Whether a tag points to an image, or to an index that lists it."""
+    return digest in {tag.digest, *(each.digest for each in tag.platforms.values())}
 
 
 def _main_tag(recipe: Recipe, published: Published) -> PublishedTag | None:

@@ -12,11 +12,11 @@ from builder.families.layout import LABEL_RECIPE
 from builder.nightly import history
 from builder.nightly.history import NightlyRun
 from builder.publish.referrers import referrers
-from builder.publish.remote_image import configuration, described, image_manifest
-from builder.publish.reproductions import reproduced
+from builder.publish.remote_image import RemotePlatform, described, images_in
+from builder.publish.reproductions import of_all, reproduced
 from builder.publish.survey import SIGNATURES
 from builder.publish.tag_history import Move, moves
-from builder.publish.update_size import update_of
+from builder.publish.update_size import updates_of
 from builder.publish.verdicts import TEXT, VERDICT, Statement
 from builder.recipes.schema import Recipe
 from builder.settings import Settings
@@ -41,19 +41,21 @@ class PublishedTag:
     version: str
     commit: str
     """The commit that it was built from; empty where it has no label."""
-    platforms: tuple[str, ...]
-    """``linux/amd64``, ...; empty where the image does not name them."""
+    platforms: Mapping[str, RemotePlatform]
+    """The image of each platform ("linux/amd64"); empty where they are not named."""
     download_size: int
     """Bytes of the compressed layers, of an index those of the image for linux/amd64."""
     update_size: int | None
-    """Bytes of the layers that the image before the tag's last move lacks; None: not known."""
+    """Bytes of the layers that the image before the tag's last move lacks, of several platforms the
+    most; None: not known."""
     signed: bool
     reproduced: str
     """When the image was built again with the same digest, as a statement has it that a trusted key
     signed; RFC 3339; empty: there is none."""
     documents: tuple[str, ...]
     checks: Mapping[str, int]
-    """The number of checks that passed, by kind, as the attached verdict states them."""
+    """The number of checks that passed, by kind, as the attached verdict states them; of an index
+    those of its first image that has a verdict."""
     moves: tuple[Move, ...]
     """The moves of the tag, newest first."""
 
@@ -90,38 +92,31 @@ def _tag(
     manifest = repository.manifest(tag)
     if manifest is None:
         return None
-    config = configuration(repository, manifest)
-    single = image_manifest(repository, manifest)
-    image = described(repository, manifest, config, single)
+    image = described(repository, manifest)
     if image.labels.get(LABEL_RECIPE) in others:
         return None
     noted = moves(repository, tag)
-    entries = referrers(repository, manifest.digest)
+    digests = dict.fromkeys((manifest.digest, *(each.digest for each in image.platforms.values())))
+    attached = {digest: referrers(repository, digest) for digest in digests}
+    entries = [entry for found in attached.values() for entry in found]
     kinds = {str(entry.get("artifactType")) for entry in entries}
-    again = reproduced(entries, manifest.digest, settings)
+    images = [each.digest for each in image.platforms.values()] or [manifest.digest]
+    again = of_all([reproduced(attached[each], each, settings) for each in images])
     return PublishedTag(
         tag=tag,
         digest=manifest.digest,
         created=image.created,
         version=image.version,
         commit=image.revision,
-        platforms=_platforms(manifest, config),
+        platforms=image.platforms,
         download_size=image.download_size,
         update_size=_update_size(repository, manifest, noted),
-        signed=_is_signed(repository, manifest.digest, kinds),
+        signed=_is_signed(repository, manifest.digest, attached[manifest.digest]),
         reproduced=again.created if again and again.key else "",
         documents=tuple(name for kind, name in DOCUMENTS.items() if kind in kinds),
-        checks=_checks(entries, manifest.digest),
+        checks=next(filter(None, (_checks(attached[each], each) for each in digests)), {}),
         moves=tuple(noted),
     )
-
-
-def _platforms(manifest: Manifest, config: Mapping[str, object]) -> tuple[str, ...]:
-    listed = [entry.platform for entry in manifest.body.manifests or () if entry.platform]
-    names = [f"{each.os}/{each.architecture}" for each in listed if each.os != "unknown"]
-    if not names and config.get("os") and config.get("architecture"):
-        names = [f"{config['os']}/{config['architecture']}"]
-    return tuple(dict.fromkeys(names))
 
 
 def _update_size(repository: Repository, manifest: Manifest, known: Collection[Move]) -> int | None:
@@ -129,13 +124,15 @@ def _update_size(repository: Repository, manifest: Manifest, known: Collection[M
     last = next((move for move in known if move.before), None)
     if last is None or last.update is not None:
         return last.update if last else None
-    found = update_of(repository, (last.tag,), last.before, manifest)
-    return found.size if found else None
+    found = updates_of(repository, (last.tag,), last.before, images_in(repository, manifest))
+    return max((each.size for each in found), default=None)
 
 
-def _is_signed(repository: Repository, digest: str, kinds: Collection[str]) -> bool:
+def _is_signed(
+    repository: Repository, digest: str, entries: Collection[Mapping[str, object]]
+) -> bool:
     """Whether a signature is attached, as a referrer or under cosign's tag."""
-    if any(kind.startswith(SIGNATURES) for kind in kinds):
+    if any(str(entry.get("artifactType")).startswith(SIGNATURES) for entry in entries):
         return True
     return bool(repository.head_digest(f"{digest.replace(':', '-')}.sig"))
 

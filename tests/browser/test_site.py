@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from builder.families import load_catalog
+from builder.publish.remote_image import RemotePlatform
 from builder.publish.tag_history import Move
 from builder.settings import Settings
 from builder.site.collect import collect
@@ -50,10 +51,14 @@ class Quiet(SimpleHTTPRequestHandler):
 def full(image: ImageFact) -> ImageFact:
     """An image of which all is known."""
     created = "2026-11-20T02:00:00+00:00"
+    platforms = {
+        "linux/amd64": RemotePlatform(DIGEST, 500_000_000),
+        "linux/arm64": RemotePlatform(DIGEST, 480_000_000),
+    }
     move = Move("b9261", DIGEST, "", created, "upstream moved", by_night=True)
     tag = PublishedTag(
-        *("b9261", DIGEST, created, "b9261", "ab" * 20, ("linux/amd64",), 500_000_000, 40_000_000),
-        *(True, ("CycloneDX", "SPDX"), {"help": 12}, (move, replace(move, back=True))),
+        *("b9261", DIGEST, created, "b9261", "ab" * 20, platforms, 500_000_000, 40_000_000),
+        *(True, created, ("CycloneDX", "SPDX"), {"help": 12}, (move, replace(move, back=True))),
     )
     nights = [night(outcome=each, reason="it failed: x") for each in ("failed", "held", "moved")]
     return replace(

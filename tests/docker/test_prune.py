@@ -16,7 +16,7 @@ from builder.publish.remote_image import CREATED, VERSION
 from builder.publish.survey import survey
 from builder.publish.tag_history import attach_note
 from builder.tools.files import named_lock
-from builder.tools.registry.client import Repository
+from builder.tools.registry.client import Manifest, Repository
 from support.prunes import (
     ATTESTED,
     HELLO,
@@ -24,6 +24,7 @@ from support.prunes import (
     Prune,
     attached_tag,
     decide,
+    dressed,
     going,
     image,
     index,
@@ -32,6 +33,7 @@ from support.prunes import (
     reasons,
     signature,
     unheard,
+    worn,
 )
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
@@ -74,6 +76,40 @@ def test_the_newest_nights_stay(repository: Repository, prune: Prune) -> None:
     said = prune("--keep", "2", "--delete")
     assert f"deleted\t{nightly(23)}" in said
     assert "1 of 3 nightlies of nightly were deleted" in said
+    assert prune("--keep", "2", "--delete", "--json")["deleted"] == []
+
+
+def night_of_two(repository: Repository, day: int) -> tuple[Manifest, tuple[Manifest, Manifest]]:
+    """A night of two platforms: the index and the images, each with a tag of its own."""
+    told = {"os": "linux", "architecture": "arm64", "config": {"Labels": {LABEL_KEY: "k"}}}
+    both = (
+        image(repository, nightly(10 * day + 1), day=day),
+        image(repository, nightly(10 * day + 2), day=day, config=None if day == 2 else told),
+    )
+    made = index(repository, nightly(10 * day), of=both, architectures=("amd64", "arm64"))
+    for each in (*both, made):
+        dressed(repository, each)
+    return made, both
+
+
+def test_an_index_and_its_images_are_one_night(repository: Repository, prune: Prune) -> None:
+    nights = {day: night_of_two(repository, day) for day in range(1, 5)}
+    alone = image(repository, nightly(99), day=5)  # before the recipe had a second platform
+    repository.put_manifest("latest", nights[2][0])
+    done = prune("--keep", "2", "--delete", "--json")
+    stays = {tag: each["stays"] for each in done["nightlies"] for tag in each["tags"]}
+    assert stays[nightly(99)] == stays[nightly(40)] == "one of the newest 2"
+    assert stays[nightly(41)] == stays[nightly(42)] == f"{nightly(40)} refers to it"
+    assert stays[nightly(20)] == "it is tagged latest"
+    assert stays[nightly(21)] == stays[nightly(22)] == "latest refers to it"
+    # An image of no known age goes with the index that lists it.
+    assert done["deleted"][:2] == [nightly(10), nightly(30)]
+    assert set(done["deleted"][2:]) == {nightly(night) for night in (11, 12, 31, 32)}
+    for day, (made, both) in nights.items():
+        for each in (made, *both):
+            assert (repository.manifest(each.digest) is not None) == (day in {2, 4})
+            assert bool(worn(repository, each.digest)) == (day in {2, 4})
+    assert repository.manifest(alone.digest) is not None
     assert prune("--keep", "2", "--delete", "--json")["deleted"] == []
 
 

@@ -79,9 +79,16 @@ def own_bytes(manifest: Manifest) -> int:
     return len(manifest.content) + sum(part["size"] for part in parts) - len(BASE)
 
 
-def index(repository: Repository, *tags: str, of: Sequence[Manifest]) -> Manifest:
-    platform = {"os": "linux", "architecture": "amd64"}
-    entries = [{**descriptor(part), "platform": platform} for part in of]
+def index(
+    repository: Repository, *tags: str, of: Sequence[Manifest], architectures: Sequence[str] = ()
+) -> Manifest:
+    """An index of images, all for amd64 unless ``architectures`` has that of each."""
+    platforms = [{"os": "linux", "architecture": each} for each in architectures]
+    platforms = platforms or [{"os": "linux", "architecture": "amd64"}] * len(of)
+    entries = [
+        {**descriptor(part), "platform": platform}
+        for part, platform in zip(of, platforms, strict=True)
+    ]
     told = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": entries}
     made = Manifest(json.dumps(told).encode(), MANIFESTS[1])
     for tag in tags:

@@ -47,6 +47,12 @@ class Platform(_OpenModel):
     os: str | None = None
     architecture: str | None = None
 
+    @property
+    def name(self) -> str:
+        """``linux/amd64``; empty where it is not named, as BuildKit does for its attestations."""
+        known = self.os and self.architecture and self.os != "unknown"
+        return f"{self.os}/{self.architecture}" if known else ""
+
 
 class Descriptor(_OpenModel):
     """A reference to a manifest or a blob ("OCI Content Descriptors").

@@ -18,6 +18,7 @@ from support.commands import Builder
 from support.environment import REPOSITORY
 from support.hub import DockerHub, Fault
 from support.hub_login import NAME, SECRET
+from support.platforms import write_recipe
 
 HELLO = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
 HEAD = "2374b99c16937cf00d327c93b1d2d12d708d4f30"
@@ -113,6 +114,14 @@ def test_what_a_page_says(recipes: Path) -> None:
         assert said in text
     # What holds for all is said once, without the versions.
     assert text.count("has greedy, random") == 1
+
+
+def test_a_page_says_which_gpus_each_platform_is_for(recipes: Path) -> None:
+    write_recipe(recipes)
+    page = describe_repository(load(recipes), "builder-test/two", "me/two").full
+    gpus = "12.0 (GeForce RTX 50xx), on linux/amd64, and 12.1 (GB10), on linux/arm64. Every"
+    assert f"For NVIDIA GPUs of compute capability {gpus} image" in page
+    assert "- for linux/amd64 and linux/arm64\n" in page
 
 
 def test_a_page_has_the_figures_of_the_simulated_card(recipes: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,19 @@ import pytest
 
 from builder.errors import RegistryError
 from builder.publish import tag_history, tags, upload
-from builder.publish.remote_image import BASE_DIGEST, BASE_NAME, DEEPEST, image_manifest
-from builder.publish.update_size import Update, over_budget, update_of
+from builder.publish.remote_image import (
+    BASE_DIGEST,
+    BASE_NAME,
+    DEEPEST,
+    PlatformImage,
+    RemotePlatform,
+    images_in,
+    remote_image,
+)
+from builder.publish.update_size import Update, over_budget, updates_of
 from builder.publish.upload import LocalImage
 from builder.tools.docker.blobs import Blobs
+from builder.tools.log import Log
 from builder.tools.registry.client import Manifest, Repository, blobs_of
 from support.prunes import BASE, LAYER, image, index
 from support.registries import Fault, proxied
@@ -41,9 +51,14 @@ def sizes(made: Manifest) -> list[int]:
 
 
 def update(repository: Repository, before: Manifest, after: Manifest) -> Update:
-    found = update_of(repository, ("latest",), before.digest, after)
-    assert found is not None
+    (found,) = updates(repository, before.digest, after)
     return found
+
+
+def updates(
+    repository: Repository, before: str, after: Manifest, log: Log = print
+) -> tuple[Update, ...]:
+    return updates_of(repository, ("latest",), before, images_in(repository, after), log)
 
 
 def test_only_layers_that_the_image_before_lacks_are_downloaded(repository: Repository) -> None:
@@ -54,16 +69,55 @@ def test_only_layers_that_the_image_before_lacks_are_downloaded(repository: Repo
     assert found.before == first.digest
     assert found.text == "2.0 MB for somebody who has the image of latest, 2.1 MB anew"
     assert update(repository, second, second).size == 0
-    assert update_of(repository, ("latest",), "", second) is None
-    assert update_of(repository, ("latest",), f"sha256:{'0' * 64}", second, said.append) is None
+    assert updates(repository, "", second) == ()
+    assert updates(repository, f"sha256:{'0' * 64}", second, said.append) == ()
     assert said == [
         "the update of latest cannot be measured, so no [budget] limits it: the image before, "
         f"sha256:{'0' * 64}, is gone or cannot be read"
     ]
-    # Of an index the image for linux/amd64 counts; a layer that is there twice is got once.
+    # Of an index the image for its platform counts; a layer that is there twice is got once.
     twice = image(repository, day=3, layers=[BIG, BIG, BASE])
     found = update(repository, index(repository, "i", of=[first]), twice)
     assert (found.size, found.download) == (sum(sizes(twice)[1:3]), sum(sizes(twice)[:3]))
+
+
+def for_arm64(repository: Repository, day: int, **options: Any) -> Manifest:
+    told = config() | {"os": "linux", "architecture": "arm64"}
+    return image(repository, day=day, config=told, **options)
+
+
+def test_images_of_several_platforms_are_compared_one_by_one(repository: Repository) -> None:
+    both = ("amd64", "arm64")
+    first = [image(repository, day=1, layers=[BIG]), for_arm64(repository, 1)]
+    second = [image(repository, day=2, layers=[BIG]), for_arm64(repository, 2, layers=[BIG])]
+    before = index(repository, "before", of=first, architectures=both)
+    after = index(repository, "after", of=second, architectures=both)
+    amd64, arm64 = found = updates(repository, before.digest, after)
+    assert (amd64.size, arm64.size) == (sizes(second[0])[1], sum(sizes(second[1])[1:]))
+    said = "2.0 MB for somebody who has the image of latest for linux/arm64, 2.1 MB anew"
+    assert arm64.text == said
+    # Each has the whole budget, and the error names the platform that exceeds it.
+    told = over_budget(repository, found, 1, images_in(repository, after)).splitlines()
+    layers = ["new layer of 2.0 MB: COPY /out/ /", "new layer of 0.0 MB: RUN compile"]
+    assert told == [f"download: {said}", *layers]
+    assert over_budget(repository, found, 3, images_in(repository, after)) == ""
+    # A tag that pointed to the image of one platform is an update for that platform alone.
+    (found_,) = updates(repository, first[0].digest, after)
+    assert (found_.platform, found_.size) == ("linux/amd64", sizes(second[0])[1])
+    (back,) = updates(repository, after.digest, first[1])
+    assert (back.platform, back.size) == ("", sizes(first[1])[1])
+    assert updates(repository, first[0].digest, first[1]) == ()
+    # The labels of an index are those of its image for amd64; each platform has a size.
+    seen = remote_image(repository, "after")
+    assert seen is not None
+    images = [RemotePlatform(each.digest, sum(sizes(each))) for each in second]
+    assert seen.platforms == dict(zip(("linux/amd64", "linux/arm64"), images, strict=True))
+    assert (seen.digest, seen.download_size) == (after.digest, images[0].download_size)
+    done = [tags.move(repository, "latest", each.digest, "so") for each in (before, after)][1]
+    assert done.update == arm64.size
+    (last, _) = tag_history.moves(repository, "latest")
+    assert last.updates == {"linux/amd64": amd64.size, "linux/arm64": arm64.size}
+    assert last.update == arm64.size
 
 
 def test_a_tag_moves_away_from_an_image_that_cannot_be_read(
@@ -73,7 +127,7 @@ def test_a_tag_moves_away_from_an_image_that_cannot_be_read(
     for _ in range(DEEPEST):
         nested = index(repository, "latest", of=[nested])
     with pytest.raises(RegistryError, match="cannot be read as an image"):
-        image_manifest(repository, nested)
+        images_in(repository, nested)
     second = image(repository, day=2)
     done = tags.move(repository, "latest", second.digest, "an image again")
     assert (done.before, done.update) == (nested.digest, None)
@@ -83,7 +137,10 @@ def test_a_tag_moves_away_from_an_image_that_cannot_be_read(
 
 
 def why(repository: Repository, before: Manifest, after: Manifest, told: dict[str, Any]) -> str:
-    return over_budget(repository, update(repository, before, after), 1, after, lambda: told)
+    new = PlatformImage("linux/amd64", after, told)
+    return over_budget(
+        repository, updates_of(repository, ("latest",), before.digest, [new]), 1, [new]
+    )
 
 
 def test_an_update_over_its_budget_is_explained(repository: Repository) -> None:
@@ -120,14 +177,14 @@ def test_a_move_notes_the_size_of_its_update(repository: Repository) -> None:
     assert tags.move(repository, "latest", first.digest, "first").update is None
     asked = []
 
-    def refuse(found: Update, new: Manifest) -> None:
-        asked.append((found.size, new.digest))
+    def refuse(found: Sequence[Update], new: Sequence[PlatformImage]) -> None:
+        asked.append(([each.size for each in found], [each.manifest.digest for each in new]))
         raise RegistryError("too large")
 
     with pytest.raises(RegistryError, match="too large"):
         tags.move(repository, "latest", second.digest, "second", approve=refuse)
     size = sum(sizes(second)[1:])
-    assert asked == [(size, second.digest)]
+    assert asked == [([size], [second.digest])]
     assert repository.resolve("latest") == first.digest
     assert tags.move(repository, "latest", second.digest, "second").update == size
     assert [move.update for move in tag_history.moves(repository, "latest")] == [size, None]

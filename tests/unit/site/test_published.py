@@ -15,6 +15,7 @@ from builder import sbom
 from builder.errors import FetchError
 from builder.nightly import history
 from builder.publish.referrers import attach
+from builder.publish.remote_image import RemotePlatform
 from builder.publish.reproductions import REPRODUCTION
 from builder.publish.tag_history import attach_note
 from builder.publish.verdicts import TEXT, VERDICT, Statement
@@ -28,7 +29,7 @@ from builder.site.write import write
 from builder.smoke.verdict import PresetUse
 from builder.tools.registry.client import Manifest, Repository
 from support.nights import night
-from support.prunes import image
+from support.prunes import image, index
 from support.registries import put_image
 from support.reproductions import statement
 from support.shipped import PRESETS, RECIPES
@@ -74,8 +75,25 @@ def test_a_tag_with_its_history(moved: tuple[Repository, Manifest, Manifest]) ->
     assert tag.download_size == sum(sizes)
     assert tag.update_size == sum(sizes[1:])  # the first layer is that of both
     assert [move.digest for move in tag.moves] == [second.digest, first.digest]
-    assert (tag.signed, tag.documents, tag.platforms) == (True, ("SPDX",), ("linux/amd64",))
+    assert (tag.signed, tag.documents) == (True, ("SPDX",))
+    assert tag.platforms == {"linux/amd64": RemotePlatform(second.digest, sum(sizes))}
     assert tag.checks == {"libraries": 3, "help": 12}
+
+
+def test_a_tag_of_an_index_has_what_is_attached_to_its_images(
+    moved: tuple[Repository, Manifest, Manifest],
+) -> None:
+    repository, _, second = moved
+    arm64 = image(repository, day=4, config={"architecture": "arm64"})
+    both = index(repository, of=[second, arm64], architectures=("amd64", "arm64"))
+    repository.put_manifest("b9261", both)
+    recipe = RECIPES.engine("llama-cpp-b9261").recipe
+    (tag,) = published(repository, recipe, Settings()).tags
+    assert (tag.digest, [*tag.platforms]) == (both.digest, ["linux/amd64", "linux/arm64"])
+    assert tag.platforms["linux/arm64"].digest == arm64.digest
+    assert (tag.documents, tag.checks) == (("SPDX",), {"libraries": 3, "help": 12})
+    # The signature is that of an image, not of the index.
+    assert not tag.signed
 
 
 def test_the_pages_of_a_published_image(

@@ -1,0 +1,147 @@
+"""The tags of a push: what they point to now, the updates that follow, and giving them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from builder.errors import BuilderError, RegistryError
+from builder.publish.remote_image import PlatformImage
+from builder.publish.tag_history import attach_note
+from builder.publish.tags import Tags, require_points_to
+from builder.publish.update_size import Update, over_budget, updates_of
+from builder.tools.log import Log
+from builder.tools.registry.client import Manifest, Repository
+
+
+@dataclass(frozen=True, slots=True)
+class PushTags:
+    """The tags that an image, or an index, is about to get."""
+
+    repository: Repository
+    name: str
+    """The recipe's."""
+    tags: Tags
+    digest: str
+    """What gets the tags."""
+    before: Mapping[str, str]
+    """The digest that each tag points to, in the order in which they are given; empty: none."""
+
+    @property
+    def others(self) -> dict[str, str]:
+        """The tags that point to something else, with its digest."""
+        return {tag: there for tag, there in self.before.items() if there not in {"", self.digest}}
+
+    @property
+    def replaced(self) -> dict[str, str]:
+        """Those of them that do not move, unless there is a reason."""
+        return {tag: was for tag, was in self.others.items() if tag not in self.tags.moving}
+
+    def require_free(self, replace: str | None) -> None:
+        """Raise ``RegistryError`` where tags are taken and there is no reason to replace them."""
+        if self.replaced and replace is None:
+            name = self.repository.name
+            raise RegistryError(
+                f"{self.name} is not pushed: its tags are taken",
+                "\n".join(f"{name}:{tag} is {there}" for tag, there in self.replaced.items())
+                + f"\nthe image to push is {self.digest}",
+                "give the recipe another version, or replace the image: --replace --reason TEXT",
+            )
+
+    @property
+    def followed(self) -> dict[str, list[str]]:
+        """The digests that tags point to now, each with its tags, but the immutable one."""
+        found: dict[str, list[str]] = {}
+        for tag, there in self.others.items():
+            if tag != self.tags.immutable:
+                found.setdefault(there, []).append(tag)
+        return found
+
+    def updates(
+        self, new: Sequence[PlatformImage], budget: int | None, log: Log
+    ) -> dict[str, tuple[Update, ...]]:
+        """The updates to the new images, by the digest that tags point to now.
+
+        Raises ``RegistryError`` where one has more than ``budget`` megabytes.
+        """
+        found = {}
+        for was, tags in self.followed.items():
+            found[was] = updates_of(self.repository, tags, was, new, log)
+            for each in found[was]:
+                log(f"download: {each.text}")
+            if why := over_budget(self.repository, found[was], budget, new):
+                raise RegistryError(
+                    f"{self.name} is not pushed: the update has more than the {budget} MB of "
+                    "[budget]",
+                    why,
+                    "make the update smaller, or push it all the same: --over-budget --reason TEXT",
+                )
+        return found
+
+    def give(
+        self,
+        read: Callable[[], Manifest],
+        reason: str,
+        updates: Mapping[str, Sequence[Update]],
+    ) -> tuple[str, ...]:
+        """Give the tags, the immutable one first; they are returned.
+
+        ``read`` gives the manifest; it is not called where all tags point to it.  Raises
+        ``RegistryError``, ``TagMovedError``, ``FetchError``.
+        """
+        given: list[str] = []
+        with _naming_given_tags(given):
+            for tag, was in self.before.items():
+                if was != self.digest:
+                    self._give(read(), tag, was, reason, updates.get(was, ()))
+                given.append(tag)
+        return tuple(given)
+
+    def _give(
+        self, manifest: Manifest, tag: str, was: str, reason: str, updates: Sequence[Update]
+    ) -> None:
+        """Give one tag; a new immutable or version tag needs no note of the move."""
+        immutable = self.tags.immutable
+        if was or tag in self.tags.moving:
+            version = immutable.rpartition("-")[0]
+            attach_note(
+                self.repository, manifest, tag, was, reason, version=version, updates=updates
+            )
+        self.repository.put_tag(tag, manifest, was)
+        require_points_to(self.repository, tag, manifest.digest, by_content=tag == immutable)
+
+
+def push_tags(
+    repository: Repository,
+    name: str,
+    tags: Tags,
+    digest: str,
+    known: Collection[str],
+    there: str = "",
+) -> PushTags:
+    """Look up what the tags of a push point to; the registry is asked only for tags that it has.
+
+    ``known`` are the tags of the repository, ``there`` what the immutable tag is known to point to.
+    Raises ``RegistryError``, ``FetchError``; ``WorldError`` where this machine's clock is wrong.
+    """
+    before = {}
+    for tag in (tags.immutable, *tags.versions, *tags.moving):
+        if tag == tags.immutable and there:
+            before[tag] = there
+        else:
+            before[tag] = repository.head_digest(tag) if tag in known else ""
+    repository.require_clock()
+    return PushTags(repository, name, tags, digest, before)
+
+
+@contextmanager
+def _naming_given_tags(given: Sequence[str]) -> Iterator[None]:
+    """Add the tags that were given before it to an error."""
+    try:
+        yield
+    except BuilderError as error:
+        if not given:
+            raise
+        note = f"these tags were already pushed: {', '.join(given)}"
+        raise type(error)(error.what, f"{error.why}\n{note}", error.hint) from error
