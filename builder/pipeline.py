@@ -80,7 +80,7 @@ def build_all(
     return results
 
 
-def require_all(images: Sequence[EngineImage], results: Sequence[Outcome | BuilderError]) -> None:
+def require_all(images: Sequence[EngineImage], results: Sequence[object]) -> None:
     """Raise the error of an image that failed; of several images, one that names each of those.
 
     A check that could not be run counts less than any other failure.

@@ -6,33 +6,28 @@ Channels are independent: a failure stops one channel, whose tag then stays wher
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
-from builder import pipeline
 from builder.errors import BuilderError, NightError, PatchError, RegistryError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
-from builder.images.release import Release, release
 from builder.images.session import BuildSession
-from builder.images.verified import find_published
 from builder.kernels.summary import KernelSummary
 from builder.nightly import channels, history
 from builder.nightly.channels import Channel
 from builder.nightly.history import NightlyRun, Outcome
-from builder.publish import push, tags
-from builder.publish.attachments import attachments_of
+from builder.nightly.published import lock_tags, publish
+from builder.publish import tags
 from builder.publish.remote_image import CREATED, PlatformImage
 from builder.publish.survey import is_nightly
 from builder.publish.tag_history import moves
 from builder.publish.update_size import Update, over_budget
-from builder.publish.verdicts import require_signing, trust_of
+from builder.publish.verdicts import require_signing
 from builder.recipes.catalog import BrokenEntry
 from builder.recipes.edit import Target
 from builder.records import crashes, record
-from builder.records.record import Record
 from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, workspace
 from builder.tools.registry.client import Repository
@@ -43,8 +38,6 @@ from builder.upstream.snapshot import FrozenRecipe
 
 KEPT = 2
 """Images of a channel that stay in the engine, the newest ones."""
-WORST = 10
-"""Spilling kernels of each library that a run keeps."""
 
 
 @dataclass
@@ -185,7 +178,7 @@ def _update_channel(
     before = progress.digest
     progress.target = channels.newest(channel, sources.repositories)
     frozen = _frozen(session, channel, sources, progress.target)
-    digest, kernels = _image(session, frozen, repository, sources.context.work)
+    digest, kernels = publish(session, frozen, repository, sources.context.work)
     if digest == before:
         progress.outcome, progress.kernels = "unchanged", kernels
         return
@@ -193,7 +186,7 @@ def _update_channel(
     if held:
         progress.outcome, progress.reason = "held", held
         return
-    with _lock_tags(session):
+    with lock_tags(session):
         done = tags.move(
             repository,
             channel.tag,
@@ -232,11 +225,6 @@ def _approve(
         )
 
 
-def _lock_tags(session: BuildSession) -> AbstractContextManager[None]:
-    """Wait until no other process of this machine moves tags, and keep others from it."""
-    return named_lock(session.settings.cache_dir, tags.TAGS, wait=session.log)
-
-
 def _frozen(
     session: BuildSession, channel: Channel, sources: SourceSession, target: Target
 ) -> FrozenRecipe:
@@ -260,39 +248,6 @@ def _line(found: Finding) -> str:
     return f"{found.patch}: {found.state}: {'; '.join((*found.details, *found.commits))}"
 
 
-def _image(
-    session: BuildSession, frozen: FrozenRecipe, repository: Repository, work: Path
-) -> tuple[str, KernelSummary | None]:
-    """The digest of a frozen recipe's image in the registry: the verified one, or a new one.
-
-    With its kernels, where this machine has its record.
-    """
-    frozen_session = replace(session, catalog=frozen.catalog)
-    image = frozen_session.resolve(frozen.name)
-    there = find_published(frozen_session, image, repository, work)
-    if there is not None:
-        if there.record is not None:
-            trust = trust_of(session.settings, work)
-            attachments = attachments_of(image, there.record, frozen.files, work)
-            push.vouch(repository, there.record, trust, attachments, session.log)
-        return there.digest, _kernels(there.record)
-    record = pipeline.build(image, session.options, session.reporter).record
-    folder = work / "release"
-    folder.mkdir()
-    with _lock_tags(session):
-        published = release(
-            frozen_session,
-            Release(image, record, tags.Tags(image.immutable_tag, (), ()), frozen.files),
-            folder,
-        )
-    return published.digest, _kernels(record)
-
-
-def _kernels(record: Record | None) -> KernelSummary | None:
-    found = record.verdict.kernels if record else None
-    return found.shortened(WORST) if found else None
-
-
 def _held(repository: Repository, tag: str, digest: str) -> str:
     """Why a channel must not move to an image: a person moved it away from there.  Or empty.
 
@@ -307,17 +262,24 @@ def _held(repository: Repository, tag: str, digest: str) -> str:
 
 
 def _remove_old_images(session: BuildSession, channel: Channel) -> None:
-    """Untag the older images of a channel in the engine, which removes them."""
+    """Untag the older images of a channel in the engine, which removes them.
+
+    Each platform keeps its newest ones.
+    """
     names = {each.tag for each in channels.channels(session.catalog, session.settings)}
-    ages = {}
+    images: dict[str, list[docker.Image]] = defaultdict(list)
     for name in docker.image_names(f"{channel.repository}:{channel.tag}-*"):
         tag = name.rpartition(":")[2]
         found = docker.image(name) if is_nightly(tag, channel.tag, names) else None
         if found is not None:
-            ages[name] = _built(session, found)
-    for name in sorted(ages, key=lambda name: ages[name], reverse=True)[KEPT:]:
-        docker.untag(name)
-        docker.untag(name.rpartition("-")[0])
+            images[found.platform].append(found)
+    for platform, nights in images.items():
+        nights.sort(key=lambda found: _built(session, found), reverse=True)
+        for found in nights[KEPT:]:
+            version = found.reference.rpartition("-")[0]
+            beside = f"{version}-{platform.partition('/')[2]}"  # of several platforms
+            for name in {found.reference, *(found.names & {version, beside})}:
+                docker.untag(name)
 
 
 def _built(session: BuildSession, found: docker.Image) -> str:
