@@ -65,6 +65,8 @@ class Job:
     """GiB of free disk for building, smoke-testing and pushing together."""
     clear: bool
     """Whether the preinstalled toolchains of the runner must be removed first."""
+    emulate: bool
+    """Whether an image for another platform than the runner's is built and smoke-tested."""
     runner: str
     """Label for ``runs-on``; empty if no known runner has enough disk."""
     cache: str
@@ -103,6 +105,7 @@ def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
         channel=channels.tag_of(entry),
         disk=math.ceil(disk),
         clear=disk > FREE,
+        emulate=any(target != "amd64" for target in recipe.targets),
         runner=HOSTED if disk <= CLEARED else "",
         cache=f"ccache@{recipe.base}@{recipe.engine}@" if mounts_ccache(images[0]) else "",
         image=_joined([image.key for image in images]),

@@ -226,6 +226,11 @@ def test_disk_is_the_sum_of_what_the_recipes_say() -> None:
         assert (job.runner == "") is (job.engine == "vllm"), job.recipe
 
 
+def test_an_emulator_is_for_images_of_another_platform() -> None:
+    jobs = {job.recipe: job for job in matrix.jobs(load(REPOSITORY))}
+    assert [name for name, job in jobs.items() if job.emulate] == ["hello-blackwell-0.1.0"]
+
+
 def test_a_cache_is_for_what_compiles() -> None:
     for job in matrix.jobs(load(REPOSITORY)):
         compiles = "ccache" in rendered(REPOSITORY, job.recipe).text
@@ -233,7 +238,7 @@ def test_a_cache_is_for_what_compiles() -> None:
 
 
 def test_what_fits_nowhere_goes_to_the_large_runner_or_is_left() -> None:
-    small = Job("a-1", "a", "b", "", 20, True, HOSTED, "", "", "")
+    small = Job("a-1", "a", "b", "", 20, True, False, HOSTED, "", "", "")
     large = replace(small, recipe="c-1", disk=60, runner="")
     assert matrix.placed([small, large]) == ([small], [replace(large, clear=False)])
     there, left = matrix.placed([small, large], "big")
