@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from builder.errors import RegistryError
+from builder.families.layout import LABEL_KEY
 from builder.tools.docker import engine as docker
 from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, Repository
@@ -41,6 +42,8 @@ class RemotePlatform:
     digest: str
     download_size: int
     """Bytes of its compressed layers, each once."""
+    key: str = ""
+    """Its key, by its label; empty where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +86,29 @@ def described(repository: Repository, manifest: Manifest) -> RemoteImage:
     images = images_in(repository, manifest)
     if not images:
         return RemoteImage(manifest.digest, "")
-    image = next((each for each in images if each.platform == PLATFORM), images[0])
-    what = f"the configuration of {repository.name}@{image.manifest.digest}"
-    known = responses.checked(Configuration, dict(image.config), what)
-    labels = (known.config.Labels if known.config else None) or {}
-    created = labels.get(CREATED) or known.created or ""
+    known = {each.platform: _checked(repository, each) for each in images}
     found = {
         each.platform: RemotePlatform(
-            each.manifest.digest, sum(layer_sizes(each.manifest).values())
+            each.manifest.digest,
+            sum(layer_sizes(each.manifest).values()),
+            _labels(known[each.platform]).get(LABEL_KEY, ""),
         )
         for each in images
     }
+    main = PLATFORM if PLATFORM in known else images[0].platform
+    labels = _labels(known[main])
+    created = labels.get(CREATED) or known[main].created or ""
     named = {platform: each for platform, each in found.items() if platform}
-    size = found[image.platform].download_size
-    return RemoteImage(manifest.digest, created, labels, size, named)
+    return RemoteImage(manifest.digest, created, labels, found[main].download_size, named)
+
+
+def _checked(repository: Repository, image: PlatformImage) -> Configuration:
+    what = f"the configuration of {repository.name}@{image.manifest.digest}"
+    return responses.checked(Configuration, dict(image.config), what)
+
+
+def _labels(known: Configuration) -> Mapping[str, str]:
+    return (known.config.Labels if known.config else None) or {}
 
 
 def images_in(repository: Repository, manifest: Manifest) -> tuple[PlatformImage, ...]:

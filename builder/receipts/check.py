@@ -205,9 +205,9 @@ def _unpublished(receipt: Receipt, published: Published) -> Iterator[str]:
     if found is None:
         yield f"the image is not published: its registry has no {image.digest}"
         return
-    labels = (found.labels.get(LABEL_RECIPE), found.labels.get(LABEL_KEY))
-    if labels != (image.recipe, image.key):
-        recipe, key = (each or "none" for each in labels)
+    recipe, key = (found.labels.get(each) or "none" for each in (LABEL_RECIPE, LABEL_KEY))
+    keys = {key, *(each.key for each in found.platforms.values())}
+    if recipe != image.recipe or image.key not in keys:
         yield (
             f"{image.digest} is another image: of the recipe {recipe} with the key {key[:12]}, "
             f"the receipt has {image.recipe} and {image.key[:12]}"

@@ -110,7 +110,7 @@ def test_images_of_several_platforms_are_compared_one_by_one(repository: Reposit
     # The labels of an index are those of its image for amd64; each platform has a size.
     seen = remote_image(repository, "after")
     assert seen is not None
-    images = [RemotePlatform(each.digest, sum(sizes(each))) for each in second]
+    images = [RemotePlatform(each.digest, sum(sizes(each)), "k") for each in second]
     assert seen.platforms == dict(zip(("linux/amd64", "linux/arm64"), images, strict=True))
     assert (seen.digest, seen.download_size) == (after.digest, images[0].download_size)
     done = [tags.move(repository, "latest", each.digest, "so") for each in (before, after)][1]

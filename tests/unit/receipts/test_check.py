@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builder.errors import ReceiptError, RecipeError
-from builder.publish.remote_image import RemoteImage
+from builder.publish.remote_image import RemoteImage, RemotePlatform
 from builder.receipts.catalog import ReceiptEntry
 from builder.receipts.check import checked, require_valid
 from builder.receipts.schema import parse
@@ -36,6 +36,13 @@ def check(*, taken: Any = (), labels: dict[str, str] | None = LABELS, **more: An
 def test_a_receipt_without_a_fault_is_taken() -> None:
     check()
     check(cards=[CARD, CARD], by="@somebody", draft={"name": "d", "size": 1, "sha256": "0" * 64})
+
+
+def test_a_receipt_may_be_of_any_image_of_an_index() -> None:
+    arm64 = {"linux/arm64": RemotePlatform(DIGEST, 1, KEY)}
+    labels = {**LABELS, "builder.key": "f" * 64}
+    index = RemoteImage(DIGEST, "", labels, platforms=arm64)
+    require_valid(receipt(), RECIPES, (), lambda *_: index, NOW)
 
 
 SLOW = {**run(100.0, 1), "seconds": 40.0}

@@ -76,7 +76,7 @@ def test_a_tag_with_its_history(moved: tuple[Repository, Manifest, Manifest]) ->
     assert tag.update_size == sum(sizes[1:])  # the first layer is that of both
     assert [move.digest for move in tag.moves] == [second.digest, first.digest]
     assert (tag.signed, tag.documents) == (True, ("SPDX",))
-    assert tag.platforms == {"linux/amd64": RemotePlatform(second.digest, sum(sizes))}
+    assert tag.platforms == {"linux/amd64": RemotePlatform(second.digest, sum(sizes), "k")}
     assert tag.checks == {"libraries": 3, "help": 12}
 
 
