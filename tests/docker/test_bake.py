@@ -15,13 +15,15 @@ from builder.bake import bakefile
 from builder.bake.directory import lock_name
 from builder.errors import BuildError
 from builder.images.context import Context
+from builder.plan.base_image import RootPolicy
+from builder.plan.resolver import Resolver
 from builder.tools.docker.blobs import blobs_of
 from builder.tools.files import named_lock
-from support.catalogs import with_image
+from support.catalogs import AMD64, load, with_image
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.machines import REMOTE, Machine
-from support.overlaid import PACKAGE, StandIn, change, write_catalog
+from support.overlaid import PACKAGE, Build, StandIn, change, write_catalog
 from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
@@ -52,6 +54,18 @@ def unreachable(published: StandIn, tmp_path: Path) -> Path:
     """The same on an image that nobody can have."""
     pin = f'image = "127.0.0.1:9/published:1.0"\ndigest = "sha256:{"0" * 64}"'
     return catalog_on(pin, published, tmp_path)
+
+
+@pytest.fixture
+def compiler_root(build: Build, registry: str, made: set[str]) -> tuple[str, str]:
+    """Debian with a C compiler on the registry, as the engine has it: its name and its digest."""
+    build.once()  # its entrypoint is compiled there
+    found = Resolver(load(REPOSITORY), AMD64, RootPolicy()).resolve_base("debian-trixie-gcc")
+    name = f"{registry}/builder-test/compiler-root:1"
+    docker("image", "tag", found.references["root"], name)
+    made.add(name)
+    docker("push", "--quiet", name)
+    return name, docker("image", "inspect", "--format={{.Id}}", name)
 
 
 def catalog_on(pushed: str, published: StandIn, tmp_path: Path) -> Path:
@@ -88,8 +102,16 @@ def bake(folder: Path, *options: str, **variables: str) -> str:
 
 
 def test_what_another_machine_bakes_is_smoke_tested_here(
-    builder: Builder, recipe: Path, machine: Machine, made: set[str], tmp_path: Path
+    builder: Builder,
+    compiler_root: tuple[str, str],
+    recipe: Path,
+    machine: Machine,
+    made: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    with_image(recipe, *compiler_root, "debian-trixie-gcc")
+    monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "registry")
     folder = tmp_path / "baked"
     done = builder("bake", "--output", folder, "--catalog", recipe, "--json")
     assert done.returncode == 0, done.stderr
