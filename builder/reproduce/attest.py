@@ -12,6 +12,7 @@ from builder import __version__
 from builder.errors import WorldError
 from builder.images.session import BuildSession
 from builder.publish.referrers import attach
+from builder.publish.remote_image import images_in
 from builder.publish.reproductions import REPRODUCTION, SIGNATURE, TEXT, Statement
 from builder.publish.tag_history import no_image
 from builder.publish.verdicts import require_signing
@@ -30,6 +31,7 @@ class Attestation:
     session: BuildSession
     repository: Repository
     manifest: Manifest
+    """Of an image, or of an index: then the statement is attached to its image that was built."""
     work: Path
     """A directory for the files of cosign."""
 
@@ -40,16 +42,18 @@ class Attestation:
         ``RegistryError``, ``FetchError``.
         """
         (image,) = result.reproductions
-        digest = self.manifest.digest
-        if digest != image.found:
+        images = [each.manifest for each in images_in(self.repository, self.manifest)]
+        found = next((each for each in images if each.digest == image.found), None)
+        if found is None:
+            there = " and ".join(each.digest for each in images)
             raise WorldError(
                 f"the statement is not attached: {self.repository.name} has another image",
-                f"it has {digest}; the build has {image.found}",
+                f"it has {there}; the build has {image.found}",
                 "reproduce the image of the registry: `builder reproduce REGISTRY/REPOSITORY:TAG`",
             )
         settings = self.session.settings
         statement = Statement(
-            digest=digest,
+            digest=found.digest,
             recipe=image.name,
             architecture=buildx.builder(settings.buildx).architecture,
             version=__version__,
@@ -58,8 +62,8 @@ class Attestation:
         text = statement.model_dump_json()
         signature = cosign.sign_text(text, settings.cosign_key, self.work / "cosign")
         annotations = {TEXT: text, SIGNATURE: signature}
-        attach(self.repository, self.manifest, REPRODUCTION, annotations)
-        return digest
+        attach(self.repository, found, REPRODUCTION, annotations)
+        return found.digest
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from builder.compare.images import compare_images
@@ -19,6 +20,7 @@ from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
 from builder.tools.docker.blobs import blobs_of
 from builder.tools.files import named_lock, workspace
+from builder.tools.layers import damage_reported, manifest_of
 
 
 def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -> Result:
@@ -97,12 +99,16 @@ def _reproduction(
     reference, old = original
     if old.digest == new.digest:
         return Reproduction(name, reference, old.digest, new.digest)
-    before = reference, blobs_of(reference, work, old.digest)
+    before = replace(blobs_of(reference, work, old.digest), platform=new.platform)
+    with damage_reported():
+        digest, _ = manifest_of(before)  # the name may be that of an index
+    if digest == new.digest:
+        return Reproduction(name, reference, digest, new.digest)
     after = new.reference, blobs_of(new.reference, work, new.digest)
     folder = work / f"compared-{new.digest[-12:]}"
     folder.mkdir()
-    comparison = compare_images(before, after, folder)
-    return Reproduction(name, reference, old.digest, new.digest, comparison)
+    comparison = compare_images((reference, before), after, folder)
+    return Reproduction(name, reference, digest, new.digest, comparison)
 
 
 def _taken(image: EngineImage, rebuilder: Rebuilder) -> tuple[str, ...]:

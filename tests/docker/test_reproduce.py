@@ -12,7 +12,10 @@ import pytest
 
 from builder.reproduce import rebuild
 from builder.tools.docker import containers, engine
+from builder.tools.registry.client import Repository
 from support.commands import Builder
+from support.prunes import image as image_of
+from support.prunes import index
 from support.smoke_tests import docker, images_at
 from support.variants import CMAKE, REPOSITORY_NAME, edit
 
@@ -67,11 +70,16 @@ def test_a_published_image_has_its_own_recipe(
     assert builder("push", "variant", "--catalog", one_file).returncode == 0
     docker("image", "rm", *images_at(f"{registry}/test"))
     (one_file / "recipes" / "variant-0.1.0.toml").unlink()
-    published = f"{registry}/test/{REPOSITORY_NAME}:0.1.0"
+    repository = Repository(f"{registry}/test/{REPOSITORY_NAME}", print)
+    pushed = repository.manifest("0.1.0")
+    assert pushed is not None
+    arm64 = image_of(repository, config={"architecture": "arm64"})
+    index(repository, "both", of=[pushed, arm64], architectures=("amd64", "arm64"))
+    published = f"{repository.name}:both"
     done = builder("reproduce", published, "--catalog", one_file, "--json")
     assert done.returncode == 0, done.stderr
     (image,) = json.loads(done.stdout)["images"]
-    assert image["found"] == image["expected"]
+    assert image["found"] == image["expected"] == pushed.digest
     assert f"looking for the recipe that is attached to {published}" in done.stderr
     assert not images_at(f"{registry}/test")
 
