@@ -12,12 +12,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, StringConstraints, ValidationInfo, field_validator
 
-from builder.errors import RecipeError
+from builder.errors import Problem, RecipeError
 from builder.recipes.parse import parse, read_text
 from builder.recipes.schema.fields import (
     DEBIAN_FILE,
@@ -112,10 +113,15 @@ def read(file: Path, name: str) -> DebianLock:
     hint = f"`builder pin lock {name}` makes it anew"
     if not file.exists():
         raise RecipeError(f"{name} has no lock file {file}", hint=hint)
-    lock, problems = parse(read_text(file), file, DebianLock)
+    lock, problems = _parsed(read_text(file), file)
     if lock is None:
         raise RecipeError(f"{file.name} is invalid", problems=problems, hint=hint)
     return lock
+
+
+@lru_cache(maxsize=32)  # a plan reads each lock several times: up to 100 kB
+def _parsed(text: str, file: Path) -> tuple[DebianLock | None, tuple[Problem, ...]]:
+    return parse(text, file, DebianLock)
 
 
 def text_of(lock: DebianLock, name: str) -> str:
