@@ -75,7 +75,8 @@ def build_all(
         try:
             results.append(build(image, options, reporter))
         except BuilderError as error:
-            reporter.log(f"{image.title} failed: {error.what}")
+            if len(images) > 1:
+                reporter.log(f"{image.title} failed: {error.what}")
             results.append(error)
     return results
 

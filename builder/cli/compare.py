@@ -26,7 +26,7 @@ def compare(
         Platform | None,
         typer.Option(
             "--platform",
-            metavar="PLATFORM",
+            metavar="OS/ARCHITECTURE",
             help="Of images for several platforms, compare those for this one: linux/amd64 or "
             "linux/arm64. Default: linux/amd64.",
             show_default=False,

@@ -19,7 +19,7 @@ from builder.plan.base_image import RootPolicy
 from builder.plan.resolver import Resolver
 from builder.tools.docker.blobs import blobs_of
 from builder.tools.files import named_lock
-from support.catalogs import AMD64, load, with_image
+from support.catalogs import load, with_image
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.machines import REMOTE, Machine
@@ -60,7 +60,7 @@ def unreachable(published: StandIn, tmp_path: Path) -> Path:
 def compiler_root(build: Build, registry: str, made: set[str]) -> tuple[str, str]:
     """Debian with a C compiler on the registry, as the engine has it: its name and its digest."""
     build.once()  # its entrypoint is compiled there
-    found = Resolver(load(REPOSITORY), AMD64, RootPolicy()).resolve_base("debian-trixie-gcc")
+    found = Resolver(load(REPOSITORY), "amd64", RootPolicy()).resolve_base("debian-trixie-gcc")
     name = f"{registry}/builder-test/compiler-root:1"
     docker("image", "tag", found.references["root"], name)
     made.add(name)

@@ -76,7 +76,7 @@ class SmokeTest:
         name = self.build(dockerfile, *options)
         # A server is started only where a test is about one: see tests/docker/test_serving.py.
         changed = self.recipe.model_copy(update={"serve": None, "probe": [], **changes})
-        subject = Subject(name, "", changed, labels or {}, cache=SHARED_CACHE)
+        subject = Subject(name, "", changed, labels=labels or {}, cache=SHARED_CACHE)
         return check_image(subject, self.work)
 
 
