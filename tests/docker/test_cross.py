@@ -36,6 +36,10 @@ llama   = { build_number = 2, build_commit = "012345678" }
 [[cmake]]
 targets = ["llama-server", "llama-cli", "llama-bench"]
 
+[[probe]]
+run      = ["/opt/engine/bin/llama-server", "--version"]
+contains = ["version: 2 (012345678)"]
+
 [image]
 repository = "llama-shaped"
 tags       = ["cross"]
@@ -159,7 +163,7 @@ def test_char_is_that_of_the_image(devel: str, images: dict[str, str], flags: st
     options = ["--rm", "--interactive", "--network=none"]
     native = docker("run", *options, images["devel"], "sh", "-euc", compile_it, text=SIGNED)
     if flags == "missing":
-        options.append("--env=NVCC_PREPEND_FLAGS=")
+        options.append("--env=NVCC_PREPEND_FLAGS=-U__SIZEOF_FLOAT128__")
     compile_it += " -ccbin=x86_64-linux-gnu-g++"
     cross = docker("run", *options, devel, "sh", "-euc", compile_it, text=SIGNED)
     assert "ld.global.s8" in native
