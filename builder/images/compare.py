@@ -17,6 +17,7 @@ from builder.errors import UsageError, WorldError
 from builder.images.lookup import REFERENCE, is_recipe, located
 from builder.images.session import BuildSession
 from builder.platforms import Platform
+from builder.publish.remote_image import pulled
 from builder.tools.docker import engine as docker
 from builder.tools.docker.blobs import Blobs, blobs_of
 from builder.tools.files import workspace
@@ -128,11 +129,8 @@ def pulled_if_remote(
         yield
         return
     session.log(f"Docker does not have {name}: pulling it")
-    docker.pull(name, platform)
-    try:
+    with pulled(name, platform):
         yield
-    finally:
-        docker.untag(name)
 
 
 def _is_remote(session: BuildSession, name: str) -> bool:

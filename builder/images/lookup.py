@@ -53,7 +53,7 @@ def smoke_test(
     """
     session.settings.require_directories()
     if recipe is None and is_recipe(session, target):
-        there = [(image, _built_image(image)[1]) for image in session.images(target)]
+        there = [(image, built_image(image)[1]) for image in session.images(target)]
         return tuple(_check_again(session, image, found) for image, found in there)
     found = _any_image(session, target)
     named = recipe or found.labels.get(LABEL_RECIPE, "")
@@ -142,7 +142,7 @@ def served(session: BuildSession, target: str) -> tuple[str, docker.Image, Recip
         own = platform_of(docker.engine().architecture)
         several = session.options.platform is None and len(platforms) > 1 and own in platforms
         image = session.resolve(target, own if several else None)
-        return *_built_image(image), image.plan.recipe
+        return *built_image(image), image.plan.recipe
     found = _any_image(session, target)
     named = _recipe_in_label(session, target, found)
     return target, found, complete(session.catalog.engine(named).recipe.on(found.platform))
@@ -158,8 +158,8 @@ def image_for(session: BuildSession, recipe: str, found: docker.Image) -> Engine
     return session.resolve(recipe, next(same, platforms[0]))
 
 
-def _recipe_in_label(session: BuildSession, target: str, found: docker.Image) -> str:
-    """The recipe that an image names; raises ``RecipeError`` where the catalog has none of it."""
+def recipe_label(target: str, found: docker.Image) -> str:
+    """The recipe that the label of an image names; raises ``RecipeError`` where it has none."""
     named = found.labels.get(LABEL_RECIPE)
     if not named:
         raise RecipeError(
@@ -167,6 +167,12 @@ def _recipe_in_label(session: BuildSession, target: str, found: docker.Image) ->
             f"it has no label {LABEL_RECIPE}: builder did not build it",
             "name a recipe, or an image that builder built",
         )
+    return named
+
+
+def _recipe_in_label(session: BuildSession, target: str, found: docker.Image) -> str:
+    """The recipe that an image names; raises ``RecipeError`` where the catalog has none of it."""
+    named = recipe_label(target, found)
     if named not in session.catalog.engines:
         raise RecipeError(
             f"the recipe of the image {target} is not in the catalog",
@@ -185,12 +191,15 @@ def located(
     is no such image, ``RecipeError`` for a preset.
     """
     if is_recipe(session, target):
-        return _built_image(session.resolve(target, platform))
+        return built_image(session.resolve(target, platform))
     return target, _any_image(session, target)
 
 
-def _built_image(image: EngineImage) -> tuple[str, docker.Image]:
-    """The image of a recipe as it is now; raises ``WorldError`` where it is not there."""
+def built_image(image: EngineImage) -> tuple[str, docker.Image]:
+    """The image of a recipe as it is now, with its reference.
+
+    Raises ``WorldError`` where the engine does not have it.
+    """
     found = find_image(image)
     reference = image.references[0]
     if found is None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from builder.errors import FetchError, RecipeError, RegistryError, UsageError
 from builder.families import load_catalog
-from builder.families.layout import LABEL_KEY, LABEL_RECIPE
-from builder.images.lookup import compiled_on
+from builder.families.layout import LABEL_KEY
+from builder.images.lookup import compiled_on, recipe_label
 from builder.images.session import BuildSession
 from builder.plan.rendered import EngineImage
 from builder.publish.attachments import RECIPE, attached, recipe_texts
@@ -28,13 +28,7 @@ def image_of(session: BuildSession, target: str, found: docker.Image, work: Path
     Raises ``RecipeError`` where the image names no recipe, neither recipe has its key, or it was
     compiled on another platform than this build would be.
     """
-    recipe, key = found.labels.get(LABEL_RECIPE), found.labels.get(LABEL_KEY)
-    if not recipe or not key:
-        raise RecipeError(
-            f"the image {target} names no recipe",
-            f"it lacks the label {LABEL_RECIPE} or {LABEL_KEY}: builder did not build it",
-            "name a recipe, or an image that builder built",
-        )
+    recipe, key = recipe_label(target, found), found.labels.get(LABEL_KEY, "")
     image, why = _planned(session, recipe, key, target)
     if image is not None:
         return image
@@ -64,9 +58,10 @@ def _planned(
         images = session.images(recipe)
     except RecipeError as error:
         return None, error.what
+    same = next((image for image in images if image.key == key), None)
+    if same is not None:
+        return same, ""
     for image in images:
-        if image.key == key:
-            return image, ""
         if (other := compiled_on(session, image, key)) is not None:
             build = image.plan.platforms.build
             raise RecipeError(
@@ -75,7 +70,8 @@ def _planned(
                 f"set BUILDER_COMPILE_ON={other}, or name a builder of that platform: --builder",
             )
     keys = " and ".join(each.short_key for each in images)
-    return None, f"the key of the image is {key[:12]}, that of the recipe {recipe} is {keys}"
+    found = key[:12] or "absent"
+    return None, f"the key of the image is {found}, that of the recipe {recipe} is {keys}"
 
 
 def _with_attached_recipe(session: BuildSession, target: str, folder: Path) -> Catalog:

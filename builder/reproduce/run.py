@@ -10,7 +10,7 @@ from builder.compare.images import compare_images
 from builder.errors import WorldError
 from builder.images.compare import AMD64, pulled_if_remote
 from builder.images.log import new_log
-from builder.images.lookup import is_recipe, located
+from builder.images.lookup import built_image, is_recipe, located
 from builder.images.session import ActiveBuild, BuildSession
 from builder.plan.rendered import BaseImage, EngineImage
 from builder.reproduce.published import image_of
@@ -55,9 +55,9 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
             rebuilder.base(image)
             found = [_compared(original, rebuilder, work) for original in originals]
             return Result(target, tuple(found), builder, ())
-        reference, original = located(session, target)
+        original = built_image(image) if is_recipe(session, target) else located(session, target)
         new = rebuilder.engine(image, with_bases=with_bases)
-        result = _reproduction(name, (reference, original), new, work)
+        result = _reproduction(name, original, new, work)
         return Result(target, (result,), builder, _taken(image, rebuilder))
 
 
