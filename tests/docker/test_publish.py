@@ -275,7 +275,7 @@ def test_what_was_not_verified_is_not_pushed(
 ) -> None:
     recipe = tmp_path / "catalog" / "recipes" / "overlaid-1.toml"
     text = recipe.read_text()
-    recipe.write_text(text.replace('contains = ["capability "]', 'contains = ["capability 9"]'))
+    recipe.write_text(text.replace('has  = ["CAPABILITY = "]', 'has = ["CAPABILITY = 9"]'))
     done = push(expect=4)
     assert "there is no verified image of the current recipe overlaid-1" in done.stderr
     assert tags(registry) == {}

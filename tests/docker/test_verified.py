@@ -131,7 +131,7 @@ def test_what_another_machine_made_is_smoke_tested_before_it_is_trusted(
     assert signed[SIGNATURE]
     told = json.loads(signed[TEXT])
     assert (told["digest"], told["key"]) == (first, image["key"])
-    assert told["checks"]["runs"] >= 1
+    assert told["checks"]["file"] >= 1
     # The record knows it now: it is neither pulled nor signed again, and the engine keeps its own.
     done = push()
     assert "pulling" not in done.stderr
@@ -216,7 +216,7 @@ def test_a_probe_that_was_tightened_is_checked_anew(
     catalog = tmp_path / "catalog"
     recipe = catalog / "recipes" / "overlaid-1.toml"
     text = recipe.read_text()
-    recipe.write_text(text.replace('contains = ["capability "]', 'contains = ["capability 9"]'))
+    recipe.write_text(text.replace('has  = ["CAPABILITY = "]', 'has = ["CAPABILITY = 9"]'))
     done = builder("build", "overlaid-1", "--catalog", catalog, "--json")
     assert json.loads(done.stdout)["key"] == image["key"]
     assert "pulling and testing it" in push().stderr

@@ -121,7 +121,7 @@ def own_engine(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{socket}")
     try:
         for _ in range(150):
-            ready = subprocess.run(["docker", "info"], capture_output=True, check=False)
+            ready = subprocess.run(["docker", "version"], capture_output=True, check=False)
             if ready.returncode == 0:
                 break
             time.sleep(0.2)

@@ -2,8 +2,9 @@
 
 Importing builder costs a second of CPU, and the tests run hundreds of commands.  Each command still
 has a process, an environment, a working directory, files, signal handlers and module state of its
-own.  Only the imports, the tree of commands, the schemas of recipes and scans and the compiled
-templates are shared; a template whose file has changed is compiled again.
+own.  Only the imports, the tree of commands, the schemas of recipes and scans, the compiled
+templates and the answer of ``docker info`` are shared.  A template whose file has changed is
+compiled again, and a command with another engine or configuration of Docker asks for itself.
 
 A request is one JSON message on the socket that is the standard input: commands, of which each runs
 when the one before it has succeeded; their directory and environment; whether they are a session of
@@ -23,6 +24,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
@@ -43,10 +45,12 @@ def preload() -> None:
     import builder
     from builder import farm
     from builder.cli.app import all_commands
+    from builder.errors import BuilderError
     from builder.plan.dockerfile import templates
     from builder.recipes.parse import parse
     from builder.recipes.schema import Recipe
     from builder.smoke import scans
+    from builder.tools.docker import engine
 
     for module in walk_packages(builder.__path__, "builder."):
         if not module.name.endswith("__main__"):
@@ -59,6 +63,8 @@ def preload() -> None:
     compiled = templates(farm.dockerfiles(farm.installed()))
     for name in compiled.list_templates(["j2"]):
         compiled.get_template(name)
+    with suppress(BuilderError):
+        engine.executable()
     gc.collect()
     gc.freeze()
 
@@ -106,6 +112,11 @@ def _commands(request: dict[str, Any], files: list[int]) -> NoReturn:
         os.dup2(file, number)
     for file in files:
         os.close(file)
+    if _docker(os.environ) != _docker(request["environment"]):
+        from builder.tools.docker import engine
+
+        engine.executable.cache_clear()
+        engine._info.cache_clear()
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
@@ -118,6 +129,11 @@ def _commands(request: dict[str, Any], files: list[int]) -> NoReturn:
         if code != 0:
             os._exit(code)
     _command(last, request["time"])
+
+
+def _docker(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that say which engine is asked."""
+    return {name: value for name, value in environment.items() if name.startswith("DOCKER_")}
 
 
 def _command(arguments: list[str], at: float | None) -> NoReturn:

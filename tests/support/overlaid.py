@@ -81,8 +81,8 @@ tags       = ["1"]
 disk = 1.0
 
 [[probe]]
-run  = ["python3", "-c", "import vllm.ops; print('capability', vllm.ops.CAPABILITY)"]
-contains = ["capability "]
+file = "/usr/local/lib/python3.12/dist-packages/vllm/ops.py"
+has  = ["CAPABILITY = "]
 """
 
 

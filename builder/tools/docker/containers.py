@@ -37,6 +37,7 @@ LOG_TAIL = 64 << 10  # bytes of a log that are looked at
 ENGINE_FAILED = 125  # docker run(1), "Exit status": the engine's own error
 ENGINE_TIMEOUT = 60.0  # seconds for the engine to answer
 NUMBER = re.compile(r"[0-9a-f]{64}")  # of a container: what `docker run --detach` prints
+ADVICE = re.compile("(Run|See) 'docker run --help'")  # clients since 28, and before
 NO_GPU_DRIVER = "could not select device driver"  # moby, daemon/devices.go
 TOOLKIT = (
     "install nvidia-container-toolkit, run `nvidia-ctk runtime configure --runtime=docker` and "
@@ -230,9 +231,7 @@ def reason_of(output: str) -> str:
     """What the client says of a container that did not start, without its number and its advice."""
     lines = [line.strip() for line in output.splitlines()]
     return "\n".join(
-        line
-        for line in lines
-        if line and not NUMBER.fullmatch(line) and not line.startswith("Run 'docker run --help'")
+        line for line in lines if line and not NUMBER.fullmatch(line) and not ADVICE.match(line)
     )
 
 

@@ -192,7 +192,7 @@ def ask_engine() -> Engine:
         lines = reason(error).splitlines()
         why = lines[-1] if lines else ""
         raise WorldError("Docker does not answer", why, START_HINT) from error
-    if info.server_version is None:
+    if not info.server_version:  # clients before 27 exit with 0, and name the errors
         why = "; ".join(_info(executable()).get("ServerErrors") or [])
         raise WorldError("Docker does not answer", why, START_HINT)
     return _properties(info)
