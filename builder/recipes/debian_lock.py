@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, StringConstraints, ValidationInfo, field_validator
 
-from builder.errors import Problem, RecipeError
+from builder.errors import RecipeError
 from builder.recipes.parse import parse, read_text
 from builder.recipes.schema.fields import (
     DEBIAN_FILE,
@@ -113,15 +113,17 @@ def read(file: Path, name: str) -> DebianLock:
     hint = f"`builder pin lock {name}` makes it anew"
     if not file.exists():
         raise RecipeError(f"{name} has no lock file {file}", hint=hint)
-    lock, problems = _parsed(read_text(file), file)
+    text = read_text(file)
+    lock = _parsed(text)
     if lock is None:
+        _, problems = parse(text, file, DebianLock)
         raise RecipeError(f"{file.name} is invalid", problems=problems, hint=hint)
     return lock
 
 
 @lru_cache(maxsize=32)  # a plan reads each lock several times: up to 100 kB
-def _parsed(text: str, file: Path) -> tuple[DebianLock | None, tuple[Problem, ...]]:
-    return parse(text, file, DebianLock)
+def _parsed(text: str) -> DebianLock | None:
+    return parse(text, Path(), DebianLock)[0]
 
 
 def text_of(lock: DebianLock, name: str) -> str:

@@ -3,8 +3,9 @@
 Importing builder costs a second of CPU, and the tests run hundreds of commands.  Each command still
 has a process, an environment, a working directory, files, signal handlers and module state of its
 own.  Only the imports, the tree of commands, the schemas of recipes and scans, the compiled
-templates and the answer of ``docker info`` are shared.  A template whose file has changed is
-compiled again, and a command with another engine or configuration of Docker asks for itself.
+templates, the parsed locks of Debian packages and the answer of ``docker info`` are shared.  A
+template or a lock whose file has changed is read again, and a command with another engine or
+configuration of Docker asks for itself.
 
 A request is one JSON message on the socket that is the standard input: commands, of which each runs
 when the one before it has succeeded; their directory and environment; whether they are a session of
@@ -47,6 +48,7 @@ def preload() -> None:
     from builder.cli.app import all_commands
     from builder.errors import BuilderError
     from builder.plan.dockerfile import templates
+    from builder.recipes import debian_lock
     from builder.recipes.parse import parse
     from builder.recipes.schema import Recipe
     from builder.smoke import scans
@@ -63,6 +65,8 @@ def preload() -> None:
     compiled = templates(farm.dockerfiles(farm.installed()))
     for name in compiled.list_templates(["j2"]):
         compiled.get_template(name)
+    for lock in (farm.installed() / "recipes/bases/locks").glob("*.debian.toml"):
+        debian_lock.read(lock, lock.name)
     with suppress(BuilderError):
         engine.executable()
     gc.collect()

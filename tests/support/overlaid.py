@@ -211,8 +211,13 @@ class Build:
     def once(self, parts: str = "", *, patch: str | None = None, **options: Any) -> dict[str, Any]:
         """The record of an image that is built for the first test that wants it.
 
-        The others get its names and its records, as if it had been built for them.
+        The others get its names and its records, as if it had been built for them.  Its base is
+        pinned: no command asks a registry for it.
         """
+        if "image" not in options:
+            options["image"] = self.published.build()
+            digest = docker("image", "inspect", "--format={{.Id}}", options["image"])
+            options.setdefault("pin", f'digest = "{digest}"')
         self._write(parts, patch, options)
         namespace = os.environ.get("BUILDER_NAMESPACE", "")
         identity = hashlib.sha256(repr((namespace, self.published.more)).encode())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -77,12 +79,20 @@ def own(record: dict[str, Any]) -> str:
     return str(record["references"][0].rpartition(":")[2])
 
 
+@pytest.fixture(scope="session")
+def key_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a key pair of cosign."""
+    folder = tmp_path_factory.mktemp("key-pair")
+    made_by, environment = ["cosign", "generate-key-pair"], os.environ | {"COSIGN_PASSWORD": "p4ss"}
+    subprocess.run(made_by, cwd=folder, env=environment, check=True, capture_output=True)
+    return folder
+
+
 @pytest.fixture
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A key pair made for the test: the private one; cosign.pub stands beside it."""
+def key(key_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own copy of a key pair: the private one; cosign.pub stands beside it."""
     monkeypatch.setenv("COSIGN_PASSWORD", "p4ss")
-    made_by = ["cosign", "generate-key-pair"]
-    subprocess.run(made_by, cwd=tmp_path, check=True, capture_output=True)
+    copytree(key_pair, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("BUILDER_COSIGN_KEY", str(tmp_path / "cosign.key"))
     return tmp_path / "cosign.key"
 

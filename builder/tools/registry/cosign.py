@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from builder.errors import RegistryError, WorldError
@@ -58,10 +59,13 @@ def public_key(key: str, work: Path) -> Path:
     """The public key of a signing key, as a PEM file in ``work``.  Raises ``WorldError``."""
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     public = work / "cosign.pub"
-    public.write_bytes(
-        _run(("public-key", f"--key={key}"), dict(os.environ), "read its public key")
-    )
+    public.write_bytes(_public_key(key))
     return public
+
+
+@cache  # with a password, cosign takes 0.2 s to read a key
+def _public_key(key: str) -> bytes:
+    return _run(("public-key", f"--key={key}"), dict(os.environ), "read its public key")
 
 
 def sign_text(text: str, key: str, work: Path) -> str:
