@@ -114,5 +114,15 @@ def _run(command: Sequence[str], work: Path) -> tuple[int, str]:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             process.communicate()
+            _unmount(work)
             raise
     return process.returncode, errors
+
+
+def _unmount(folder: Path) -> None:
+    """Unmount what is mounted below a directory: under load, an interrupted mmdebstrap has left
+    its mounts."""
+    for line in reversed(Path("/proc/mounts").read_text("utf-8").splitlines()):
+        place = line.split()[1].encode().decode("unicode_escape")  # proc_pid_mounts(5)
+        if Path(place).is_relative_to(folder):
+            subprocess.run(["umount", "--lazy", place], capture_output=True, check=False)

@@ -35,13 +35,13 @@ commit = "{commit}"
 {patches}
 [cuda]
 arch = ["120"]
-vmm  = true
 
 [[cmake]]
 targets = ["tiny"]
 
 [artifact]
 files = ["libtiny.so"]
+loads = false
 
 [image]
 repository = "builder-test/tiny"

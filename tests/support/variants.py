@@ -29,7 +29,6 @@ path = "engines/variant"
 
 [cuda]
 arch = ["120"]
-vmm  = true
 
 [[cmake]]
 targets = ["one"]
@@ -37,6 +36,7 @@ define  = {{ ANSWER = "first" }}
 
 [artifact]
 files = ["libone.so"]
+loads = false
 
 [image]
 repository = "{REPOSITORY_NAME}"
