@@ -51,11 +51,13 @@ class Verifier:
 
     def check(self, lock: DebianLock) -> None:
         """Raise ``GoneError`` where no server has a file, ``FetchError`` where none answers."""
+        import requests
+
         place = archive.archive_of(lock.suite, self._servers)
-        with self._turn:
+        with self._turn, requests.Session() as session:
             for file in files_of(lock):
                 if file.sha256 not in self._known:
-                    archive.check(file, lock.as_of, place, self._silent)
+                    archive.check(file, lock.as_of, place, self._silent, session)
                     self._known.add(file.sha256)
 
 

@@ -144,12 +144,15 @@ def fetch(
     return [found[file] for file in wanted]
 
 
-def check(file: File, as_of: datetime, archive: Archive, silent: set[str]) -> None:
+def check(
+    file: File, as_of: datetime, archive: Archive, silent: set[str], session: Session
+) -> None:
     """Raise ``FetchError`` unless the mirror or the snapshots still have the file; not fetched.
 
     ``silent`` are the servers that do not answer; those that turn out so are added.
     """
-    _first(file, archive.urls(file.path, as_of), silent, downloads.check)
+    urls = archive.urls(file.path, as_of)
+    _first(file, urls, silent, lambda url: downloads.check(url, session))
 
 
 def _store(session: Session, file: File, folder: Path) -> Callable[[str], None]:

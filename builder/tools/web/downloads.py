@@ -48,16 +48,21 @@ def fetch(url: str, sha256: str, cache: Path, log: Callable[[str], None], *, off
     return folder / name
 
 
-def check(url: str) -> None:
+def check(url: str, session: Session | None = None) -> None:
     """Raise ``GoneError`` where the server no longer has the file; only its first byte is fetched.
 
-    Raises another ``FetchError`` where the server does not answer.
+    ``session`` keeps connections for other files.  Raises another ``FetchError`` where the server
+    does not answer.
     """
     import requests
 
+    get = session.get if session is not None else requests.get
+
     def request() -> None:
         first = {"Range": "bytes=0-0"}  # some servers that give a file refuse HEAD
-        with requests.get(url, headers=first, stream=True, timeout=TIMEOUT) as response:
+        with get(url, headers=first, stream=True, timeout=TIMEOUT) as response:
+            if response.status_code == 206:
+                response.content  # noqa: B018  (a connection is kept when all is read)
             if response.status_code != 416:  # an empty file has no first byte
                 response.raise_for_status()
 

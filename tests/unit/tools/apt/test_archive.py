@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import requests
 
 from builder.errors import FetchError, GoneError
 from builder.recipes.debian_lock import DebianFile
@@ -90,8 +91,8 @@ def test_what_no_server_has_is_gone(archive: DebianArchive, tmp_path: Path) -> N
     assert "20261122T021046Z" in error.value.why  # a day later, the last try
     assert "404" in error.value.why
     with pytest.raises(GoneError):
-        check(locked(archive, "aa")[0], AS_OF, place(archive), set())
-    check(locked(archive, "bb")[0], AS_OF, place(archive), set())
+        check(locked(archive, "aa")[0], AS_OF, place(archive), set(), requests.Session())
+    check(locked(archive, "bb")[0], AS_OF, place(archive), set(), requests.Session())
     assert not list(tmp_path.glob("debian/*"))
 
 
@@ -102,11 +103,11 @@ def test_a_server_that_does_not_answer_is_not_asked_again(
     away = Source(("http://127.0.0.1:9/debian",), ("tested",), ("main",))
     silent: set[str] = set()
     sources = replace(place(archive), sources=(away,))
-    check(locked(archive, "aa")[0], AS_OF, sources, silent)
+    check(locked(archive, "aa")[0], AS_OF, sources, silent, requests.Session())
     assert silent == {"127.0.0.1:9"}
     archive.lost |= {"aa_1.0+b1_amd64.deb"}
     with pytest.raises(FetchError, match=r"127\.0\.0\.1:9 does not answer") as error:
-        check(locked(archive, "aa")[0], AS_OF, sources, silent)
+        check(locked(archive, "aa")[0], AS_OF, sources, silent, requests.Session())
     assert not isinstance(error.value, GoneError)  # the mirror may have it
 
 
