@@ -5,6 +5,8 @@ Tests that share names of images are of one xdist_group: they never run side by 
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 pytest_plugins = [
@@ -63,6 +65,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left = [item for item in items if any(map(item.get_closest_marker, unwanted))]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
+
+
+def pytest_collection_finish() -> None:
+    """No garbage collection visits what is imported."""
+    gc.collect()
+    gc.freeze()
 
 
 def _turn(item: pytest.Item) -> int:

@@ -13,6 +13,14 @@ from pathlib import Path
 from typing import ClassVar
 
 IDENTITY = ("-c", "user.name=T", "-c", "user.email=t@example.invalid")
+CONFIGURATION = """\
+[uploadpack]
+	allowFilter = true
+[protocol "file"]
+	allow = always
+[maintenance]
+	auto = false
+"""
 
 
 @dataclass
@@ -24,9 +32,9 @@ class Upstream:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.git("init", "--quiet", "--initial-branch=main")
-        self.git("config", "uploadpack.allowFilter", "true")
-        self.git("config", "protocol.file.allow", "always")
+        self.git("init", "--quiet", "--initial-branch=main", "--template=")
+        with (self.folder / ".git" / "config").open("a") as config:
+            config.write(CONFIGURATION)
 
     @property
     def url(self) -> str:
@@ -74,7 +82,9 @@ class Upstream:
         return self.git("hash-object", "-w", "-t", kind, ".git/object")
 
     def head(self) -> str:
-        return self.git("rev-parse", "HEAD")
+        ref = (self.folder / ".git" / "HEAD").read_text().strip().removeprefix("ref: ")
+        file = self.folder / ".git" / ref
+        return file.read_text().strip() if file.is_file() else self.git("rev-parse", "HEAD")
 
     def pull(self, number: int, *commits: Mapping[str, str | bytes], base: str = "main") -> str:
         """A pull request on top of ``base``: one commit for each dict of files; its head."""
