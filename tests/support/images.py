@@ -19,6 +19,8 @@ from support.environment import REPOSITORY, SHARED_CACHE, sealed_environment
 from support.smoke_tests import SmokeTest, hello_recipe, small
 
 MADE: set[str] = set()
+LEFT = ("builder-base/stand-in*", "builder-test/*", *(f"127.0.0.1:*{'/*' * n}" for n in (1, 2, 3)))
+"""Names of images that tests leave without naming them: of failed builds, of bases, of pulls."""
 REMOVALS = 16  # images that are removed at the same time
 
 
@@ -27,10 +29,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["made"] = sorted(MADE)
-    else:
+    elif MADE:
         # Docker waits for containerd's garbage collection, which serves all that wait for it.
         with ThreadPoolExecutor(REMOVALS) as pool:
-            list(pool.map(_remove, MADE))
+            list(pool.map(_remove, MADE.union(_left())))
+
+
+def _left() -> list[str]:
+    """The images of the engine with names of tests; by their ids, where they have no tag."""
+    filters = [f"--filter=reference={pattern}" for pattern in LEFT]
+    command = ["docker", "image", "ls", "--format={{.Repository}}:{{.Tag}} {{.ID}}", *filters]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    named = [line.split() for line in done.stdout.splitlines()]
+    return [image if name.endswith(":<none>") else name for name, image in named]
 
 
 def _remove(name: str) -> None:
