@@ -3,9 +3,9 @@
 Importing builder costs a second of CPU, and the tests run hundreds of commands.  Each command still
 has a process, an environment, a working directory, files, signal handlers and module state of its
 own.  Only the imports, the tree of commands, the schemas of recipes and scans, the compiled
-templates, the parsed locks of Debian packages and the answer of ``docker info`` are shared.  A
-template or a lock whose file has changed is read again, and a command with another engine or
-configuration of Docker asks for itself.
+templates, the parsed locks of Debian packages, pip's configuration files and the answer of ``docker
+info`` are shared.  A template or a lock whose file has changed is read again, and a command with
+another engine or configuration of Docker asks for itself.
 
 A request is one JSON message on the socket that is the standard input: commands, of which each runs
 when the one before it has succeeded; their directory and environment; whether they are a session of
@@ -53,6 +53,7 @@ def preload() -> None:
     from builder.recipes.schema import Recipe
     from builder.smoke import scans
     from builder.tools.docker import engine
+    from builder.tools.python import pypi
 
     for module in walk_packages(builder.__path__, "builder."):
         if not module.name.endswith("__main__"):
@@ -67,6 +68,8 @@ def preload() -> None:
         compiled.get_template(name)
     for lock in (farm.installed() / "recipes/bases/locks").glob("*.debian.toml"):
         debian_lock.read(lock, lock.name)
+    for setting in ("cert", "index-url"):
+        pypi._configured(setting)
     with suppress(BuilderError):
         engine.executable()
     gc.collect()
