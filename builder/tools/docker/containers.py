@@ -210,6 +210,10 @@ def run(
     try:
         done = _finished(call, timeout)
         ended = 0 <= done.status < ENGINE_FAILED
+        if ended and not done.output and together is not None:
+            # A client can miss all output of a program that ends at once; the log has it.
+            logged = _finished([executable(), "logs", name], ENGINE_TIMEOUT)
+            done = Finished(done.status, logged.output)
     except subprocess.TimeoutExpired as error:
         raise TimedOutError(
             f"{' '.join([entrypoint, *command])} did not end",
