@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -98,9 +99,12 @@ def edit(catalog: Path, old: str, new: str) -> None:
 
 
 def lasting(catalog: Path) -> None:
-    """Have the compile of the library of one file take seconds, so that it can be interrupted."""
+    """Have the compile of the library of one file take seconds, so that it can be interrupted.
+
+    No cache of an earlier run has it.
+    """
     lists = catalog / "engines" / "variant" / "CMakeLists.txt"
-    lists.write_text(lists.read_text() + "execute_process(COMMAND sleep 4)\n")
+    lists.write_text(f"{lists.read_text()}execute_process(COMMAND sleep 4)\n# {uuid4()}\n")
 
 
 Begin = Callable[..., AbstractContextManager[Running]]
