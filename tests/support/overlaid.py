@@ -81,7 +81,7 @@ tags       = ["1"]
 disk = 1.0
 
 [[probe]]
-file = "/usr/local/lib/python3.12/dist-packages/vllm/ops.py"
+file = "{site}/vllm/ops.py"
 has  = ["CAPABILITY = "]
 """
 
@@ -153,7 +153,7 @@ def write_catalog(
         copyfile(REPOSITORY / bases / tools, root / bases / tools)
     source = source or '[source]\npath = "package"'
     own = f'env = {{ OVERLAID = "yes" }}\n{more}'
-    text = RECIPE.format(parts=parts, source=source, version=version, image=own)
+    text = RECIPE.format(parts=parts, source=source, version=version, image=own, site=SITE)
     (root / "recipes" / "overlaid-1.toml").write_text(text)
 
 
