@@ -78,7 +78,7 @@ def build(
     if status != 0:
         raise _explained(reference, log, builder)
     if not builder.is_engine:
-        docker.load(archive)
+        docker.load(archive, reference)
         archive.unlink()
     written = json.loads(metadata.read_text("utf-8"))
     digest = written.get("containerimage.digest", "")

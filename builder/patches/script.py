@@ -168,6 +168,7 @@ def _run_script(
                 f"--volume={tree}:{script.at}",
                 f"--workdir={script.at}",
             ),
+            once=True,  # it writes to the tree
         )
     except containers.TimedOutError as error:
         raise PatchError(

@@ -135,6 +135,7 @@ def cached_elsewhere(images: dict[str, str], registry: str, made: set[str], tmp_
         log.close()
         nanoseconds.append(docker("run", "--rm", "--network=none", name, "cat", "/compiled"))
     assert nanoseconds[0] == nanoseconds[1]
+    assert docker("image", "ls", "--quiet", f"{name}-replaced") == ""
 
 
 def test_a_registry_that_does_not_take_layers_fails_no_build(

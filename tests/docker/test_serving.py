@@ -227,7 +227,7 @@ def test_containers_that_ended_are_removed_together(image: str) -> None:
     @containers.removed_together()
     def interrupted() -> None:
         for _ in range(2):
-            assert containers.run(image, [], entrypoint="true", timeout=60).status == 0
+            assert containers.run(image, ["x"], entrypoint="echo", timeout=60).status == 0
         with pytest.raises(containers.TimedOutError):  # it still runs: it is removed at once
             containers.run(image, ["60"], entrypoint="sleep", timeout=2)
         assert there() == 2
@@ -236,6 +236,33 @@ def test_containers_that_ended_are_removed_together(image: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert there() == 0
+
+
+LOSES = """\
+#!/bin/sh
+[ "$1" = run ] || exec {docker} "$@"
+echo >> {runs}
+[ "$(wc -l < {runs})" = 1 ] || exec {docker} "$@"
+exec {docker} "$@" > {lost} 2>&1
+"""
+
+
+def test_a_program_whose_output_docker_loses_runs_again(
+    image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, lost, client = (tmp_path / name for name in ("runs", "lost", "docker"))
+    client.write_text(LOSES.format(docker=containers.executable(), runs=runs, lost=lost))
+    client.chmod(0o755)
+    monkeypatch.setattr(containers, "executable", lambda: str(client))
+
+    def echo(*words: str, once: bool) -> tuple[str, int]:
+        runs.unlink(missing_ok=True)
+        done = containers.run(image, words, entrypoint="echo", timeout=60, once=once)
+        return done.output, len(runs.read_text().splitlines())
+
+    assert echo("good", once=False) == ("good\n", 2)
+    assert lost.read_text() == "good\n"
+    assert echo("good", once=True) == ("", 1)
 
 
 def test_the_container_reaches_nothing_but_itself(image: str) -> None:

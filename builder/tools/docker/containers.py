@@ -191,44 +191,52 @@ def run(
     timeout: float,
     driver_stub: Path | None = None,
     extra: Sequence[str] = (),
+    once: bool = False,
 ) -> Finished:
     """Run a program of an image in a sandbox: no network, read-only root, no privileges.
 
     ``driver_stub`` stands in for the driver's libcuda.so.1; ``extra`` are more options of
-    ``docker run``.  Raises ``UntriedError`` when the container cannot be started,
-    ``TimedOutError`` when it does not end within ``timeout`` seconds.
+    ``docker run``.  A program that prints nothing runs a second time, in a new container, unless
+    ``once``: on a busy machine, Docker sometimes loses all output of a program that ends at once,
+    and its log has none either (the daemon says "stream copy error: reading from a closed fifo").
+    Raises ``UntriedError`` when the container cannot be started, ``TimedOutError`` when it does
+    not end within ``timeout`` seconds.
     """
-    name = f"builder-{uuid4().hex[:12]}"
-    options = ["--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
-    options += _platform_options()
-    options += [f"--entrypoint={entrypoint}", *_stub_options(driver_stub), *extra]
-    together = _ended.get()
-    if together is None:
-        options.append("--rm")
-    call = [executable(), "run", *options, "--", reference, *command]
-    ended = False
+    arguments = [*_platform_options(), f"--entrypoint={entrypoint}", *_stub_options(driver_stub)]
+    arguments += [*extra, "--", reference, *command]
     try:
-        done = _finished(call, timeout)
-        ended = 0 <= done.status < ENGINE_FAILED
-        if ended and not done.output and together is not None:
-            # A client can miss all output of a program that ends at once; the log has it.
-            logged = _finished([executable(), "logs", name], ENGINE_TIMEOUT)
-            done = Finished(done.status, logged.output)
+        done = _in_sandbox(arguments, timeout)
+        if not done.output and not once:
+            done = _in_sandbox(arguments, timeout)
     except subprocess.TimeoutExpired as error:
         raise TimedOutError(
             f"{' '.join([entrypoint, *command])} did not end",
             f"stopped after {timeout:.0f} s",
         ) from error
-    finally:
-        if not ended:
-            remove(name)
-        elif together is not None:
-            together.append(name)
     if done.status == ENGINE_FAILED:
         raise UntriedError("Docker cannot start a container", reason_of(done.output))
     if done.status != 0 and "exec format error" in done.output:
         raise UntriedError("Docker cannot run programs of the image's platform", done.output)
     return done
+
+
+def _in_sandbox(arguments: Sequence[str], timeout: float) -> Finished:
+    """Run a container to its end, and remove it.  Raises ``subprocess.TimeoutExpired``."""
+    name = f"builder-{uuid4().hex[:12]}"
+    options = ["--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
+    together = _ended.get()
+    if together is None:
+        options.append("--rm")
+    ended = False
+    try:
+        done = _finished([executable(), "run", *options, *arguments], timeout)
+        ended = 0 <= done.status < ENGINE_FAILED
+        return done
+    finally:
+        if not ended:
+            remove(name)
+        elif together is not None:
+            together.append(name)
 
 
 def reason_of(output: str) -> str:

@@ -310,13 +310,19 @@ def untag(reference: str) -> None:
         client().image.remove(reference)
 
 
-def load(archive: Path) -> None:
-    """Load the image of an OCI archive into the engine, under the name in the archive.
+def load(archive: Path, name: str) -> None:
+    """Load the image of an OCI archive into the engine, under its ``name`` in the archive.
 
+    An image that has the name until then is kept to the end: else containerd can remove a layer of
+    both, after it has found it there and before the new image counts as its user.  No container
+    starts from such an image.
     Raises ``SpaceError`` where the engine's disk is full, ``WorldError`` where it refuses.
     """
     from python_on_whales.exceptions import DockerException
 
+    replaced = f"{name}-replaced"
+    with suppress(DockerException):  # mostly there is none
+        client().image.tag(name, replaced)
     try:
         client().image.load(archive, quiet=True)
     except DockerException as error:
@@ -325,3 +331,5 @@ def load(archive: Path) -> None:
             root = engine().root
             raise full_disk(f"Docker was loading the new image: {why}", root) from error
         raise WorldError("Docker cannot load the new image", why) from error
+    finally:
+        untag(replaced)
