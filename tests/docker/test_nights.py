@@ -224,11 +224,11 @@ def test_nothing_moves_where_it_must_not(world: World) -> None:
     assert world.channel == night["digest"] != first["digest"]
     # A clock that is wrong.
     world.release("b10", worker="NIGHT = 3\n")
-    world.proxy.ahead = -3 * DAY
+    world.proxy.ahead = world.lead - 3 * DAY
     told = world.night(expect=13)
     assert "the clock of this machine is 3 days ahead of" in told["reason"]
     assert world.channel == night["digest"]
-    world.proxy.ahead = 0
+    world.proxy.ahead = world.lead
     # Somebody moves the channel while the night runs.
     mover = threading.Thread(target=move_at, args=(world, "HEAD .*blobs"))
     mover.start()

@@ -55,7 +55,7 @@ Again = Callable[[], str]
 
 
 @pytest.fixture
-def built_again(image: dict[str, Any], tmp_path: Path) -> Again:
+def built_again(image: dict[str, Any], tmp_path: Path, made: set[str]) -> Again:
     """Have another verified image of the same key take the place of the first one here, as if
     another machine had pushed the first; its digest."""
     first, *others = image["references"]
@@ -69,6 +69,7 @@ def built_again(image: dict[str, Any], tmp_path: Path) -> Again:
             docker("image", "tag", first, reference)
         digest = docker("image", "inspect", "--format={{.Id}}", first)
         file.write_text(json.dumps(json.loads(file.read_text()) | {"digest": digest}))
+        made.add(digest)
         return digest
 
     return run

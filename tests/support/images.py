@@ -21,7 +21,7 @@ from support.smoke_tests import SmokeTest, hello_recipe, small
 MADE: set[str] = set()
 LEFT = ("builder-base/stand-in*", "builder-test/*", *(f"127.0.0.1:*{'/*' * n}" for n in (1, 2, 3)))
 """Names of images that tests leave without naming them: of failed builds, of bases, of pulls."""
-REMOVALS = 16  # images that are removed at the same time
+REMOVALS = 128  # images that are removed at the same time
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -41,9 +41,17 @@ has  = ["CAPABILITY = 12"]
 """
 
 
+def until_noon() -> float:
+    """The seconds until the next noon, UTC."""
+    return DAY - (time.time() - DAY / 2) % DAY
+
+
 @dataclass
 class World:
-    """A recipe with a channel, its upstream, and the registry, on a day that can be chosen."""
+    """A recipe with a channel, its upstream, and the registry, at noon on a day that can be chosen.
+
+    Each commit is of the hour before, and of the same date whenever the tests run.
+    """
 
     catalog: Path
     upstream: upstreams.Upstream
@@ -51,13 +59,18 @@ class World:
     registry: str
     stand_in: StandIn
     server: ForkServer
-    start: float = field(default_factory=time.time)
+    lead: float = field(default_factory=until_noon)
+    """Seconds from now to day 0."""
     day: int = 0
+
+    def __post_init__(self) -> None:
+        self.start = time.time() + self.lead
+        self.on(self.day)
 
     def on(self, day: int) -> None:
         """Go to a day; what is committed from now on is of that day."""
         self.day = day
-        self.proxy.ahead = day * DAY
+        self.proxy.ahead = self.lead + day * DAY
         self.upstream.clock = int(self.start) + day * DAY - 3600
 
     def release(self, tag: str, **files: str | None) -> str:
@@ -74,7 +87,7 @@ class World:
         command = [*arguments]
         if "--catalog" not in arguments:
             command += ["--catalog", str(self.catalog)]
-        return self.server.run(command, at=time.time() + self.day * DAY)
+        return self.server.run(command, at=time.time() + self.lead + self.day * DAY)
 
     def builder(self, *arguments: str, expect: int = 0) -> Any:
         """Run the command line on that day; its JSON."""
@@ -124,7 +137,6 @@ def world(
         parts = PARTS.format(track='tag     = "b*"', base=base, head=head, site=SITE)
         write_catalog(catalog, parts, published.build(), source=source, more='moving = ["nightly"]')
         found = World(catalog, upstream, proxy, registry, published, fork_server)
-        found.on(0)
         yield found
         made.update(images_at(proxy.address))
 
