@@ -16,7 +16,7 @@ from builder.simulator import cards, run
 from builder.smoke import entry
 from builder.smoke.contents import Contents
 from support.environment import REPOSITORY
-from support.smoke_tests import docker, hello_recipe
+from support.smoke_tests import docker, hello_recipe, run_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
@@ -30,8 +30,7 @@ def image(hello: dict[str, Any]) -> str:
 
 
 def started(image: str, *arguments: str, options: tuple[str, ...] = ()) -> Done:
-    command = ["docker", "run", "--rm", "--network=none", *options, image, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_image("--network=none", *options, image, *arguments)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from support import overlaid, upstreams
 from support.commands import Builder
 from support.overlaid import OVERLAID, PACKAGE, SITE, Build, StandIn, change, ran
-from support.smoke_tests import docker
+from support.smoke_tests import docker, run_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
 
@@ -61,9 +61,9 @@ def test_only_what_the_patches_change_is_laid_over(
     left = ran(OVERLAID, "ls", "/run", "/opt")
     assert "overlay" not in left
     assert "inside" not in left
-    cpu = ("run", "--rm", "--env=BUILDER_CPU=1", OVERLAID)
-    assert docker(*cpu) == "serving serve --default"
-    assert docker(*cpu, "model") == "serving serve model"
+    cpu = ("--env=BUILDER_CPU=1", OVERLAID)
+    assert run_image(*cpu).stdout == "serving serve --default\n"
+    assert run_image(*cpu, "model").stdout == "serving serve model\n"
 
 
 def test_a_pull_request_is_cut_to_what_the_package_has(build: Build, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from builder.families.layout import LAYOUT
 from support.environment import REPOSITORY
 from support.overlaid import OVERLAID, PACKAGE, SITE, Build, StandIn
-from support.smoke_tests import docker
+from support.smoke_tests import docker, run_image
 from support.upstreams import Upstream
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
@@ -58,13 +58,7 @@ def started(build: Build, published: StandIn) -> str:
 
 
 def start(image: str, *options: str, command: tuple[str, ...] = ()) -> tuple[int, str]:
-    done = subprocess.run(
-        ["docker", "run", "--rm", CPU, *options, image, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    done = run_image(CPU, *options, image, *command, stderr=subprocess.STDOUT)
     return done.returncode, done.stdout
 
 
@@ -237,7 +231,7 @@ def test_genesis_is_whole_and_in_every_process_or_is_not_published(
         "[e] = m.entry_points(group='vllm.general_plugins'); e.load()(); "
         "import vllm.v1.core.sched"
     )
-    output = docker("run", "--rm", "--entrypoint=python3", OVERLAID, "-c", live)
+    output = run_image("--entrypoint=python3", OVERLAID, "-c", live).stdout
     assert "kv_cache_utils=applied(ok), scheduler=applied(ok)" in output
 
 

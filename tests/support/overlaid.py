@@ -20,7 +20,7 @@ from builder.tools.files import named_lock
 from support.commands import Builder
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.small_root import PYTHON
-from support.smoke_tests import docker
+from support.smoke_tests import docker, run_image
 
 SITE = "/usr/local/lib/python3.12/dist-packages"
 OVERLAID = "builder-test/overlaid:1"
@@ -274,7 +274,9 @@ def build(
 
 
 def ran(image: str, *command: str, options: tuple[str, ...] = ()) -> str:
-    return docker("run", "--rm", *options, "--entrypoint", command[0], image, *command[1:])
+    done = run_image(*options, "--entrypoint", command[0], image, *command[1:])
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def change(tmp_path: Path, **files: str | None) -> str:

@@ -29,6 +29,18 @@ def docker(*arguments: str, text: str | None = None) -> str:
     return done.stdout.strip()
 
 
+def run_image(*arguments: str, stderr: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    """``docker run`` of a program that prints something.
+
+    It runs again where nothing came: see ``containers.run``.
+    """
+    call = ["docker", "run", "--rm", *arguments]
+    done = subprocess.run(call, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False)
+    if done.stdout or done.stderr:
+        return done
+    return subprocess.run(call, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False)
+
+
 def images_at(address: str) -> list[str]:
     """The names of the engine's images that lie on a registry, by its address.
 
