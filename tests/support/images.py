@@ -33,6 +33,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         # Docker waits for containerd's garbage collection, which serves all that wait for it.
         with ThreadPoolExecutor(REMOVALS) as pool:
             list(pool.map(_remove, MADE.union(_left())))
+            # A name hid the digest that its image was pulled by.
+            list(pool.map(_remove, _left()))
 
 
 def _left() -> list[str]:
