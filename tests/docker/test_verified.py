@@ -69,7 +69,9 @@ def built_again(image: dict[str, Any], tmp_path: Path, made: set[str]) -> Again:
             docker("image", "tag", first, reference)
         digest = docker("image", "inspect", "--format={{.Id}}", first)
         file.write_text(json.dumps(json.loads(file.read_text()) | {"digest": digest}))
-        made.add(digest)
+        kept = f"builder-test/again:{digest[-12:]}"  # others take its names
+        docker("image", "tag", first, kept)
+        made.add(kept)
         return digest
 
     return run
