@@ -313,9 +313,9 @@ def untag(reference: str) -> None:
 def load(archive: Path, name: str) -> None:
     """Load the image of an OCI archive into the engine, under its ``name`` in the archive.
 
-    An image that has the name until then is kept to the end: else containerd can remove a layer of
-    both, after it has found it there and before the new image counts as its user.  No container
-    starts from such an image.
+    An image that has the name until then is kept to the end.  Without that, no container started
+    from 2 of 40 images that were loaded over one with the same layers while other containers were
+    removed: it seems that containerd removes a layer before the new image counts as its user.
     Raises ``SpaceError`` where the engine's disk is full, ``WorldError`` where it refuses.
     """
     from python_on_whales.exceptions import DockerException
