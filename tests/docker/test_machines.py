@@ -15,7 +15,7 @@ from builder.tools.docker import buildx, engine
 from support.commands import Builder
 from support.environment import abandoned
 from support.machines import CONTEXT, REMOTE, Machine
-from support.overlaid import PACKAGE, StandIn, change, write_catalog
+from support.overlaid import PACKAGE, StandIn, change, ran, write_catalog
 from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
@@ -65,9 +65,8 @@ def test_it_compiles_there_and_is_smoke_tested_here(
     assert "/run/inside/overlay.py" in run_steps(machine)
     for reference in record["references"]:
         assert docker("image", "inspect", "--format={{.Id}}", reference) == record["digest"]
-    said = docker(
-        "run", "--rm", "--network=none", "--entrypoint=python3", record["references"][0], "-c", RUNS
-    )
+    alone = ("--network=none",)
+    said = ran(record["references"][0], "python3", "-c", RUNS, options=alone)
     assert said == "capability 12"
     assert machine.docker("image", "ls", "--quiet") == ""  # nothing is left there but the cache
     assert abandoned() == []
@@ -133,7 +132,7 @@ def cached_elsewhere(images: dict[str, str], registry: str, made: set[str], tmp_
         log = BuildLog(tmp_path / f"{who}.log")
         image_build.build(found, "image", name, {}, log, lambda _: None, builder, cache=kept)
         log.close()
-        nanoseconds.append(docker("run", "--rm", "--network=none", name, "cat", "/compiled"))
+        nanoseconds.append(ran(name, "cat", "/compiled", options=("--network=none",)))
     assert nanoseconds[0] == nanoseconds[1]
     assert docker("image", "ls", "--quiet", f"{name}-replaced") == ""
 

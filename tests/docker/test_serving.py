@@ -255,14 +255,14 @@ def test_a_program_whose_output_docker_loses_runs_again(
     client.chmod(0o755)
     monkeypatch.setattr(containers, "executable", lambda: str(client))
 
-    def echo(*words: str, once: bool) -> tuple[str, int]:
+    def echo(*, once: bool) -> tuple[str, int]:
         runs.unlink(missing_ok=True)
-        done = containers.run(image, words, entrypoint="echo", timeout=60, once=once)
+        done = containers.run(image, ["good"], entrypoint="echo", timeout=60, once=once)
         return done.output, len(runs.read_text().splitlines())
 
-    assert echo("good", once=False) == ("good\n", 2)
+    assert echo(once=False) == ("good\n", 2)
     assert lost.read_text() == "good\n"
-    assert echo("good", once=True) == ("", 1)
+    assert echo(once=True) == ("", 1)
 
 
 def test_the_container_reaches_nothing_but_itself(image: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from builder.families.layout import LAYOUT
 from support.environment import REPOSITORY
-from support.overlaid import OVERLAID, PACKAGE, SITE, Build, StandIn
+from support.overlaid import OVERLAID, PACKAGE, SITE, Build, StandIn, ran
 from support.smoke_tests import docker, run_image
 from support.upstreams import Upstream
 
@@ -231,7 +231,7 @@ def test_genesis_is_whole_and_in_every_process_or_is_not_published(
         "[e] = m.entry_points(group='vllm.general_plugins'); e.load()(); "
         "import vllm.v1.core.sched"
     )
-    output = run_image("--entrypoint=python3", OVERLAID, "-c", live).stdout
+    output = ran(OVERLAID, "python3", "-c", live)
     assert "kv_cache_utils=applied(ok), scheduler=applied(ok)" in output
 
 

@@ -35,10 +35,11 @@ def run_image(*arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Comp
     It runs again where nothing came: see ``containers.run``.
     """
     call = ["docker", "run", "--rm", *arguments]
-    done = subprocess.run(call, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False)
-    if done.stdout or done.stderr:
-        return done
-    return subprocess.run(call, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False)
+    for _ in range(2):
+        done = subprocess.run(call, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False)
+        if done.stdout or done.stderr:
+            break
+    return done
 
 
 def images_at(address: str) -> list[str]:

@@ -321,8 +321,8 @@ def load(archive: Path, name: str) -> None:
     from python_on_whales.exceptions import DockerException
 
     replaced = f"{name}-replaced"
-    with suppress(DockerException):  # mostly there is none
-        client().image.tag(name, replaced)
+    with suppress(WorldError):  # mostly there is none
+        tag(name, replaced)
     try:
         client().image.load(archive, quiet=True)
     except DockerException as error:
